@@ -1,0 +1,1 @@
+"""The steps that move a timer from put to fired."""

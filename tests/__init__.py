@@ -1,0 +1,1 @@
+"""The tests, a file for each source file."""

@@ -1,0 +1,35 @@
+"""The README's examples run, word for word."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.markdown import ROOT, split_fences
+
+TIMEOUT_SECONDS = 120
+
+
+def test_readme_examples_run(tmp_path: Path) -> None:
+    """Each ```python block is a program of its own, in an empty folder.
+
+    A block that is only shown says so in its fence: ```python no-run.
+    """
+    _, blocks = split_fences((ROOT / "README.md").read_text())
+    programs = [block for block in blocks if block.info == "python"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for block in programs:
+        folder = tmp_path / f"line-{block.line}"
+        folder.mkdir()
+        # Empty lines in front, so that a traceback shows the README's line number.
+        program = folder / "README.md.py"
+        program.write_text("\n" * (block.line - 1) + block.code)
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", program.name],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+        assert done.returncode == 0, f"README.md:{block.line} failed:\n{done.stdout}{done.stderr}"

@@ -1,0 +1,176 @@
+"""The repository's own rules, as a test."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LINE_COUNT_MAX = 600  # what one can still hold in mind as one file
+
+# From the bottom up: a folder imports from itself, and from those before it.
+LAYERS = ["timerstore.timelog", "timerstore.wheel", "timerstore.services", "timerstore"]
+FOLDER_OF = {"timelog": LAYERS[0], "wheel": LAYERS[1], "services": LAYERS[2]}
+
+# Put together here, so that this file does not find itself.
+FORBIDDEN = {
+    "an open end": re.compile(r"\bTO" + r"DO\b|\bFIX" + r"ME\b"),
+    "a machine's path": re.compile(
+        r"(?<![\w.~)}])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|tm" + r"p)\b"
+    ),
+}
+
+
+def files(suffixes: tuple[str, ...]) -> list[Path]:
+    """The repository's files with one of the suffixes, each once: symlinks are not followed."""
+    found: list[Path] = []
+    for folder, subfolders, names in os.walk(ROOT):
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if (not name.startswith(".") or name == ".ci")
+            and name not in {"build", "dist", "htmlcov", "__pycache__"}
+            and not name.endswith(".egg-info")
+        ]
+        found += [Path(folder) / name for name in names if name.endswith(suffixes)]
+    return sorted(found)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+SOURCES = files((".py",))
+TEXTS = files((".py", ".md", ".toml", ".yaml", ".lock", ".sh", ".ipynb", ".java", "run"))
+
+
+def first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[.!?])\s", paragraph)[0]
+
+
+def module_name(path: Path) -> str:
+    """The import name: wheel/slots.py is timerstore.wheel.slots."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] in FOLDER_OF:
+        parts.insert(0, "timerstore")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def rank(module: str) -> int:
+    """Which layer a module of ours belongs to, counted from the bottom."""
+    for index, layer in enumerate(LAYERS):
+        if module == layer or module.startswith(layer + "."):
+            return index
+    raise AssertionError(f"{module} is none of ours")
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Each of our modules that the file imports, with its line.
+
+    ``from timerstore import errors`` is the module timerstore.errors, and
+    ``from . import slots`` is looked up from the file's own package.
+    """
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "timerstore":
+                yield node.lineno, name
+
+
+def wrong_imports(path: Path) -> list[str]:
+    """The imports that point up, or anything that timerstore.errors imports from us."""
+    own = module_name(path)
+    wrong = []
+    for line, name in imported_modules(path):
+        if own == "timerstore.errors":
+            wrong.append(f"{shown(path)}:{line}: errors imports {name}")
+        elif (name + ".").startswith("timerstore.errors."):
+            continue
+        elif rank(name) > rank(own):
+            wrong.append(f"{shown(path)}:{line}: {own} imports {name}, which lies above it")
+    return wrong
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_file_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LINE_COUNT_MAX, "split it where the thought splits"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_docstring_names_one_job(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_bytes()))
+    assert docstring, "say what the file is for, in a docstring"
+    assert " and " not in first_sentence(docstring), "two jobs are two files"
+
+
+def test_imports_point_down() -> None:
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    assert [line for path in ours for line in wrong_imports(path)] == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=shown)
+def test_text_speaks_of_the_project_alone(path: Path) -> None:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        for what, pattern in FORBIDDEN.items():
+            assert not pattern.search(line), f"{shown(path)}:{number}: {what}: {line.strip()}"
+
+
+def test_symlinks_are_relative() -> None:
+    for name in FOLDER_OF:
+        link = ROOT / "timerstore" / name
+        # Where Git cannot make symlinks it writes the target into a plain file.
+        target = os.readlink(link) if link.is_symlink() else link.read_text()
+        assert target == f"../{name}"
+
+
+@pytest.mark.slow
+def test_wheel_contains_timerstore_alone(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ["pyproject.toml", "README.md", "LICENSE"]:
+        shutil.copy(ROOT / name, source)
+    for name in ["timerstore", *FOLDER_OF]:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+
+    # -P, and a folder that is not the repository: its wheel/ hides nobody's.
+    command = [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+    (built,) = tmp_path.glob("timerstore-*.whl")
+    names = set(zipfile.ZipFile(built).namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"timerstore"}
+
+    missing = []
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).parts
+        expected = "/".join(parts if parts[0] == "timerstore" else ("timerstore", *parts))
+        if parts[0] in {"timerstore", *FOLDER_OF} and expected not in names:
+            missing.append(expected)
+    assert missing == [], "name each new package in pyproject.toml"
+    assert "timerstore/py.typed" in names

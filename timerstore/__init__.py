@@ -1,0 +1,1 @@
+"""An embedded, durable timer store."""
