@@ -1,0 +1,52 @@
+"""Fixtures for all tests: the golden stores, with their writer's account."""
+
+import gzip
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sparse_copy import copy_tree
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`golden_unpacked("fired")`: a golden store's folder that all tests share and none changes."""
+    root = tmp_path_factory.mktemp("golden")
+
+    @cache
+    def unpack(name: str) -> Path:
+        with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+            archive.extractall(root, filter="data")
+        return root / name
+
+    return unpack
+
+
+@pytest.fixture
+def golden(tmp_path: Path, golden_unpacked: Callable[[str], Path]) -> Callable[[str], Path]:
+    """`golden("fired")`: a fresh copy of a golden store's folder, the test's own to change."""
+
+    def copy(name: str) -> Path:
+        return copy_tree(golden_unpacked(name), Path(tempfile.mkdtemp(dir=tmp_path)) / name)
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def golden_list() -> Callable[[str], list[dict[str, Any]]]:
+    """`golden_list("fired")`: the writer's account, one dict a line."""
+
+    @cache
+    def read(name: str) -> list[dict[str, Any]]:
+        with gzip.open(GOLDEN / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    return read

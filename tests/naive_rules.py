@@ -1,0 +1,246 @@
+"""Slow, obvious twins of the rules: when a timer is due, where it waits, what may be deleted.
+
+Times are in milliseconds; a slot is named by its number, time // precision.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tests.naive_index import Unit
+
+WRITE_TIME_BEHIND_MS_MAX = 2_000_000_000
+UINT32_MAX = 0xFFFFFFFF
+KEY_SEPARATOR = "+"
+RETRY_LEVEL_BASE = 3
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+# ------------------------------------------------------------------------ identity
+
+
+class UniqueKey(NamedTuple):
+    """What a `UNIQ_KEY` of ours says: 48, 48 and 32 bits."""
+
+    due_ms: int
+    message_offset: int
+    store_tag: int
+
+
+def encode_unique_key(key: UniqueKey) -> str:
+    """32 upper-case hex digits."""
+    return f"{key.due_ms:012X}{key.message_offset:012X}{key.store_tag:08X}"
+
+
+def decode_unique_key(text: str, store_tag: int) -> UniqueKey | None:
+    """Ours are told by the store's tag; None is a producer's key."""
+    if not re.fullmatch("[0-9A-F]{32}", text):
+        return None
+    key = UniqueKey(int(text[:12], 16), int(text[12:24], 16), int(text[24:], 16))
+    return key if key.store_tag == store_tag else None
+
+
+# ----------------------------------------------------------------------------- due
+
+
+def requested_ms(properties: Mapping[str, str], now_ms: int, level_delays_ms: list[int]) -> int:
+    """When a producer's message is to be delivered, after the first of its four ways to ask."""
+    level = min(int(properties.get("DELAY", "0")), len(level_delays_ms))
+    if level > 0:
+        return now_ms + level_delays_ms[level - 1]
+    if "TIMER_DELAY_SEC" in properties:
+        return now_ms + 1000 * int(properties["TIMER_DELAY_SEC"])
+    if "TIMER_DELAY_MS" in properties:
+        return now_ms + int(properties["TIMER_DELAY_MS"])
+    return int(properties.get("TIMER_DELIVER_MS", now_ms))
+
+
+def broker_out_ms(deliver_ms: int, precision_ms: int) -> int:
+    """`TIMER_OUT_MS` as a broker writes it: 1704 becomes 1000, and 2000 becomes 1000 too."""
+    if deliver_ms % precision_ms == 0:
+        return deliver_ms - precision_ms
+    return deliver_ms // precision_ms * precision_ms
+
+
+def due_ms(properties: Mapping[str, str], precision_ms: int, store_tag: int) -> int:
+    """The instant at which a pending message may first be handed out.
+
+    Ours is exact. A broker's was rounded down; what the producer asked for still stands beside
+    it, unless the two do not belong together.
+    """
+    out_ms = int(properties["TIMER_OUT_MS"])
+    if decode_unique_key(properties.get("UNIQ_KEY", ""), store_tag):
+        return out_ms
+    deliver_ms = int(properties.get("TIMER_DELIVER_MS", out_ms + precision_ms))
+    if out_ms <= deliver_ms <= out_ms + precision_ms:
+        return deliver_ms
+    return out_ms + precision_ms
+
+
+# ----------------------------------------------------------------------- placement
+
+
+class Wheel(NamedTuple):
+    """The sizes and cursors that placement looks at."""
+
+    precision_ms: int
+    slot_count: int
+    roll_window: int
+    read: int
+    checkpointed_read: int
+
+    @property
+    def hop(self) -> int:
+        """H: two thirds of the roll window, in whole slots."""
+        return 2 * self.roll_window // 3
+
+    @property
+    def top(self) -> int:
+        """No unit may wait in this slot or a later one."""
+        return self.checkpointed_read + 2 * self.slot_count
+
+
+class Place(NamedTuple):
+    """Where a unit goes: its slot, its time to the millisecond, and whether it rolls from there."""
+
+    slot: int
+    time_ms: int
+    is_roll: bool
+
+
+def place(out_ms: int, now_ms: int, wheel: Wheel) -> Place:
+    """The slot of a timer whose `TIMER_OUT_MS` is `out_ms`."""
+    own = out_ms // wheel.precision_ms
+    base = max(now_ms // wheel.precision_ms, wheel.read)
+    limit = min(base + wheel.roll_window, wheel.top)
+    if own < limit:
+        if own < wheel.read:
+            return Place(wheel.read, wheel.read * wheel.precision_ms, False)
+        return Place(own, out_ms, False)
+    hops = -(-(own - limit + 1) // wheel.hop)  # The smallest k with own − k·H < limit.
+    return Place(
+        own - hops * wheel.hop, out_ms - hops * wheel.hop * wheel.precision_ms, is_roll=True
+    )
+
+
+def grid_slots(due: int, wheel: Wheel, claimed: int) -> list[int]:
+    """The slots in which the timer of this due slot can wait, nearest first."""
+    slots = [slot for slot in range(due, claimed - 1, -wheel.hop) if slot < wheel.top]
+    return slots[::-1]
+
+
+def write_ms(slot: int, now_ms: int, precision_ms: int) -> int:
+    """A unit's write time: now rounded down, moved to where the difference fits 31 bits."""
+    slot_ms = slot * precision_ms
+    floored_ms = now_ms // precision_ms * precision_ms
+    return min(max(floored_ms, slot_ms - WRITE_TIME_BEHIND_MS_MAX), slot_ms)
+
+
+def unit_extra(exact_due_ms: int, unit_time_ms: int, is_roll: bool) -> int:
+    """The last four bytes of a unit of ours: the maximum means that the message must be read."""
+    value = exact_due_ms // 1000 if is_roll else exact_due_ms - unit_time_ms
+    return value if 0 <= value <= UINT32_MAX else UINT32_MAX
+
+
+def broker_place(out_ms: int, write_time_ms: int, precision_ms: int, roll_window: int) -> Place:
+    """RocketMQ's own placement, which depends on the write time."""
+    window_ms = roll_window * precision_ms
+    beyond_ms = out_ms - write_time_ms - window_ms
+    if beyond_ms < 0:
+        time_ms = out_ms
+    elif beyond_ms < roll_window // 3 * precision_ms:
+        time_ms = write_time_ms + roll_window // 2 * precision_ms
+    else:
+        time_ms = write_time_ms + window_ms
+    return Place(time_ms // precision_ms, time_ms, beyond_ms >= 0)
+
+
+def slot_index(slot: int, slot_count: int) -> int:
+    """Where a slot lies in the wheel, which has twice the slot count."""
+    return slot % (2 * slot_count)
+
+
+def rejection_probability(count: int, limit: int) -> float:
+    """Congestion: 0 up to the limit, 1 from twice the limit, linear between."""
+    if count <= limit:
+        return 0.0
+    return min(1.0, (count - limit) / limit)
+
+
+# -------------------------------------------------------------------------- chains
+
+
+def walk_chain(units: Mapping[int, Unit], last_offset: int) -> Iterator[int]:
+    """Offsets of a slot's units, newest first."""
+    offset = last_offset
+    while offset != -1:
+        yield offset
+        assert units[offset].prev_pos < offset
+        offset = units[offset].prev_pos
+
+
+def slot_net_count(units: Iterable[Unit]) -> int:
+    """A slot's own count: a delete takes one away."""
+    return sum(-1 if unit.is_delete else 1 for unit in units)
+
+
+def deletes(delete: Mapping[str, str], target: Mapping[str, str]) -> bool:
+    """Whether a delete's properties name this target: with its real topic in front, or plainly."""
+    named, key = delete["TIMER_DEL_UNIQKEY"], target["UNIQ_KEY"]
+    return named in (target["REAL_TOPIC"] + KEY_SEPARATOR + key, key)
+
+
+# -------------------------------------------------------------------- delay levels
+
+
+def parse_levels(text: str) -> list[int]:
+    """`1s 5m 2h 1d` as milliseconds."""
+    unit_ms = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return [int(word[:-1]) * unit_ms[word[-1]] for word in text.split()]
+
+
+def level_due_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
+    """When a level's message is due; a clock that went back must not keep it for longer."""
+    due = stored_ms + delay_ms
+    return now_ms if due > now_ms + delay_ms else due
+
+
+def retry_level(reconsume_times: int, level_count: int) -> int:
+    """The level through which a failed message comes back."""
+    return min(RETRY_LEVEL_BASE + reconsume_times, level_count)
+
+
+# ----------------------------------------------------------------------- retention
+
+
+class SegmentFacts(NamedTuple):
+    """What decides whether a commit log segment may go.
+
+    `group_offsets_past` has an item for each topic with messages in the segment: whether the
+    committed offsets of all its groups are past them; a topic without any group says False.
+    """
+
+    end_offset: int
+    last_stored_ms: int
+    latest_slots_of_units: list[int]
+    has_undelivered_level: bool
+    group_offsets_past: list[bool]
+
+
+def may_go(
+    segment: SegmentFacts,
+    now_ms: int,
+    retention_ms: int,
+    checkpointed_read: int,
+    scan_from_offset: int,
+    queue_message_offset: int,
+) -> bool:
+    """Retention: the last two are L and where the message of entry Q stands."""
+    return (
+        segment.last_stored_ms < now_ms - retention_ms
+        and all(slot < checkpointed_read for slot in segment.latest_slots_of_units)
+        and not segment.has_undelivered_level
+        and all(segment.group_offsets_past)
+        and segment.end_offset <= scan_from_offset
+        and segment.end_offset <= queue_message_offset
+    )
