@@ -1,1 +1,84 @@
-"""An embedded, durable timer store."""
+"""timerstore: an embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.
+
+    open      a directory, for one process          store.py
+    put       a payload that falls due              putting.py
+    consume   what is due                           consume.py
+
+One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
+near wheel → dequeue-put → commit log → consume. The folders: `timelog` (append-only logs), `wheel`
+(slots and the near wheel), `services` (the four services, flush, recovery).
+"""
+
+from __future__ import annotations
+
+import os
+
+from timerstore.config import Config
+from timerstore.consume import Batch, Delivery
+from timerstore.errors import (
+    CongestedError,
+    CorruptStoreError,
+    FlushFailedError,
+    ForkedProcessError,
+    InvalidArgumentError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreFullError,
+    StoreLockedError,
+    TimerStoreError,
+    TooLateError,
+    UnknownTimerError,
+)
+from timerstore.ids import TimerIds
+from timerstore.reading import Horizon, Timer
+from timerstore.services.clock import ManualClock
+from timerstore.stats import Stats
+from timerstore.store import TimerStore
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+) -> TimerStore:
+    """Open a timer store, making it if `create` and there is none.
+
+    A context manager; `close` stops the services and flushes. One process at a time can have a
+    store open. A directory without `timerstore.json` is a broker's: its sizes are read off the
+    files. Raises NotAStoreError, StoreLockedError, CorruptStoreError.
+
+    >>> with timerstore.open("timers/") as store:
+    ...     id = store.put(b"hello")
+    """
+    return TimerStore(path, create=create, read_only=read_only, config=config, clock=clock)
+
+
+__all__ = [
+    "Batch",
+    "Config",
+    "CongestedError",
+    "CorruptStoreError",
+    "Delivery",
+    "FlushFailedError",
+    "ForkedProcessError",
+    "Horizon",
+    "InvalidArgumentError",
+    "ManualClock",
+    "NotAStoreError",
+    "ReadOnlyError",
+    "Stats",
+    "StoreClosedError",
+    "StoreFullError",
+    "StoreLockedError",
+    "Timer",
+    "TimerIds",
+    "TimerStore",
+    "TimerStoreError",
+    "TooLateError",
+    "UnknownTimerError",
+    "open",
+]

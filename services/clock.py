@@ -1,0 +1,74 @@
+"""Clocks: the wall clock, or one that a test moves by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from timerstore.errors import InvalidArgumentError
+
+
+class SystemClock:
+    """The wall clock, in UTC epoch milliseconds."""
+
+    manual = False
+
+    @property
+    def now_ms(self) -> int:
+        """Return the time, rounded down."""
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; for tests of programs that use timers.
+
+    A store that is opened with it runs no threads. `advance` fires what falls due on the way, each
+    timer at its own millisecond, before it returns, without sleeping.
+
+    >>> clock = ManualClock(1_800_000_000_000)
+    >>> clock.advance(timedelta(seconds=2))
+    >>> clock.now_ms
+    1800000002000
+    """
+
+    manual = True
+
+    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
+        """Start at `start_ms`, UTC epoch milliseconds."""
+        if isinstance(start_ms, bool) or not isinstance(start_ms, int) or start_ms < 10**11:
+            raise InvalidArgumentError(
+                f"start_ms is {start_ms!r}. Pass epoch milliseconds, such as 1_800_000_000_000."
+            )
+        self._now_ms = start_ms
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[int, int], None]] = []
+
+    @property
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self._now_ms
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock; with a positive `by`, fire what falls due on the way."""
+        if not isinstance(by, timedelta):
+            raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta.")
+        with self._lock:
+            start_ms = self._now_ms
+            stop_ms = start_ms + by // timedelta(milliseconds=1)
+            for listener in list(self._listeners):
+                listener(start_ms, stop_ms)
+            self._now_ms = stop_ms
+
+    def listen(self, listener: Callable[[int, int], None]) -> None:
+        """Call `listener(start_ms, stop_ms)` whenever the clock moves. For stores."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[int, int], None]) -> None:
+        """Stop calling a listener."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+
+Clock = SystemClock | ManualClock

@@ -1,0 +1,107 @@
+"""Delete messages: what a cancel leaves in the log.
+
+A delete is a message of the timer topic with its target's due time, whose `TIMER_DEL_UNIQKEY` is
+the target's real topic + `+` + unique key. Its body is the one byte that RocketMQ's clients send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from timerstore.services.engine import Engine
+from timerstore.timelog.append import Stage, append
+from timerstore.timelog.format import PROPERTY_DELETES
+from timerstore.timelog.frame import Template, frame_new, new_template
+from timerstore.timelog.kernel import kernel
+
+DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
+
+
+def delete_template(engine: Engine, topic: bytes) -> Template:
+    """Return the template of deletes whose targets end up in `topic`."""
+    return new_template(
+        topic,
+        pending_row=engine.queues.row(topic),
+        change=-1,
+        tags_code=0,
+        extra=PROPERTY_DELETES + b"\x01" + topic + b"+",
+    )
+
+
+@kernel
+def stage_deletes(
+    stage: Stage,
+    template: Any,
+    body: Any,
+    keys: Any,
+    due_ms: Any,
+    start: int,
+    now_ms: int,
+    tag: int,
+) -> int:
+    """Frame deletes `start`… until the stage is full; return how many.
+
+    `keys`: uint8[n, 32], the targets' unique keys; `due_ms`: int64[n], the targets' `TIMER_OUT_MS`.
+    """
+    at, count = 0, 0
+    while start + count < len(due_ms) and count < len(stage.size) and at < 60_000:
+        key = keys[start + count]
+        at += frame_new(stage, count, at, template, body, key, due_ms[start + count], now_ms, tag)
+        count += 1
+    return count
+
+
+@kernel
+def append_staged(
+    commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
+) -> int:
+    """Append what was staged, see `append`."""
+    return append(commitlog, queues, lock, stage, count, now_ms, together)
+
+
+def append_all(engine: Engine, stage: Stage, count: int, now_ms: int, *, together: bool) -> None:
+    """Append `count` staged messages, making what is missing on the way.
+
+    Without `together` a failure may leave a prefix; the caller knows from the log's end.
+    """
+    world, done = engine.world, 0
+    while True:
+        done = append_staged(
+            world.commitlog, world.queues, engine.append_lock.words, stage, count, now_ms, together
+        )
+        if done == count:
+            return
+        engine.meet_append()
+        if done:
+            _shift(stage, done, count)
+            count -= done
+
+
+def _shift(stage: Stage, done: int, count: int) -> None:
+    """Move the messages that were not appended to the front of the stage."""
+    start = int(stage.size[:done].sum())
+    length = int(stage.size[done:count].sum())
+    stage.buffer[:length] = stage.buffer[start : start + length].copy()
+    _, *columns = stage
+    for column in columns:
+        column[: count - done] = column[done:count].copy()
+
+
+def append_deletes(
+    engine: Engine,
+    stage: Stage,
+    topic: bytes,
+    keys: np.ndarray[Any, np.dtype[np.uint8]],
+    due_ms: np.ndarray[Any, np.dtype[np.int64]],
+    now_ms: int,
+) -> None:
+    """Append a delete for each target, all of one topic; `keys`: uint8[n, length]."""
+    template, start = delete_template(engine, topic), 0
+    while start < len(due_ms):
+        count = stage_deletes(
+            stage, template, DELETE_BODY, keys, due_ms, start, now_ms, engine.store_tag
+        )
+        append_all(engine, stage, count, now_ms, together=False)
+        start += count

@@ -1,0 +1,229 @@
+"""Flushing: group commit for those who wait, and checkpoints.
+
+The order of a checkpoint is what recovery relies on. Under the step lock the cursors are captured
+together with copies of the wheel's dirty pages. Then, without it: commit log, consume queues and
+timer log are made durable; then the wheel's copies; then the checkpoint. So a wheel on disk never
+points past the timer log, nor a unit past the commit log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from timerstore.errors import FlushFailedError
+from timerstore.services.engine import Engine
+from timerstore.timelog.append import STORED_MS
+from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
+from timerstore.timelog.decode import text
+from timerstore.timelog.disk import Bytes
+from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.jsonfile import write_json
+from timerstore.wheel import state
+
+
+class Flusher:
+    """Makes an engine's bytes durable.
+
+    Ground rules: `durable_end` is written under `_sync_lock` alone, and only grows. `flush` and
+    `sync_log` may be called by any thread; each takes `_sync_lock`, so fsyncs never overlap.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Take the engine's present state for durable: recovery has flushed it."""
+        self.engine = engine
+        self.durable_end = engine.commitlog.end
+        self.before: Callable[[], None] | None = None
+        """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
+        self.error: FlushFailedError | None = None
+        self.sync_count = 0
+        self.checkpoint_count = 0
+        self._sync_lock = threading.Lock()
+        self._flushed_timerlog = engine.timerlog.end
+        self._flushed_index = engine.queues.table.next_index.copy()
+        self._sequence = 0
+        self._condition = threading.Condition()
+        self._wanted = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._waiters = 0
+
+    # --- group commit
+
+    def wait_durable(self, offset: int) -> None:
+        """Return once the commit log is durable up to `offset`; one fsync serves all who wait.
+
+        Whoever comes first does the fsync itself, for everything that stands in the log by then;
+        those who come meanwhile wait for the next one.
+        """
+        while self.durable_end < offset:
+            self.sync_log()
+
+    def sync_log(self) -> None:
+        """Make the commit log durable up to its present end."""
+        asked = self.engine.commitlog.end
+        with self._sync_lock:
+            if self.durable_end >= asked:
+                return
+            self._check()
+            try:
+                end = self.engine.commitlog.end
+                self.engine.commitlog.flush(self.durable_end, end)
+                self.durable_end = end
+                self.sync_count += 1
+            except FlushFailedError as e:
+                self.error = e
+                raise
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    # --- checkpoint
+
+    def flush(self, *, clean: bool = False) -> None:
+        """Write a checkpoint; everything put before the call is durable on return."""
+        if self.before is not None:
+            self.before()
+        with self._sync_lock:
+            self._check()
+            engine, words = self.engine, self.engine.words
+            with engine.step_lock:
+                read_slot = engine.read_slot
+                checkpoint = Checkpoint(
+                    read_ms=read_slot * engine.precision_ms,
+                    timerlog_flushed=engine.timerlog.end,
+                    queue_index=int(words[state.LINKED]),
+                    scan_from=engine.scan_from(),
+                    claimed_slot=int(words[state.CLAIMED]),
+                    frontier_ms=int(words[state.FRONTIER]),
+                    cancelled_count=int(words[state.CANCELLED_COUNT]),
+                )
+                next_index = engine.queues.table.next_index[: len(engine.queues.files)].copy()
+                checkpoint.commitlog_flushed = engine.commitlog.end
+                runs = engine.wheel.capture()
+            checkpoint.store_tag, checkpoint.clean = engine.store_tag, clean
+            try:
+                self._write(checkpoint, next_index, runs)
+            except BaseException as e:
+                with engine.step_lock:
+                    engine.wheel.mark_dirty(runs)
+                if isinstance(e, FlushFailedError):
+                    self.error = e
+                raise
+            with engine.step_lock:
+                words[state.READ_CHECKPOINTED] = read_slot
+                words[state.WANT_FLUSH] = 0
+            self.checkpoint_count += 1
+
+    def _write(
+        self,
+        checkpoint: Checkpoint,
+        next_index: np.ndarray[Any, Any],
+        runs: list[tuple[int, Bytes]],
+    ) -> None:
+        engine, config = self.engine, self.engine.path / "config"
+        engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
+        self.durable_end = max(self.durable_end, checkpoint.commitlog_flushed)
+        before = self._flushed_index[: len(next_index)]
+        for row in np.flatnonzero(next_index != before).tolist():
+            file = engine.queues.files[row]
+            file.flush(int(before[row]) * ENTRY_BYTES, int(next_index[row]) * ENTRY_BYTES)
+            self._flushed_index[row] = next_index[row]
+        engine.timerlog.flush(self._flushed_timerlog, checkpoint.timerlog_flushed)
+        self._flushed_timerlog = checkpoint.timerlog_flushed
+        engine.wheel.write(runs)
+        self._sequence += 1
+        checkpoint.sequence = self._sequence
+        checkpoint.state_timestamp = int(engine.queues.table.words[STORED_MS])
+        checkpoint.state_counter = self._sequence
+        if checkpoint.clean:
+            self._write_for_brokers(config)
+        write_checkpoint(engine.disk, config / "timercheck", checkpoint)
+
+    def _write_for_brokers(self, config: Path) -> None:
+        """Write what a clean close leaves behind besides the cursors."""
+        engine = self.engine
+        stored_ms = int(engine.queues.table.words[STORED_MS])
+        counts: dict[str, dict[str, int]] = {}
+        pending = engine.queues.table.pending
+        for row, topic in enumerate(engine.queues.topics):
+            if pending[row]:
+                entry = counts.setdefault(text(topic), {"count": 0, "timeStamp": stored_ms})
+                entry["count"] += int(pending[row])
+        version = {"counter": self._sequence, "stateVersion": 0, "timestamp": stored_ms}
+        metrics = {"dataVersion": version, "timingCount": counts}
+        write_json(engine.disk, config / "timermetrics", metrics)
+        write_store_checkpoint(
+            engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
+        )
+
+    # --- the thread
+
+    def start(self) -> None:
+        """Start the thread that makes checkpoints."""
+        self._thread = threading.Thread(target=self._run, name="timerstore-flush", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, without a last flush."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        interval_s = self.engine.config.flush_interval_ms / 1000
+        tick_s = min(0.05, interval_s)
+        last = time.monotonic()
+        while not self._stopping:
+            with self._condition:
+                if not self._stopping:
+                    self._condition.wait(tick_s)
+            if self._stopping:
+                return
+            try:
+                self.engine.prepare_ahead()
+                due = time.monotonic() - last >= interval_s
+                if due or self.engine.words[state.WANT_FLUSH]:
+                    last = time.monotonic()
+                    if self._changed():
+                        self.flush()
+            except FlushFailedError:
+                return  # kept in `error`, and raised by the next call
+            except OSError as e:
+                self.error = FlushFailedError(f"{e}. Check the disk, then reopen the store.")
+                return
+
+    def _changed(self) -> bool:
+        engine = self.engine
+        if (
+            engine.words[state.WANT_FLUSH]
+            or engine.words[state.READ] != engine.words[state.READ_CHECKPOINTED]
+        ):
+            return True
+        moved = engine.commitlog.end != self.durable_end
+        return moved or engine.timerlog.end != self._flushed_timerlog
+
+
+def remove_abort(path: Path) -> None:
+    """Say that a store was closed cleanly."""
+    (path / "abort").unlink(missing_ok=True)
+
+
+def write_abort(path: Path) -> None:
+    """Say that a store is open, with this process's id as RocketMQ does."""
+    fd = os.open(path / "abort", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(fd, str(os.getpid()).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,96 @@
+"""The runner: the one place that knows threads.
+
+On the wall clock one thread stays in the resident kernel and answers its needs. On a manual clock
+there is no thread: `play` runs the same steps when the clock moves.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from timerstore.errors import StoreFullError
+from timerstore.services.engine import Engine
+from timerstore.services.flush import Flusher
+from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, WALL_CLOCK, run
+from timerstore.timelog.system import set_timer_slack_us
+from timerstore.wheel import state
+
+
+class Runner:
+    """Runs the services of one engine."""
+
+    def __init__(self, engine: Engine, flusher: Flusher, on_stop: Callable[[], None]) -> None:
+        """`on_stop` is called when the thread ends by an error; see `error`."""
+        self.engine, self.flusher, self._on_stop = engine, flusher, on_stop
+        self.error: BaseException | None = None
+        self.waiting_for_space: StoreFullError | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- on the wall clock
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="timerstore-timer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        set_timer_slack_us(1)
+        words = self.engine.words
+        try:
+            while not words[state.STOP]:
+                run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, 0, WALL_CLOCK)
+                if words[state.NEED] != state.NOTHING:
+                    self._meet()
+        except BaseException as e:
+            self.error = e
+            self._on_stop()
+
+    def _meet(self) -> None:
+        """Answer a need; where there is no space, try again every half precision, dropping nothing."""
+        need, offset = int(self.engine.words[state.NEED]), int(self.engine.words[state.NEED_OFFSET])
+        try:
+            self.engine.meet()
+            self.waiting_for_space = None
+        except StoreFullError as e:
+            if need == state.NEAR_FULL:
+                raise
+            self.waiting_for_space = e
+            self.engine.words[state.NEED], self.engine.words[state.NEED_OFFSET] = need, offset
+            time.sleep(self.engine.precision_ms / 2000)
+            self.engine.words[state.NEED] = state.NOTHING
+
+    def wake(self) -> None:
+        """Wake the thread if it sleeps."""
+        if self.engine.words[state.SLEEPING] and self.engine.eventfd >= 0:
+            os.eventfd_write(self.engine.eventfd, 1)
+
+    def stop(self) -> None:
+        """Stop the thread; returns when it has."""
+        self.engine.words[state.STOP] = 1
+        if self._thread is not None:
+            if self.engine.eventfd >= 0:
+                os.eventfd_write(self.engine.eventfd, 1)
+            self._thread.join()
+            self._thread = None
+
+    # --- on a manual clock
+
+    def play(self, start_ms: int, stop_ms: int) -> None:
+        """Play all that happens in (start_ms, stop_ms], each event at its own time."""
+        words, now_ms = self.engine.words, start_ms
+        while True:
+            if stop_ms < now_ms:
+                now_ms = stop_ms  # the clock was moved back
+            now_ms = run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
+            need = int(words[state.NEED])
+            if need == state.NOTHING:
+                if now_ms >= stop_ms:
+                    return
+            elif need == state.FLUSHED:
+                words[state.NEED] = state.NOTHING
+                self.flusher.flush()
+            else:
+                self.engine.meet()

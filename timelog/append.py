@@ -1,0 +1,263 @@
+"""The one appender: what writes the commit log with its consume queues.
+
+A caller first frames messages in a *stage*, each complete but for what depends on its place. Then
+`append` takes the append lock, stamps queue index, own offset, stored time, the offset digits of
+our `UNIQ_KEY` and both ends of the CRC, copies the messages into the mapped segment and writes
+their consume queue entries. Ground rules:
+
+- only `append` writes `END` of the commit log and `next_index`, under the append lock;
+- both are stored with release order after the bytes, so a reader that loads them with acquire
+  order finds what stands before them;
+- the lock is never held across a return to Python: where a segment is missing, `append` returns
+  what it has done, with the reason in `words[NEED]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.crc import crc32
+from timerstore.timelog.format import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    BODY_CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    ENTRY_BYTES,
+    ENTRY_OFFSET_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TAGS_AT,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    MESSAGE_STORED_AT,
+    TOPIC_BYTES_READ_MAX,
+)
+from timerstore.timelog.intrinsics import (
+    copy_bytes,
+    put_i32,
+    put_i64,
+    store_release,
+    view_bytes,
+)
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.record import Bytes, Int32s, Words, record
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.system import lock_acquire, lock_release
+from timerstore.timelog.text import put_crc_digits, put_hex_12
+
+BATCH_BYTES: Final = 64 << 10
+"""One append at most, but for a single large message: it fits the second-level cache, and holds the
+append lock for some 50 µs."""
+STAGE_BYTES: Final = MESSAGE_BYTES_MAX + BATCH_BYTES + 1024
+STAGE_COUNT_MAX: Final = 1_024
+QUEUE_COUNT_MAX: Final = 1 << 14
+"""Consume queues that one store can have; a row of `QueueTable` each."""
+
+# Words of a QueueTable.
+QUEUE_SEGMENT_ENTRIES: Final = 0
+QUEUE_COUNT: Final = 1
+NEED: Final = 2
+"""Why `append` stopped: see the NEED_ constants. Written under the append lock."""
+NEED_ROW: Final = 3
+STORED_MS: Final = 4
+"""The stored time of the last message; it never falls."""
+
+NEED_NOTHING: Final = 0
+NEED_COMMITLOG: Final = 1
+NEED_QUEUE: Final = 2
+
+
+@record
+class QueueTable:
+    """All consume queues, a row each. Row 0 is the timer topic's."""
+
+    words: Words  # int64[16], see the constants above
+    next_index: Words  # int64[QUEUE_COUNT_MAX]: index of the next entry
+    address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
+    number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
+    pending: Words  # int64[QUEUE_COUNT_MAX]: timers pending for this queue
+    name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
+    name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
+    queue_id: Int32s  # int32[QUEUE_COUNT_MAX]
+    lookup: Int32s  # int32[2 * QUEUE_COUNT_MAX]: open addressing by (topic, queue id), −1 free
+
+
+@record
+class Stage:
+    """Messages on their way into the log."""
+
+    buffer: Bytes  # uint8[STAGE_BYTES]: the messages, one behind the other
+    size: Int32s  # int32[STAGE_COUNT_MAX]
+    row: Int32s  # int32[STAGE_COUNT_MAX]: queue of each
+    tags_code: Words  # int64[STAGE_COUNT_MAX]
+    key_at: Int32s  # int32[STAGE_COUNT_MAX]: where in the message the offset digits stand, or −1
+    pending_row: Int32s  # int32[STAGE_COUNT_MAX]: whose pending count changes
+    pending_change: Int32s  # int32[STAGE_COUNT_MAX]: by how much
+    offset: Words  # int64[STAGE_COUNT_MAX]: out: commit log offset
+    index: Words  # int64[STAGE_COUNT_MAX]: out: index in its queue
+
+
+NAME_STRIDE: Final = 256
+assert TOPIC_BYTES_READ_MAX < NAME_STRIDE
+
+
+def new_queue_table(segment_entries: int) -> QueueTable:
+    """Return an empty table; its pages are touched only as queues come."""
+    table = QueueTable(
+        np.zeros(16, np.int64),
+        np.zeros(QUEUE_COUNT_MAX, np.int64),
+        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
+        np.zeros(QUEUE_COUNT_MAX, np.int64),
+        np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
+        np.zeros(QUEUE_COUNT_MAX, np.int32),
+        np.zeros(QUEUE_COUNT_MAX, np.int32),
+        np.full(2 * QUEUE_COUNT_MAX, -1, np.int32),
+    )
+    table.words[QUEUE_SEGMENT_ENTRIES] = segment_entries
+    return table
+
+
+def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
+    """Return an empty stage."""
+    return Stage(
+        np.zeros(length + 64, np.uint8),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.int64),
+        np.full(count, -1, np.int32),
+        np.full(count, -1, np.int32),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+
+
+@inlined
+def _room(commitlog: Any, queues: Any, offset: int, size: int, row: int, index: int) -> int:
+    """Return what is missing before a message can go to `offset`: a NEED_ constant."""
+    if len(segment_at(commitlog, offset)) == 0:
+        return NEED_COMMITLOG
+    number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
+    if queues.number[2 * row + (number & 1)] != number:
+        return NEED_QUEUE
+    return NEED_NOTHING
+
+
+@inlined
+def place_behind(segment_bytes: int, end: int, size: int) -> int:
+    """Return where a message of `size` goes: at `end`, or at the next segment's start."""
+    left = segment_bytes - end % segment_bytes
+    if size + BLANK_BYTES > left:
+        return end + left
+    return end
+
+
+@inlined
+def append(
+    commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
+) -> int:
+    """Append `count` staged messages; return how many it did, from the first.
+
+    Fewer than `count` were done where a segment is missing, see `words[NEED]`; with `together`
+    then none. O(bytes). `stage.offset` and `stage.index` say where the messages went.
+    """
+    lock_acquire(lock)
+    words = queues.words
+    words[NEED] = NEED_NOTHING
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    if now_ms > words[STORED_MS]:
+        words[STORED_MS] = now_ms
+    stored_ms = words[STORED_MS]
+    end = commitlog.words[END]
+
+    # First find how many fit, and give each its place.
+    done = 0
+    at = end
+    for i in range(count):
+        row = stage.row[i]
+        start = place_behind(segment_bytes, at, stage.size[i])
+        index = queues.next_index[row]
+        need = _room(commitlog, queues, start, stage.size[i], row, index)
+        if need != NEED_NOTHING:
+            words[NEED] = need
+            words[NEED_ROW] = row
+            break
+        stage.offset[i] = start
+        stage.index[i] = index
+        queues.next_index[row] = index + 1
+        at = start + stage.size[i]
+        done += 1
+    if together and done < count:
+        for i in range(done):
+            queues.next_index[stage.row[i]] -= 1
+        done = 0
+    if done == 0:
+        lock_release(lock)
+        return 0
+
+    _stamp(stage, done, stored_ms)
+    _write(commitlog, stage, done, end)
+    _index(queues, stage, done)
+    store_release(commitlog.words, END, stage.offset[done - 1] + stage.size[done - 1])
+    for i in range(done):
+        if stage.pending_row[i] >= 0:
+            queues.pending[stage.pending_row[i]] += stage.pending_change[i]
+    lock_release(lock)
+    return done
+
+
+@inlined
+def _stamp(stage: Any, count: int, stored_ms: int) -> None:
+    """Fill in what depends on the message's place."""
+    at = 0
+    for i in range(count):
+        put_i64(stage.buffer, at + MESSAGE_QUEUE_INDEX_AT, stage.index[i])
+        put_i64(stage.buffer, at + MESSAGE_OFFSET_AT, stage.offset[i])
+        put_i64(stage.buffer, at + MESSAGE_STORED_AT, stored_ms)
+        if stage.key_at[i] >= 0:
+            put_hex_12(stage.buffer, at + stage.key_at[i], stage.offset[i])
+        at += stage.size[i]
+
+
+@inlined
+def _write(commitlog: Any, stage: Any, count: int, end: int) -> None:
+    """Seal each message with its CRC and copy it to its place.
+
+    This is a pass of its own: a CRC's wide loads right behind `_stamp`'s narrow stores would wait
+    for the store buffer (92 against 77 ns for each message).
+    """
+    at = 0
+    for i in range(count):
+        size = stage.size[i]
+        offset = stage.offset[i]
+        covered = size - CRC_PROPERTY_BYTES
+        code = crc32(stage.buffer, at, covered) & BODY_CRC_MASK
+        put_crc_digits(stage.buffer, at + size - 11, code)
+        segment = segment_at(commitlog, offset)
+        if offset != end:  # the one before did not reach up to here: close its segment
+            last = segment_at(commitlog, end)
+            position = end % commitlog.words[SEGMENT_BYTES]
+            if position != 0 and len(last) != 0:
+                put_i32(last, position, len(last) - position)
+                put_i32(last, position + 4, BLANK_MAGIC)
+        position = offset % commitlog.words[SEGMENT_BYTES]
+        copy_bytes(segment, position, stage.buffer, at, size)
+        end = offset + size
+        at += size
+
+
+@inlined
+def _index(queues: Any, stage: Any, count: int) -> None:
+    """Write the consume queue entries."""
+    entries = queues.words[QUEUE_SEGMENT_ENTRIES]
+    for i in range(count):
+        number = stage.index[i] // entries
+        slot = 2 * stage.row[i] + (number & 1)
+        segment = view_bytes(queues.address[slot], entries * ENTRY_BYTES)
+        at = (stage.index[i] - number * entries) * ENTRY_BYTES
+        put_i64(segment, at + ENTRY_OFFSET_AT, stage.offset[i])
+        put_i32(segment, at + ENTRY_SIZE_AT, stage.size[i])
+        put_i64(segment, at + ENTRY_TAGS_AT, stage.tags_code[i])

@@ -1,0 +1,167 @@
+"""The checkpoint files: which cursors are durable.
+
+`config/timercheck` begins with the 56 bytes that RocketMQ reads and writes. Behind them stand ours,
+with an echo of the 56 and a CRC. Two copies are written one after the other, each made durable, so
+that a torn write leaves one that holds. `checkpoint` is RocketMQ's file of flush times.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import (
+    CHECKPOINT_BYTES,
+    CHECKPOINT_COPY_AT,
+    CHECKPOINT_EXTENSION,
+    CHECKPOINT_MARK,
+    STORE_CHECKPOINT,
+    TIMER_CHECKPOINT,
+)
+
+_BASE_BYTES = TIMER_CHECKPOINT.itemsize
+_CRC_AT = CHECKPOINT_EXTENSION.itemsize - 4
+
+
+@dataclass
+class Checkpoint:
+    """Durable cursors. The first seven are RocketMQ's 56 bytes."""
+
+    read_ms: int = 0
+    timerlog_flushed: int = 0
+    queue_index: int = 0
+    state_version: int = 0
+    state_timestamp: int = 0
+    state_counter: int = 0
+    # ours
+    sequence: int = 0
+    scan_from: int = 0  # L: the oldest copy whose source is not settled
+    commitlog_flushed: int = 0
+    claimed_slot: int = 0
+    frontier_ms: int = 0
+    clean: bool = False
+    cancelled_count: int = 0
+    store_tag: int = 0
+    level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
+    by_broker: bool = False
+    """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
+
+    def base(self) -> np.ndarray:  # type: ignore[type-arg]
+        """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
+        base = np.zeros(1, TIMER_CHECKPOINT)
+        base[0] = (
+            *(self.read_ms, self.timerlog_flushed, self.queue_index, self.queue_index),
+            *(self.state_version, self.state_timestamp, self.state_counter),
+        )
+        return base
+
+    def encode(self) -> bytes:
+        """Return the 56 bytes with the extension behind them."""
+        base = self.base()
+        extension = np.zeros(1, CHECKPOINT_EXTENSION)
+        extension["mark"] = CHECKPOINT_MARK
+        extension["echo"] = base
+        extension["clean"] = int(self.clean)
+        for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+            extension[name] = getattr(self, name)
+        extension["cancelled_count"] = self.cancelled_count
+        extension["store_tag"] = self.store_tag
+        extension["level_offsets"] = self.level_offsets
+        extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
+        return base.tobytes() + extension.tobytes()
+
+
+def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
+    """Decode one copy: the checkpoint, and whether its echo holds; None where it is torn."""
+    end = _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize
+    if len(data) < end:
+        return None
+    extension = np.frombuffer(data[_BASE_BYTES:end], CHECKPOINT_EXTENSION)[0]
+    crc = zlib.crc32(data[_BASE_BYTES : _BASE_BYTES + _CRC_AT])
+    if extension["mark"] != CHECKPOINT_MARK or int(extension["crc"]) != crc:
+        return None
+    checkpoint = _from_base(data)
+    for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+        setattr(checkpoint, name, int(extension[name]))
+    checkpoint.clean = bool(extension["clean"])
+    checkpoint.cancelled_count = int(extension["cancelled_count"])
+    checkpoint.store_tag = int(extension["store_tag"])
+    checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
+    return checkpoint, extension["echo"].tobytes() == data[:_BASE_BYTES]
+
+
+def _from_base(data: bytes) -> Checkpoint:
+    base = np.frombuffer(data[:_BASE_BYTES], TIMER_CHECKPOINT)[0]
+    return Checkpoint(
+        read_ms=int(base["read_ms"]),
+        timerlog_flushed=int(base["timerlog_flushed"]),
+        queue_index=int(base["queue_index"]),
+        state_version=int(base["state_version"]),
+        state_timestamp=int(base["state_timestamp"]),
+        state_counter=int(base["state_counter"]),
+    )
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint | None:
+    """Decide what a timercheck file says; None where it says nothing.
+
+    - The first copy is valid and its echo equals the 56 bytes: it holds.
+    - It is valid but the echo differs: a broker wrote the 56 bytes since; they alone hold.
+    - It is invalid: it was torn, and the second copy holds.
+    - Neither was ever ours: a broker's file.
+    """
+    first = _decode(data)
+    second = _decode(data[CHECKPOINT_COPY_AT:])
+    if first is not None and first[1]:
+        return first[0]
+    if first is not None:
+        checkpoint = _from_base(data)
+        checkpoint.by_broker, checkpoint.store_tag = True, first[0].store_tag
+        checkpoint.sequence = first[0].sequence
+        return checkpoint
+    if second is not None and second[1]:
+        return second[0]
+    if len(data) < _BASE_BYTES or not any(data[:_BASE_BYTES]):
+        return None
+    checkpoint = _from_base(data)
+    checkpoint.by_broker = True
+    return checkpoint
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Read config/timercheck; None where there is none."""
+    try:
+        return decode_checkpoint(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Write both copies, the second first, each durable before the next; durable on return."""
+    disk.make_folder(path.parent)
+    new = not path.exists()
+    fd = disk.open_file(path, create=True)
+    try:
+        data = checkpoint.encode()
+        if new:
+            disk.write_at(fd, bytes(CHECKPOINT_BYTES), 0, path)
+        disk.write_at(fd, data, CHECKPOINT_COPY_AT, path)
+        disk.sync(fd, path)
+        disk.write_at(fd, data, 0, path)
+        disk.sync(fd, path)
+    finally:
+        os.close(fd)
+    if new:
+        disk.sync_folder(path.parent)
+
+
+def write_store_checkpoint(disk: Disk, path: Path, flushed_ms: int, confirmed_offset: int) -> None:
+    """Write RocketMQ's `checkpoint`; durable on return."""
+    content = np.zeros(1, STORE_CHECKPOINT)
+    content[0] = (flushed_ms, flushed_ms, 0, 0, confirmed_offset)
+    disk.replace(path, content.tobytes().ljust(CHECKPOINT_BYTES, b"\0"))

@@ -1,0 +1,107 @@
+"""One message as Python values: what `get`, `pending`, a delivery or an inspector shows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.disk import Bytes
+from timerstore.timelog.format import (
+    HOST_V6_EXTRA_BYTES,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_RECONSUME_AT,
+    MESSAGE_STORED_AT,
+    MESSAGE_SYSTEM_FLAG_AT,
+    SYSTEM_FLAG_BORN_V6,
+)
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.message import (
+    BODY_AT,
+    BODY_BYTES,
+    FOUND_WORDS,
+    GOOD,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    REASONS,
+    SIZE,
+    TOPIC_AT,
+    TOPIC_BYTES,
+    read_message,
+)
+
+
+class Message(NamedTuple):
+    """A decoded message. Texts that are no UTF-8 keep their bytes as surrogates."""
+
+    offset: int
+    size: int
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    stored_ms: int
+    born_ms: int
+    queue_id: int
+    queue_index: int
+    reconsume_times: int
+
+
+@kernel
+def _read(buf: Any, at: int, found: Any) -> int:
+    return read_message(buf, at, found, True)
+
+
+def text(data: bytes) -> str:
+    """Decode UTF-8, keeping what is none."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """Return the properties that stand in `data`, in their order."""
+    properties = {}
+    for part in data.split(b"\x02"):
+        name, separator, value = part.partition(b"\x01")
+        if separator:
+            properties[text(name)] = text(value)
+    return properties
+
+
+def decode_message(view: Bytes, offset: int) -> Message:
+    """Decode the message at the start of `view`, which is at `offset` of the commit log.
+
+    `view` must reach at least 8 bytes behind the message. Its CRC is checked.
+    """
+    found = np.zeros(FOUND_WORDS, np.int64)
+    status = int(_read(view, 0, found))
+    if status != GOOD:
+        raise CorruptStoreError("commitlog", offset, REASONS[status])
+    body_at, topic_at = int(found[BODY_AT]), int(found[TOPIC_AT])
+    properties_at = int(found[PROPERTIES_AT])
+    header = np.frombuffer(view[:MESSAGE_HEADER_BYTES].tobytes(), MESSAGE_HEADER)[0]
+    moved = body_at - MESSAGE_HEADER_BYTES  # IPv6 hosts move what follows them
+    properties = view[properties_at : properties_at + int(found[PROPERTIES_BYTES])].tobytes()
+    return Message(
+        offset=offset,
+        size=int(found[SIZE]),
+        topic=text(view[topic_at : topic_at + int(found[TOPIC_BYTES])].tobytes()),
+        body=view[body_at : body_at + int(found[BODY_BYTES])].tobytes(),
+        properties=decode_properties(properties),
+        stored_ms=_stored_ms(view),
+        born_ms=int(header["born_ms"]),
+        queue_id=int(header["queue_id"]),
+        queue_index=int(header["queue_index"]),
+        reconsume_times=int(get_field(view, MESSAGE_RECONSUME_AT + moved, 4)),
+    )
+
+
+def get_field(view: Bytes, at: int, width: int) -> int:
+    """Return a big-endian signed integer."""
+    return int.from_bytes(view[at : at + width].tobytes(), "big", signed=True)
+
+
+def _stored_ms(view: Bytes) -> int:
+    """Return the stored time; an IPv6 born host moves it."""
+    born_v6 = get_field(view, MESSAGE_SYSTEM_FLAG_AT, 4) & SYSTEM_FLAG_BORN_V6
+    return get_field(view, MESSAGE_STORED_AT + (HOST_V6_EXTRA_BYTES if born_v6 else 0), 8)

@@ -1,0 +1,362 @@
+"""Writing messages: kernels that frame new messages or copies of stored ones into a stage.
+
+A framed message lacks only what its place decides (see `append.py`). A new message is made from a
+*template*: the fixed bytes of one topic with one tag. A copy, fired or rolled, takes the source's
+header, body and properties, leaves out those that no longer hold, and adds its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX
+from timerstore.timelog.crc import crc32
+from timerstore.timelog.format import (
+    BODY_CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    MESSAGE_BODY_BYTES_AT,
+    MESSAGE_BODY_CRC_AT,
+    MESSAGE_BORN_AT,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_AT,
+    MESSAGE_MAGIC_LONG_TOPIC,
+    MESSAGE_QUEUE_ID_AT,
+    MESSAGE_SIZE_AT,
+    PROPERTY_CRC,
+    PROPERTY_DEQUEUED,
+    PROPERTY_DUE,
+    PROPERTY_ENQUEUED,
+    PROPERTY_KEYS,
+    PROPERTY_ORIGIN,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_ROLL_TIMES,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.intrinsics import (
+    as_word,
+    copy_bytes,
+    get_u8,
+    get_word,
+    put_i16,
+    put_i32,
+    put_i64,
+    put_u8,
+    view_bytes,
+)
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.message import (
+    AT,
+    BODY_AT,
+    BODY_BYTES,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    ROLL_TIMES,
+    find_byte,
+)
+from timerstore.timelog.record import Bytes, Words, record
+from timerstore.timelog.text import (
+    OFFSET_DIGITS,
+    put_decimal,
+    put_decimal_13,
+    put_decimal_20,
+    put_hex_8,
+    put_hex_12,
+)
+
+ROLLED: Final = 0
+FIRED: Final = 1
+
+_LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
+_DIGITS_13_BELOW = 10_000_000_000_000
+_CRC_NAME = np.frombuffer(PROPERTY_CRC + b"\x01" + b"0" * 10 + b"\x02", np.uint8).copy()
+_ORIGIN_NAME = np.frombuffer(PROPERTY_ORIGIN + b"\x01", np.uint8).copy()
+_ROLL_NAME = np.frombuffer(PROPERTY_ROLL_TIMES + b"\x01", np.uint8).copy()
+_ENQUEUED_NAME = np.frombuffer(PROPERTY_ENQUEUED + b"\x01", np.uint8).copy()
+_DEQUEUED_NAME = np.frombuffer(PROPERTY_DEQUEUED + b"\x01", np.uint8).copy()
+_TIMER_TOPIC = np.frombuffer(TIMER_TOPIC, np.uint8).copy()
+
+_CRC = as_word(PROPERTY_CRC)
+_REAL = as_word(PROPERTY_REAL_TOPIC)
+_REAL_QUEUE = as_word(PROPERTY_REAL_QUEUE)
+_ORIGIN = as_word(PROPERTY_ORIGIN)
+_ROLL = as_word(PROPERTY_ROLL_TIMES)
+_ENQUEUED = as_word(PROPERTY_ENQUEUED)
+_DEQUEUED = as_word(PROPERTY_DEQUEUED)
+_DEQUEUED_2 = as_word(PROPERTY_DEQUEUED[8:])
+
+
+@record
+class Template:
+    """The fixed bytes of a new timer message.
+
+    `head` is the header. `before` runs from the topic's length to `TIMER_OUT_MS` and its 0x01; the
+    due time's digits follow. `after` closes them and ends in `UNIQ_KEY`, its 32 places and 0x02,
+    then what else all messages of this template carry.
+    """
+
+    head: Bytes
+    before: Bytes
+    after: Bytes
+    extra: Bytes  # what a message's own value follows: a property's name, 0x01, and a prefix
+    words: Words  # int64[4]: where the key's digits stand in `after`, row, tags code, change
+
+
+def new_template(
+    real_topic: bytes,
+    *,
+    pending_row: int,
+    change: int,
+    tags_code: int,
+    real_queue: int = 0,
+    properties: bytes = b"",
+    extra: bytes = PROPERTY_KEYS + b"\x01",
+) -> Template:
+    """Return the template of messages for the timer topic that end up in `real_topic`.
+
+    `properties`: more of them, already as `name 0x01 value 0x02`. `extra`: the beginning of the
+    property that each message has a value of its own for.
+    """
+    head = np.zeros(1, MESSAGE_HEADER)
+    head["magic"] = MESSAGE_MAGIC
+    head["born_host"] = np.void(_LOCALHOST)
+    head["store_host"] = np.void(_LOCALHOST)
+    before = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC + b"\0\0" + PROPERTY_DUE + b"\x01"
+    key = b"\x02" + PROPERTY_UNIQUE_KEY + b"\x01"
+    after = key + b"0" * 32 + b"\x02"
+    after += PROPERTY_REAL_QUEUE + b"\x01" + str(real_queue).encode() + b"\x02"
+    after += PROPERTY_REAL_TOPIC + b"\x01" + real_topic + b"\x02" + properties
+    return Template(
+        np.frombuffer(head.tobytes(), np.uint8).copy(),
+        np.frombuffer(before, np.uint8).copy(),
+        np.frombuffer(after, np.uint8).copy(),
+        np.frombuffer(extra, np.uint8).copy(),
+        np.array([len(key), pending_row, tags_code, change], np.int64),
+    )
+
+
+def encode_property(name: bytes, value: bytes) -> bytes:
+    """Return one property as it stands in a message."""
+    return name + b"\x01" + value + b"\x02"
+
+
+def encode_tag(tag: str) -> bytes:
+    """Return a tag as a property."""
+    return encode_property(PROPERTY_TAGS, tag.encode())
+
+
+@inlined
+def _put_crc_property(buf: Any, at: int) -> int:
+    copy_bytes(buf, at, _CRC_NAME, 0, CRC_PROPERTY_BYTES)
+    return at + CRC_PROPERTY_BYTES
+
+
+@inlined
+def _put_ms(buf: Any, at: int, value: int) -> int:
+    """Write a time in ms: 13 digits until the year 2286, more behind it."""
+    if value >= 1_000_000_000_000 and value < _DIGITS_13_BELOW:
+        put_decimal_13(buf, at, value)
+        return at + 13
+    return at + put_decimal(buf, at, value)
+
+
+@inlined
+def new_message_bytes_max(template: Any, body_bytes: int, extra_bytes: int) -> int:
+    """Return at least as much room as `frame_new` will take."""
+    fixed = MESSAGE_HEADER_BYTES + len(template.before) + len(template.after)
+    return fixed + 18 + len(template.extra) + 1 + CRC_PROPERTY_BYTES + body_bytes + extra_bytes
+
+
+@inlined
+def frame_new(
+    stage: Any,
+    i: int,
+    at: int,
+    template: Any,
+    body: Any,
+    extra: Any,
+    due_ms: int,
+    now_ms: int,
+    tag: int,
+) -> int:
+    """Frame message `i` of a stage at position `at`; return its size. O(size).
+
+    `body`, `extra`: uint8 views; an empty `extra` stands for none. `tag`: the store's tag, uint32.
+    """
+    buf = stage.buffer
+    copy_bytes(buf, at, template.head, 0, MESSAGE_HEADER_BYTES)
+    body_bytes = len(body)
+    body_at = at + MESSAGE_HEADER_BYTES
+    if body_bytes > 0:
+        copy_bytes(buf, body_at, body, 0, body_bytes)
+    before_at = body_at + body_bytes
+    copy_bytes(buf, before_at, template.before, 0, len(template.before))
+    end = _put_ms(buf, before_at + len(template.before), due_ms)
+    copy_bytes(buf, end, template.after, 0, len(template.after))
+    key_at = end + template.words[0]
+    put_hex_12(buf, key_at, due_ms)
+    put_hex_8(buf, key_at + 24, tag)
+    end += len(template.after)
+    if len(extra) > 0:
+        copy_bytes(buf, end, template.extra, 0, len(template.extra))
+        end += len(template.extra)
+        copy_bytes(buf, end, extra, 0, len(extra))
+        put_u8(buf, end + len(extra), 2)
+        end += len(extra) + 1
+    end = _put_crc_property(buf, end)
+    size = end - at
+    properties_at = before_at + 1 + len(_TIMER_TOPIC)
+    put_i16(buf, properties_at, end - properties_at - 2)
+    put_i32(buf, at + MESSAGE_SIZE_AT, size)
+    put_i32(buf, at + MESSAGE_BODY_BYTES_AT, body_bytes)
+    put_i32(buf, at + MESSAGE_BODY_CRC_AT, crc32(buf, body_at, body_bytes) & BODY_CRC_MASK)
+    put_i64(buf, at + MESSAGE_BORN_AT, now_ms)
+    stage.size[i] = size
+    stage.row[i] = 0
+    stage.tags_code[i] = template.words[2]
+    stage.key_at[i] = key_at + 12 - at
+    stage.pending_row[i] = template.words[1]
+    stage.pending_change[i] = template.words[3]
+    return size
+
+
+@inlined
+def frame_batch(
+    stage: Any,
+    template: Any,
+    body_address: Any,
+    body_bytes: Any,
+    extra_address: Any,
+    extra_bytes: Any,
+    due_ms: Any,
+    start: int,
+    now_ms: int,
+    tag: int,
+) -> int:
+    """Frame messages `start`… until the stage is full; return how many. O(bytes).
+
+    `body_address`, `body_bytes`, `due_ms`: int64[n]; the extras' arrays have length n or 0.
+    """
+    at, count = 0, 0
+    none = view_bytes(0, 0)
+    while start + count < len(due_ms) and count < STAGE_COUNT_MAX:
+        k = start + count
+        body = view_bytes(body_address[k], body_bytes[k])
+        extra = none
+        if len(extra_bytes) > 0:
+            extra = view_bytes(extra_address[k], extra_bytes[k])
+        if at > 0 and at + new_message_bytes_max(template, len(body), len(extra)) > BATCH_BYTES:
+            break
+        at += frame_new(stage, count, at, template, body, extra, due_ms[k], now_ms, tag)
+        count += 1
+    return count
+
+
+COPY_EXTRA_BYTES: Final = 192
+"""What a copy may be larger than its source, beside the topic: the added properties."""
+
+
+@inlined
+def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
+    """Tell whether a copy of this kind leaves a property out."""
+    first = get_word(buf, start)
+    if first == _CRC or first == _ORIGIN:
+        return True
+    if kind == FIRED:
+        if first == _REAL_QUEUE or first == _ENQUEUED:
+            return True
+        if first == _REAL:
+            return stop - start > 10 and get_u8(buf, start + 10) == 1
+        return first == _DEQUEUED and get_word(buf, start + 8) == _DEQUEUED_2
+    return first == _ROLL
+
+
+@inlined
+def frame_copy(
+    buf: Any,
+    at: int,
+    source: Any,
+    found: Any,
+    kind: int,
+    topic: Any,
+    topic_at: int,
+    topic_bytes: int,
+    queue_id: int,
+    origin: int,
+    enqueued_ms: int,
+    now_ms: int,
+) -> int:
+    """Frame a copy of a stored message at `at`; return its size, −1 where properties overflow.
+
+    `source`, `found`: the message's segment, and what `read_message` found. `topic`: a buffer that
+    holds the destination's name. Room for SIZE + topic + COPY_EXTRA_BYTES is needed. O(size).
+    """
+    fixed = found[BODY_AT] + found[BODY_BYTES] - found[AT]
+    copy_bytes(buf, at, source, found[AT], fixed)
+    end = at + fixed
+    magic = MESSAGE_MAGIC
+    if topic_bytes > 127:
+        magic = MESSAGE_MAGIC_LONG_TOPIC
+        put_i16(buf, end, topic_bytes)
+        end += 2
+    else:
+        put_u8(buf, end, topic_bytes)
+        end += 1
+    copy_bytes(buf, end, topic, topic_at, topic_bytes)
+    properties_at = end + topic_bytes
+    end = properties_at + 2
+
+    # Copy the properties in runs, leaving out those that no longer hold.
+    start = found[PROPERTIES_AT]
+    run = start
+    last = start + found[PROPERTIES_BYTES]
+    while start < last:
+        stop = find_byte(source, start, last, 2)
+        if _is_dropped(source, start, stop, kind):
+            if start > run:
+                copy_bytes(buf, end, source, run, start - run)
+                end += start - run
+            run = stop + 1
+        start = stop + 1
+    if run < last:
+        copy_bytes(buf, end, source, run, last - run)
+        end += last - run
+        if get_u8(source, last - 1) != 2:  # a broker may leave the last value unclosed
+            put_u8(buf, end, 2)
+            end += 1
+
+    if kind == FIRED:
+        copy_bytes(buf, end, _ENQUEUED_NAME, 0, len(_ENQUEUED_NAME))
+        end = _put_ms(buf, end + len(_ENQUEUED_NAME), enqueued_ms)
+        put_u8(buf, end, 2)
+        copy_bytes(buf, end + 1, _DEQUEUED_NAME, 0, len(_DEQUEUED_NAME))
+        end = _put_ms(buf, end + 1 + len(_DEQUEUED_NAME), now_ms)
+        put_u8(buf, end, 2)
+        end += 1
+    else:
+        copy_bytes(buf, end, _ROLL_NAME, 0, len(_ROLL_NAME))
+        end += len(_ROLL_NAME)
+        end += put_decimal(buf, end, max(0, found[ROLL_TIMES]) + 1)
+        put_u8(buf, end, 2)
+        end += 1
+    copy_bytes(buf, end, _ORIGIN_NAME, 0, len(_ORIGIN_NAME))
+    end += len(_ORIGIN_NAME)
+    put_decimal_20(buf, end, origin)
+    put_u8(buf, end + OFFSET_DIGITS, 2)
+    end = _put_crc_property(buf, end + OFFSET_DIGITS + 1)
+
+    size = end - at
+    properties_bytes = end - properties_at - 2
+    if properties_bytes > 32767:
+        return -1
+    put_i16(buf, properties_at, properties_bytes)
+    put_i32(buf, at + MESSAGE_SIZE_AT, size)
+    put_i32(buf, at + MESSAGE_MAGIC_AT, magic)
+    put_i32(buf, at + MESSAGE_QUEUE_ID_AT, queue_id)
+    return size

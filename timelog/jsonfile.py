@@ -1,0 +1,62 @@
+"""JSON configuration files that a broker reads or writes.
+
+RocketMQ's own writer leaves integer keys unquoted (`{"offsetTable":{3:1200}}`); both forms are
+read, the strict one is written, which RocketMQ reads too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.disk import Disk
+
+# A string, to be left alone, or a bare integer key.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<key>-?\d+)(?=\s*:)')
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON whose integer keys may be unquoted."""
+
+    def quote(match: re.Match[str]) -> str:
+        return f'"{match["key"]}"' if match["key"] is not None else match[0]
+
+    return json.loads(_TOKEN.sub(quote, text))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where the file is missing or empty.
+
+    The `.bak` beside a damaged file is tried next, as RocketMQ does.
+    """
+    reason = ""
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            text = candidate.read_text("utf-8")
+        except FileNotFoundError:
+            continue
+        except UnicodeDecodeError as e:
+            reason = str(e)
+            continue
+        if not text.strip():
+            continue
+        try:
+            value = parse_json(text)
+        except ValueError as e:
+            reason = str(e)
+            continue
+        if isinstance(value, dict):
+            return value
+        reason = "it is no JSON object"
+    if reason:
+        raise CorruptStoreError(str(path.name), 0, reason)
+    return None
+
+
+def write_json(disk: Disk, path: Path, value: dict[str, Any]) -> None:
+    """Write strict JSON, atomically; durable on return."""
+    disk.make_folder(path.parent)
+    disk.replace(path, json.dumps(value, ensure_ascii=False, indent=1).encode())

@@ -1,0 +1,406 @@
+"""Reading messages: kernels that turn a message's bytes into positions and numbers.
+
+`read_message` checks the structure of one message and finds its properties; what it found is in
+an int64 array indexed by the constants below. A message that was read is never trusted: every
+size is checked before it is used. Positions are relative to the buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.crc import crc32
+from timerstore.timelog.format import (
+    BLANK_BYTES,
+    BODY_CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    HOST_V6_EXTRA_BYTES,
+    KEY_DIGITS,
+    MESSAGE_BODY_BYTES_AT,
+    MESSAGE_BODY_CRC_AT,
+    MESSAGE_BYTES_MIN,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_AT,
+    MESSAGE_MAGIC_LONG_TOPIC,
+    MESSAGE_SIZE_AT,
+    MESSAGE_SYSTEM_FLAG_AT,
+    NAME_END,
+    PROPERTY_CRC,
+    PROPERTY_DELETES,
+    PROPERTY_DELIVER,
+    PROPERTY_DUE,
+    PROPERTY_KEYS,
+    PROPERTY_LEVEL,
+    PROPERTY_ORIGIN,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REPLACES,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_ROLL_TIMES,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    SYSTEM_FLAG_BORN_V6,
+    SYSTEM_FLAG_STORE_V6,
+    VALUE_END,
+)
+from timerstore.timelog.intrinsics import (
+    as_word,
+    get_i16,
+    get_i32,
+    get_u8,
+    get_u16,
+    get_u32,
+    get_word,
+    lowest_bit,
+    match_64,
+)
+from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.text import get_crc_digits, get_decimal, get_hex
+
+# What was found; −1 where a property is missing.
+AT: Final = 0
+SIZE: Final = 1
+BODY_AT: Final = 2
+BODY_BYTES: Final = 3
+TOPIC_AT: Final = 4
+TOPIC_BYTES: Final = 5
+PROPERTIES_AT: Final = 6
+PROPERTIES_BYTES: Final = 7
+WHOLE_CRC: Final = 8  # 1: the last 20 bytes are a CRC of the whole message
+DUE_MS: Final = 9
+DELIVER_MS: Final = 10
+REAL_TOPIC_AT: Final = 11
+REAL_TOPIC_BYTES: Final = 12
+REAL_QUEUE: Final = 13
+KEY_AT: Final = 14
+KEY_BYTES: Final = 15
+DELETES_AT: Final = 16
+DELETES_BYTES: Final = 17
+ROLL_TIMES: Final = 18
+ORIGIN: Final = 19
+TAGS_AT: Final = 20
+TAGS_BYTES: Final = 21
+KEYS_AT: Final = 22
+KEYS_BYTES: Final = 23
+LEVEL: Final = 24
+REPLACES_AT: Final = 25
+REPLACES_BYTES: Final = 26
+RETRY_TOPIC_AT: Final = 27
+RETRY_TOPIC_BYTES: Final = 28
+IDENTITY_HIGH: Final = 29
+IDENTITY_LOW: Final = 30
+FOUND_WORDS: Final = 32
+
+# What `read_message` returns.
+GOOD: Final = 0
+BAD_SIZE: Final = 1
+BAD_MAGIC: Final = 2
+BAD_PARTS: Final = 3
+BAD_CRC: Final = 4
+REASONS: Final = (
+    "sound",
+    "the size is impossible",
+    "this is no message",
+    "the sizes of body, topic and properties do not add up to the message's",
+    "the checksum does not match",
+)
+
+# The first eight bytes of each name, and the next eight with 0x01 behind the name.
+_CRC = as_word(PROPERTY_CRC)
+_DUE = as_word(PROPERTY_DUE)
+_DUE_2 = as_word(PROPERTY_DUE[8:] + b"\x01")
+_DELIVER = as_word(PROPERTY_DELIVER)
+_DELIVER_2 = as_word(PROPERTY_DELIVER[8:])
+_DELETES_2 = as_word(PROPERTY_DELETES[8:])
+_REAL = as_word(PROPERTY_REAL_TOPIC)
+_REAL_QUEUE = as_word(PROPERTY_REAL_QUEUE)
+_KEY = as_word(PROPERTY_UNIQUE_KEY)
+_ROLL = as_word(PROPERTY_ROLL_TIMES)
+_ORIGIN = as_word(PROPERTY_ORIGIN)
+_REPLACES = as_word(PROPERTY_REPLACES)
+_RETRY = as_word(PROPERTY_RETRY_TOPIC)
+_TAGS = as_word(PROPERTY_TAGS + b"\x01")
+_KEYS = as_word(PROPERTY_KEYS + b"\x01")
+_LEVEL = as_word(PROPERTY_LEVEL + b"\x01")
+_MASK_5 = (1 << 40) - 1
+_MASK_6 = (1 << 48) - 1
+assert PROPERTY_DELIVER[:8] == PROPERTY_DELETES[:8] == b"TIMER_DE"
+
+IDENTITY_OURS: Final = -1
+"""IDENTITY_HIGH of a timer that this store made; IDENTITY_LOW is then its first put's offset."""
+
+
+@inlined
+def find_byte(buf: Any, at: int, end: int, byte: int) -> int:
+    """Return the first position in [at, end) that holds `byte`, or `end`. O(distance / 64)."""
+    while at < end:
+        if at + 64 > len(buf):
+            if get_u8(buf, at) == byte:
+                return at
+            at += 1
+        else:
+            bits = match_64(buf, at, byte)
+            if bits != 0:
+                return min(end, at + lowest_bit(bits))
+            at += 64
+    return end
+
+
+@inlined
+def read_frame(buf: Any, at: int, found: Any) -> int:
+    """Check a message's size, magic and parts; fill AT to WHOLE_CRC. O(1)."""
+    room = len(buf) - at
+    if room < MESSAGE_BYTES_MIN + BLANK_BYTES:
+        return BAD_SIZE
+    size = get_i32(buf, at + MESSAGE_SIZE_AT)
+    magic = get_u32(buf, at + MESSAGE_MAGIC_AT)
+    if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_LONG_TOPIC:
+        return BAD_MAGIC
+    if size < MESSAGE_BYTES_MIN or size > room - BLANK_BYTES:
+        return BAD_SIZE
+    system_flag = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT)
+    body_at = at + MESSAGE_HEADER_BYTES
+    if system_flag & SYSTEM_FLAG_BORN_V6:
+        body_at += HOST_V6_EXTRA_BYTES
+    if system_flag & SYSTEM_FLAG_STORE_V6:
+        body_at += HOST_V6_EXTRA_BYTES
+    end = at + size
+    if body_at + 3 > end:
+        return BAD_PARTS
+    body_bytes = get_i32(buf, body_at - MESSAGE_HEADER_BYTES + MESSAGE_BODY_BYTES_AT)
+    topic_at = body_at + body_bytes + 1
+    if body_bytes < 0 or topic_at > end:
+        return BAD_PARTS
+    topic_bytes = get_u8(buf, topic_at - 1)
+    if magic == MESSAGE_MAGIC_LONG_TOPIC:
+        topic_at += 1
+        if topic_at > end:
+            return BAD_PARTS
+        topic_bytes = get_u16(buf, topic_at - 2)
+    properties_at = topic_at + topic_bytes + 2
+    if properties_at > end:
+        return BAD_PARTS
+    properties_bytes = get_i16(buf, properties_at - 2)
+    if properties_bytes < 0 or properties_at + properties_bytes != end:
+        return BAD_PARTS
+    found[AT] = at
+    found[SIZE] = size
+    found[BODY_AT] = body_at
+    found[BODY_BYTES] = body_bytes
+    found[TOPIC_AT] = topic_at
+    found[TOPIC_BYTES] = topic_bytes
+    found[PROPERTIES_AT] = properties_at
+    found[PROPERTIES_BYTES] = properties_bytes
+    found[WHOLE_CRC] = 0
+    if properties_bytes >= CRC_PROPERTY_BYTES and get_word(buf, end - CRC_PROPERTY_BYTES) == _CRC:
+        if get_u8(buf, end - 12) == NAME_END and get_u8(buf, end - 1) == VALUE_END:
+            found[WHOLE_CRC] = 1
+    return GOOD
+
+
+@inlined
+def check_crc(buf: Any, found: Any) -> bool:
+    """Check the CRC of a framed message: of the whole where it has one, else of its body. O(size)."""
+    at = found[AT]
+    if found[WHOLE_CRC] == 1:
+        covered = found[SIZE] - CRC_PROPERTY_BYTES
+        stored = get_crc_digits(buf, at + found[SIZE] - 11)
+        return crc32(buf, at, covered) & BODY_CRC_MASK == stored
+    code = crc32(buf, found[BODY_AT], found[BODY_BYTES]) & BODY_CRC_MASK
+    return code == get_i32(buf, at + MESSAGE_BODY_CRC_AT)
+
+
+@inlined
+def read_properties(buf: Any, found: Any) -> None:
+    """Find the properties of a framed message; fill DUE_MS to RETRY_TOPIC_BYTES. O(size)."""
+    for i in range(DUE_MS, RETRY_TOPIC_BYTES + 1):
+        found[i] = -1
+    start = found[PROPERTIES_AT]
+    end = start + found[PROPERTIES_BYTES]
+    while start < end:
+        stop = find_byte(buf, start, end, VALUE_END)
+        first = get_word(buf, start)
+        if first == _DUE:
+            if get_word(buf, start + 8) & _MASK_5 == _DUE_2:
+                found[DUE_MS] = get_decimal(buf, start + 13, stop - start - 13)
+        elif first == _KEY:
+            if get_u8(buf, start + 8) == NAME_END:
+                found[KEY_AT] = start + 9
+                found[KEY_BYTES] = stop - start - 9
+        elif first == _REAL_QUEUE:
+            if get_u8(buf, start + 8) == NAME_END:
+                found[REAL_QUEUE] = get_decimal(buf, start + 9, stop - start - 9)
+        elif first == _REAL:
+            if stop - start > 10 and get_u8(buf, start + 10) == NAME_END:
+                found[REAL_TOPIC_AT] = start + 11
+                found[REAL_TOPIC_BYTES] = stop - start - 11
+        elif first == _DELIVER:
+            second = get_word(buf, start + 8)
+            if second == _DELIVER_2 and stop - start > 16:
+                if get_u8(buf, start + 16) == NAME_END:
+                    found[DELIVER_MS] = get_decimal(buf, start + 17, stop - start - 17)
+            elif second == _DELETES_2 and stop - start > 17:
+                if get_u8(buf, start + 17) == NAME_END:
+                    found[DELETES_AT] = start + 18
+                    found[DELETES_BYTES] = stop - start - 18
+        elif first == _ORIGIN:
+            if stop - start > 12 and get_u8(buf, start + 12) == NAME_END:
+                skip = start + 13
+                while skip < stop - 18 and get_u8(buf, skip) == 48:
+                    skip += 1
+                found[ORIGIN] = get_decimal(buf, skip, stop - skip)
+        elif first == _ROLL:
+            if stop - start > 16 and get_u8(buf, start + 16) == NAME_END:
+                found[ROLL_TIMES] = get_decimal(buf, start + 17, stop - start - 17)
+        elif first == _REPLACES:
+            if stop - start > 14 and get_u8(buf, start + 14) == NAME_END:
+                found[REPLACES_AT] = start + 15
+                found[REPLACES_BYTES] = stop - start - 15
+        elif first == _RETRY:
+            if stop - start > 11 and get_u8(buf, start + 11) == NAME_END:
+                found[RETRY_TOPIC_AT] = start + 12
+                found[RETRY_TOPIC_BYTES] = stop - start - 12
+        elif first & _MASK_5 == _TAGS:
+            found[TAGS_AT] = start + 5
+            found[TAGS_BYTES] = stop - start - 5
+        elif first & _MASK_5 == _KEYS:
+            found[KEYS_AT] = start + 5
+            found[KEYS_BYTES] = stop - start - 5
+        elif first & _MASK_6 == _LEVEL:
+            found[LEVEL] = get_decimal(buf, start + 6, stop - start - 6)
+        start = stop + 1
+
+
+@inlined
+def read_message(buf: Any, at: int, found: Any, verify: bool) -> int:
+    """Read one message at `at` of a segment: GOOD, or what is wrong. O(size).
+
+    `found`: int64[FOUND_WORDS], written. `verify`: check the CRC as well.
+    """
+    status = read_frame(buf, at, found)
+    if status != GOOD:
+        return status
+    if verify and not check_crc(buf, found):
+        return BAD_CRC
+    read_properties(buf, found)
+    return GOOD
+
+
+@inlined
+def java_hash(buf: Any, at: int, count: int) -> int:
+    """Return Java's `String.hashCode` of UTF-8 bytes, as a signed 32-bit number.
+
+    Java hashes UTF-16 units, so what lies beyond the basic plane counts as two.
+    """
+    code = 0
+    end = at + count
+    while at < end:
+        byte = get_u8(buf, at)
+        more = 0
+        if byte >= 0xF0:
+            byte, more = byte & 7, 3
+        elif byte >= 0xE0:
+            byte, more = byte & 15, 2
+        elif byte >= 0xC0:
+            byte, more = byte & 31, 1
+        at += 1
+        while more > 0 and at < end:
+            byte = (byte << 6) | (get_u8(buf, at) & 63)
+            at += 1
+            more -= 1
+        if byte >= 0x10000:
+            byte -= 0x10000
+            code = (code * 31 + 0xD800 + (byte >> 10)) & 0xFFFFFFFF
+            byte = 0xDC00 + (byte & 0x3FF)
+        code = (code * 31 + byte) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        return code - 0x100000000
+    return code
+
+
+@inlined
+def _mix(buf: Any, at: int, count: int, state: int) -> int:
+    """Return an FNV-1a hash of bytes, continued from `state`; wraps at 64 bits."""
+    for i in range(count):
+        state = (state ^ get_u8(buf, at + i)) * 0x100000001B3
+    return state
+
+
+if INTERPRETED:
+
+    def _mix(buf: Any, at: int, count: int, state: int) -> int:
+        for i in range(count):
+            state = ((state ^ get_u8(buf, at + i)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        return state - (1 << 64) if state >= 1 << 63 else state
+
+
+@inlined
+def identify(
+    buf: Any, topic_at: int, topic_bytes: int, key_at: int, key_bytes: int, tag: int, found: Any
+) -> None:
+    """Fill IDENTITY_*: what tells this timer from all others, over rolls and restarts.
+
+    A key that this store (tag: its uint32) made names the first put's offset. Any other timer is
+    told by a 128-bit hash of topic and key, for two topics may use the same key.
+    """
+    if key_bytes == KEY_DIGITS and get_hex(buf, key_at + 24, 8) == tag:
+        offset = get_hex(buf, key_at + 12, 12)
+        if offset >= 0 and get_hex(buf, key_at, 12) >= 0:
+            found[IDENTITY_HIGH] = IDENTITY_OURS
+            found[IDENTITY_LOW] = offset
+            return
+    high = _mix(buf, topic_at, topic_bytes, 0x4BF29CE484222325)
+    high = _mix(buf, key_at, key_bytes, high ^ 0x2B)
+    low = _mix(buf, key_at, key_bytes, 0x1B873593CC9E2D51)
+    low = _mix(buf, topic_at, topic_bytes, low ^ 0x2B)
+    if high == IDENTITY_OURS:
+        high = 0
+    found[IDENTITY_HIGH] = high
+    found[IDENTITY_LOW] = low
+
+
+@inlined
+def identify_timer(buf: Any, found: Any, tag: int) -> None:
+    """Fill IDENTITY_* of a pending message that is no delete."""
+    topic_at, topic_bytes = found[REAL_TOPIC_AT], max(0, found[REAL_TOPIC_BYTES])
+    identify(buf, topic_at, topic_bytes, found[KEY_AT], max(0, found[KEY_BYTES]), tag, found)
+
+
+@inlined
+def identify_target(buf: Any, found: Any, tag: int) -> None:
+    """Fill IDENTITY_* of the timer that a delete names: real topic + `+` + unique key, or the key."""
+    topic_at, topic_bytes = found[REAL_TOPIC_AT], max(0, found[REAL_TOPIC_BYTES])
+    at, count = found[DELETES_AT], found[DELETES_BYTES]
+    if count > topic_bytes and get_u8(buf, at + topic_bytes) == 0x2B:
+        same = True
+        for i in range(topic_bytes):
+            if get_u8(buf, at + i) != get_u8(buf, topic_at + i):
+                same = False
+                break
+        if same:
+            at += topic_bytes + 1
+            count -= topic_bytes + 1
+    identify(buf, topic_at, topic_bytes, at, count, tag, found)
+
+
+@inlined
+def is_ours(buf: Any, found: Any, tag: int) -> bool:
+    """Tell whether this store made a message: its `UNIQ_KEY` ends in the store's tag."""
+    return found[KEY_BYTES] == KEY_DIGITS and get_hex(buf, found[KEY_AT] + 24, 8) == tag
+
+
+@inlined
+def exact_due_ms(buf: Any, found: Any, tag: int, precision_ms: int) -> int:
+    """Return when a timer may first be handed out; `TIMER_OUT_MS` must have been found.
+
+    Ours say it exactly. A broker rounds down to its precision, and one precision more where the
+    time divides evenly; it is due at `TIMER_DELIVER_MS` where that fits, else one precision later.
+    """
+    out_ms = found[DUE_MS]
+    if is_ours(buf, found, tag):
+        return out_ms
+    deliver_ms = found[DELIVER_MS]
+    if deliver_ms >= out_ms and deliver_ms <= out_ms + precision_ms:
+        return deliver_ms
+    return out_ms + precision_ms

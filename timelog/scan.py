@@ -1,0 +1,208 @@
+"""Scanning the commit log: one kernel that turns a range of messages into rows of numbers.
+
+Recovery, the inspector and the tests all read the log through it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.format import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    LEVEL_TOPIC,
+    MESSAGE_BORN_AT,
+    MESSAGE_BYTES_MIN,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_ID_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    MESSAGE_STORED_AT,
+)
+from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, get_u32
+from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.message import (
+    BAD_MAGIC,
+    BAD_PARTS,
+    DELETES_BYTES,
+    DUE_MS,
+    GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    KEY_AT,
+    KEY_BYTES,
+    LEVEL,
+    ORIGIN,
+    REAL_QUEUE,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    REPLACES_BYTES,
+    ROLL_TIMES,
+    SIZE,
+    TAGS_AT,
+    TAGS_BYTES,
+    TOPIC_AT,
+    TOPIC_BYTES,
+    exact_due_ms,
+    identify_target,
+    identify_timer,
+    java_hash,
+    read_message,
+)
+from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+
+# Columns of a scanned row. Texts are given by commit log offset and count of bytes.
+ROW_OFFSET: Final = 0
+ROW_SIZE: Final = 1
+ROW_QUEUE_ID: Final = 2
+ROW_QUEUE_INDEX: Final = 3
+ROW_BORN_MS: Final = 4
+ROW_STORED_MS: Final = 5
+ROW_TAGS_CODE: Final = 6
+ROW_TOPIC: Final = 7
+ROW_TOPIC_BYTES: Final = 8
+ROW_KEY: Final = 9
+ROW_KEY_BYTES: Final = 10
+ROW_REAL_TOPIC: Final = 11
+ROW_REAL_TOPIC_BYTES: Final = 12
+ROW_REAL_QUEUE: Final = 13
+ROW_DUE_MS: Final = 14  # TIMER_OUT_MS
+ROW_EXACT_DUE_MS: Final = 15
+ROW_ROLL_TIMES: Final = 16
+ROW_ORIGIN: Final = 17
+ROW_IS_DELETE: Final = 18
+ROW_IS_REPLACEMENT: Final = 19
+ROW_IDENTITY_HIGH: Final = 20  # of a delete: its target's
+ROW_IDENTITY_LOW: Final = 21
+ROW_LEVEL: Final = 22
+ROW_STATUS: Final = 23
+ROW_COLUMNS: Final = 24
+
+# What stopped a scan, in `state[1]`.
+STOP_COUNT: Final = 0  # the rows are full, or the limit was reached
+STOP_END: Final = 1  # zeroes or something that is no message follow
+STOP_BAD: Final = 2  # a message is there, but not whole; its row is written behind the good ones
+STOP_UNMAPPED: Final = 3
+
+_LEVEL_TOPIC = np.frombuffer(LEVEL_TOPIC, np.uint8).copy()
+
+
+@inlined
+def is_level_topic(buf: Any, at: int, count: int) -> bool:
+    """Tell whether a topic is the one of the delay levels."""
+    if count != len(_LEVEL_TOPIC):
+        return False
+    for i in range(count):
+        if get_u8(buf, at + i) != _LEVEL_TOPIC[i]:
+            return False
+    return True
+
+
+@inlined
+def tags_code(buf: Any, found: Any, stored_ms: int, level_ms: Any) -> int:
+    """Return the tags code of a message's queue entry; for a delay level that is its due time."""
+    if is_level_topic(buf, found[TOPIC_AT], found[TOPIC_BYTES]) and found[LEVEL] > 0:
+        level = min(found[LEVEL], len(level_ms))
+        return stored_ms + level_ms[level - 1]
+    if found[TAGS_BYTES] <= 0:
+        return 0
+    return java_hash(buf, found[TAGS_AT], found[TAGS_BYTES])
+
+
+@kernel
+def scan_commitlog(
+    commitlog: Any,
+    offset: int,
+    stop: int,
+    verify: bool,
+    tag: int,
+    precision_ms: int,
+    level_ms: Any,
+    rows: Any,
+    found: Any,
+    state: Any,
+) -> int:
+    """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
+
+    `rows`: int64[n, ROW_COLUMNS], written. `found`: int64[FOUND_WORDS], scratch. `state`: int64[2],
+    written: where to go on, and what stopped the scan. `level_ms`: int64, delay of each level.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    count = 0
+    state[1] = STOP_COUNT
+    while offset < stop and count < len(rows):
+        buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            state[1] = STOP_UNMAPPED
+            break
+        at = offset % segment_bytes
+        left = segment_bytes - at
+        if left < BLANK_BYTES:
+            state[1] = STOP_END
+            break
+        if get_u32(buf, at + 4) == BLANK_MAGIC and get_i32(buf, at) == left:
+            offset += left
+            continue
+        status = BAD_MAGIC
+        if left >= MESSAGE_BYTES_MIN + BLANK_BYTES:
+            status = read_message(buf, at, found, verify)
+        if status == BAD_MAGIC:
+            state[1] = STOP_END
+            break
+        if status == GOOD and get_i64(buf, at + MESSAGE_OFFSET_AT) != offset:
+            status = BAD_PARTS  # an old message in a segment that is used again
+        row = rows[count]
+        row[ROW_OFFSET] = offset
+        row[ROW_STATUS] = status
+        if status != GOOD:
+            state[1] = STOP_BAD
+            break
+        fill_row(buf, at, offset - at, found, tag, precision_ms, level_ms, row)
+        offset += found[SIZE]
+        count += 1
+    state[0] = offset
+    return count
+
+
+@inlined
+def fill_row(
+    buf: Any,
+    at: int,
+    base: int,
+    found: Any,
+    tag: int,
+    precision_ms: int,
+    level_ms: Any,
+    row: Any,
+) -> None:
+    """Write what was found about a message; `base`: the segment's offset."""
+    row[ROW_SIZE] = found[SIZE]
+    row[ROW_QUEUE_ID] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT)
+    row[ROW_QUEUE_INDEX] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
+    row[ROW_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
+    stored_ms = get_i64(buf, at + MESSAGE_STORED_AT)
+    row[ROW_STORED_MS] = stored_ms
+    row[ROW_TAGS_CODE] = tags_code(buf, found, stored_ms, level_ms)
+    row[ROW_TOPIC] = base + found[TOPIC_AT]
+    row[ROW_TOPIC_BYTES] = found[TOPIC_BYTES]
+    row[ROW_KEY] = base + found[KEY_AT]
+    row[ROW_KEY_BYTES] = found[KEY_BYTES]
+    row[ROW_REAL_TOPIC] = base + found[REAL_TOPIC_AT]
+    row[ROW_REAL_TOPIC_BYTES] = found[REAL_TOPIC_BYTES]
+    row[ROW_REAL_QUEUE] = found[REAL_QUEUE]
+    row[ROW_DUE_MS] = found[DUE_MS]
+    row[ROW_EXACT_DUE_MS] = -1
+    if found[DUE_MS] >= 0:
+        row[ROW_EXACT_DUE_MS] = exact_due_ms(buf, found, tag, precision_ms)
+    row[ROW_ROLL_TIMES] = max(0, found[ROLL_TIMES])
+    row[ROW_ORIGIN] = found[ORIGIN]
+    row[ROW_IS_DELETE] = 1 if found[DELETES_BYTES] >= 0 else 0
+    row[ROW_IS_REPLACEMENT] = 1 if found[REPLACES_BYTES] >= 0 else 0
+    row[ROW_LEVEL] = found[LEVEL]
+    if found[DELETES_BYTES] >= 0:
+        identify_target(buf, found, tag)
+    else:
+        identify_timer(buf, found, tag)
+    row[ROW_IDENTITY_HIGH] = found[IDENTITY_HIGH]
+    row[ROW_IDENTITY_LOW] = found[IDENTITY_LOW]

@@ -1,0 +1,256 @@
+"""A log over segment files: a row of mapped files that together are one long byte sequence.
+
+An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`, two
+arrays that say where segment `number = offset // segment_bytes` is mapped. Ground rules: only
+Python maps or drops a segment, under `SegmentedFile.lock`; the table's entry is written before a
+kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
+whoever runs a kernel without the lock first takes `pin`. The thread that stays inside a kernel
+cannot pin; therefore `drop` and `trim` are called only while that thread is outside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.timelog.disk import Bytes, Disk, MappedFile
+from timerstore.timelog.format import SEGMENT_NAME_DIGITS
+from timerstore.timelog.intrinsics import load_acquire, view_bytes
+from timerstore.timelog.kernel import inlined_view
+from timerstore.timelog.record import Words, record
+
+TABLE_LENGTH: Final = 1 << 16
+"""Segments that a table can tell apart; the open maps are far fewer."""
+
+# Words of a SegmentTable.
+SEGMENT_BYTES: Final = 0
+END: Final = 1
+"""The append position. Written by the one appender, with release order."""
+
+
+@record
+class SegmentTable:
+    """Where segments are mapped; kernels index it with `number % TABLE_LENGTH`."""
+
+    words: Words  # int64[8], see the constants above
+    address: Words  # int64[TABLE_LENGTH]
+    number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
+
+
+@inlined_view
+def segment_at(table: Any, offset: int) -> Any:
+    """Return the uint8 view of the segment that holds `offset`; of length 0 where unmapped."""
+    segment_bytes = table.words[SEGMENT_BYTES]
+    number = offset // segment_bytes
+    slot = number & (TABLE_LENGTH - 1)
+    if offset < 0 or load_acquire(table.number, slot) != number:
+        return view_bytes(0, 0)
+    return view_bytes(table.address[slot], segment_bytes)
+
+
+def segment_name(offset: int) -> str:
+    """Return the file name of the segment that starts at `offset`."""
+    return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
+
+
+class SegmentedFile:
+    """A folder of segment files of one size."""
+
+    def __init__(
+        self, disk: Disk, folder: Path, segment_bytes: int, *, open_count_max: int
+    ) -> None:
+        """List the segments that exist; none is mapped yet."""
+        self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
+        self.open_count_max = open_count_max
+        self.lock = threading.RLock()
+        self.table = SegmentTable(
+            np.zeros(8, np.int64),
+            np.zeros(TABLE_LENGTH, np.int64),
+            np.full(TABLE_LENGTH, -1, np.int64),
+        )
+        self.table.words[SEGMENT_BYTES] = segment_bytes
+        self._mapped: dict[int, MappedFile] = {}  # in the order of their last use by Python
+        self._unsynced_names = False
+        self.numbers: list[int] = sorted(self._list())
+
+    def _list(self) -> Iterator[int]:
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            name = path.name
+            if len(name) != SEGMENT_NAME_DIGITS or not name.isdigit():
+                raise NotAStoreError(f"{path} is no segment. Move it out of the store.")
+            if int(name) % self.segment_bytes:
+                raise NotAStoreError(
+                    f"{path} does not start at a multiple of {self.segment_bytes} bytes. "
+                    "Open the store with the segment sizes it was made with."
+                )
+            yield int(name) // self.segment_bytes
+
+    # --- where the log begins and ends
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that is kept."""
+        return self.numbers[0] * self.segment_bytes if self.numbers else 0
+
+    @property
+    def allocated_end(self) -> int:
+        """Offset behind the last segment file."""
+        return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
+
+    @property
+    def end(self) -> int:
+        """The append position."""
+        return int(self.table.words[END])
+
+    @end.setter
+    def end(self, offset: int) -> None:
+        self.table.words[END] = offset
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all segment files."""
+        return len(self.numbers) * self.segment_bytes
+
+    def path(self, number: int) -> Path:
+        """Return the path of a segment."""
+        return self.folder / segment_name(number * self.segment_bytes)
+
+    # --- mapping
+
+    def ensure(self, number: int) -> MappedFile:
+        """Map a segment, creating it if it does not exist."""
+        with self.lock:
+            file = self._mapped.pop(number, None)
+            if file is None:
+                if number in self.numbers:
+                    file = self.disk.map_existing(self.path(number), self.segment_bytes)
+                else:
+                    self.disk.make_folder(self.folder)
+                    file = self.disk.create_mapped(self.path(number), self.segment_bytes)
+                    self.numbers.append(number)
+                    self.numbers.sort()
+                    self._unsynced_names = True
+                slot = number % TABLE_LENGTH
+                self.table.address[slot] = file.address
+                self.table.number[slot] = number
+            self._mapped[number] = file
+            return file
+
+    def existing(self, number: int) -> MappedFile:
+        """Map a segment that must exist."""
+        with self.lock:
+            if number not in self.numbers:
+                offset = number * self.segment_bytes
+                raise CorruptStoreError(self.folder.name, offset, "this segment is missing")
+            return self.ensure(number)
+
+    def pin(self, start: int, stop: int) -> list[MappedFile]:
+        """Map all segments that hold offsets in [start, stop); they stay mapped while referenced."""
+        first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
+        return [self.existing(number) for number in range(first, last + 1)]
+
+    def view(self, offset: int) -> Bytes:
+        """Return the bytes from `offset` to the end of its segment, as a view that is kept alive."""
+        number, position = divmod(offset, self.segment_bytes)
+        file = self.existing(number)
+        # The array's base chain ends at the ctypes object; hold the file as well.
+        view = file.view[position:].view(_KeptAlive)
+        view.owner = file
+        return view
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return a copy of bytes that may cross segments."""
+        parts = []
+        while count > 0:
+            part = self.view(offset)[:count].tobytes()
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return b"".join(parts)
+
+    def trim(self) -> None:
+        """Drop the maps that were unused the longest, down to the limit. See the ground rules."""
+        with self.lock:
+            keep = {self.end // self.segment_bytes, self.end // self.segment_bytes + 1}
+            for number in list(self._mapped):
+                if len(self._mapped) <= self.open_count_max:
+                    return
+                if number not in keep:
+                    self._unmap(number)
+
+    def _unmap(self, number: int) -> None:
+        file = self._mapped.pop(number, None)
+        if file is not None:
+            slot = number % TABLE_LENGTH
+            if self.table.number[slot] == number:
+                self.table.number[slot] = -1
+            # What was written must be durable before the descriptor goes with the object.
+            self.disk.sync(file, file.path)
+
+    # --- growing, shrinking, flushing
+
+    def prepare_next(self) -> None:
+        """Create the segment behind the current one once the current one is half full."""
+        number, position = divmod(self.end, self.segment_bytes)
+        if number in self._mapped and number + 1 not in self._mapped:
+            if 2 * position >= self.segment_bytes:
+                self.ensure(number + 1)
+
+    def remove_before(self, offset: int) -> int:
+        """Remove the segments that end at or before `offset`; return how many. See the ground rules."""
+        removed = 0
+        with self.lock:
+            while self.numbers and (self.numbers[0] + 1) * self.segment_bytes <= offset:
+                number = self.numbers[0]
+                self._unmap(number)
+                self.disk.remove(self.path(number))
+                self.numbers.pop(0)
+                removed += 1
+            if removed:
+                self.disk.sync_folder(self.folder)
+        return removed
+
+    def zero_from(self, offset: int) -> None:
+        """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
+        for number in list(self.numbers):
+            start = number * self.segment_bytes
+            if start + self.segment_bytes <= offset:
+                continue
+            file = self.existing(number)
+            tail = file.view[max(0, offset - start) :]
+            if tail.any():
+                tail[:] = 0
+            self.disk.sync(file, file.path)
+
+    def flush(self, start: int, stop: int) -> None:
+        """Make the bytes in [start, stop) durable, and the names of new segments."""
+        if stop > start:
+            for number in range(start // self.segment_bytes, (stop - 1) // self.segment_bytes + 1):
+                file = self._mapped.get(number)
+                if file is not None:  # what is not mapped was synced when it was unmapped
+                    self.disk.sync(file, file.path)
+        if self._unsynced_names:
+            self._unsynced_names = False
+            self.disk.sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Drop all maps without flushing."""
+        with self.lock:
+            self.table.number[:] = -1
+            self._mapped.clear()
+
+
+class _KeptAlive(np.ndarray):
+    """An array that holds on to the mapping that it looks into."""
+
+    owner: MappedFile | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        """Hand the owner on to slices."""
+        self.owner = getattr(other, "owner", None)

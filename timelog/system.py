@@ -1,0 +1,167 @@
+"""The few calls to the operating system that a kernel makes itself: the clock, waiting, a lock.
+
+A lock is two int64 words, eight apart so that each has its cache line: the next ticket and the
+ticket being served (a ticket lock: first come, first served, so that nobody starves behind a
+thread that takes it again and again). Whoever holds one never needs the GIL to let it go, unless
+it took it through `KernelLock`, whose waiting gives the GIL up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+from numba import types
+
+from timerstore.timelog.intrinsics import fetch_add, load_acquire, store_release
+from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+
+CLOCK_REALTIME: Final = 0
+LOCK_WORDS: Final = 16
+_SERVING: Final = 8
+_SPINS: Final = 200
+_YIELDS: Final = 20
+_NAP_US: Final = 20
+
+if INTERPRETED:
+
+    def clock_ms(scratch: Any) -> int:
+        """Return the wall clock in epoch milliseconds, rounded down."""
+        return time.time_ns() // 1_000_000
+
+    def clock_ns(scratch: Any) -> int:
+        """Return the wall clock in epoch nanoseconds."""
+        return time.time_ns()
+
+    def wake(eventfd: int, scratch: Any) -> None:
+        """Make an eventfd readable."""
+        os.eventfd_write(eventfd, 1)
+
+    def yield_processor() -> int:
+        """Let another thread run."""
+        time.sleep(0)
+        return 0
+
+    def nap_us(microseconds: int) -> int:
+        """Sleep for a moment."""
+        time.sleep(microseconds / 1e6)
+        return 0
+
+    def wait_readable(poll_words: Any, timeout_ns: int) -> None:
+        """Sleep until the descriptor in `poll_words` is readable, or the time is over."""
+        _wait_twin(poll_words, timeout_ns)
+
+else:
+    yield_processor = types.ExternalFunction("sched_yield", types.int32())
+    nap_us = types.ExternalFunction("usleep", types.int32(types.uint32))
+    _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
+    _ppoll = types.ExternalFunction(
+        "ppoll", types.int32(types.uintp, types.uint64, types.uintp, types.uintp)
+    )
+    _write = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
+    _read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
+
+    @inlined
+    def wake(eventfd: int, scratch: Any) -> None:
+        """Make an eventfd readable; `scratch`: int64[8]."""
+        scratch[4] = 1
+        _write(eventfd, scratch.ctypes.data + 32, 8)
+
+    @inlined
+    def clock_ns(scratch: Any) -> int:
+        """Return the wall clock in epoch nanoseconds; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
+        return scratch[0] * 1_000_000_000 + scratch[1]
+
+    @inlined
+    def clock_ms(scratch: Any) -> int:
+        """Return the wall clock in epoch milliseconds, rounded down; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
+        return scratch[0] * 1000 + scratch[1] // 1_000_000
+
+    @inlined
+    def wait_readable(poll_words: Any, timeout_ns: int) -> None:
+        """Sleep until the eventfd in `poll_words` is readable or the time is over, then drain it.
+
+        `poll_words`: int64[8]: 0 a struct pollfd, 1–2 a struct timespec, 3 the eventfd's counter.
+        """
+        poll_words[1] = timeout_ns // 1_000_000_000
+        poll_words[2] = timeout_ns % 1_000_000_000
+        base = poll_words.ctypes.data
+        if _ppoll(base, 1, base + 8, 0) > 0:
+            _read(poll_words[0] & 0x7FFFFFFF, base + 24, 8)
+
+
+def _wait_twin(poll_words: Any, timeout_ns: int) -> None:
+    fd = int(poll_words[0]) & 0x7FFFFFFF
+    if select.select([fd], [], [], timeout_ns / 1e9)[0]:
+        os.read(fd, 8)
+
+
+def poll_words(eventfd: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the words that `wait_readable` takes: a struct pollfd for reading, and room."""
+    words = np.zeros(8, np.int64)
+    words[0] = eventfd | (1 << 32)  # fd, then events = POLLIN
+    return words
+
+
+@inlined
+def lock_acquire(lock: Any) -> None:
+    """Take a ticket and wait for it; `lock`: int64[LOCK_WORDS]."""
+    ticket = fetch_add(lock, 0, 1)
+    tries = 0
+    while load_acquire(lock, _SERVING) != ticket:
+        tries += 1
+        if tries > _SPINS + _YIELDS:
+            nap_us(_NAP_US)
+        elif tries > _SPINS:
+            yield_processor()
+
+
+@inlined
+def lock_release(lock: Any) -> None:
+    """Serve the next ticket; only the holder may call this."""
+    store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
+
+
+@kernel
+def _acquire(lock: Any) -> None:
+    lock_acquire(lock)
+
+
+@kernel
+def _release(lock: Any) -> None:
+    lock_release(lock)
+
+
+class KernelLock:
+    """A ticket lock that kernels and Python share. It is not reentrant."""
+
+    def __init__(self) -> None:
+        """Make an open lock."""
+        self.words = np.zeros(LOCK_WORDS, np.int64)
+
+    def __enter__(self) -> None:
+        """Take the lock; the wait gives up the GIL."""
+        _acquire(self.words)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the lock go."""
+        _release(self.words)
+
+
+def set_timer_slack_us(microseconds: int) -> None:
+    """Ask for precise sleeps of this thread (prctl PR_SET_TIMERSLACK); the default slack is 50 µs."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(29, microseconds * 1000, 0, 0, 0)

@@ -1,0 +1,157 @@
+"""Numbers as text: the decimal and hexadecimal digits inside message properties.
+
+Eight digits are made or read at once in one 64-bit word; each function has its plain twin in
+`tests/naive.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64
+from timerstore.timelog.kernel import INTERPRETED, inlined
+
+_ZEROS: Final = 0x3030303030303030
+MS_DIGITS: Final = 13
+"""Digits of an epoch time in ms from 2001 to 2286; later ones have more."""
+OFFSET_DIGITS: Final = 20
+
+
+@inlined
+def _decimal_8(value: int) -> int:
+    """Return the word whose bytes in memory are the eight digits of `value` < 10^8."""
+    high = value // 10000
+    pair = high | ((value - high * 10000) << 32)
+    hundreds = ((pair * 10486) >> 20) & 0x7F0000007F
+    quad = hundreds | ((pair - hundreds * 100) << 16)
+    tens = ((quad * 103) >> 10) & 0x000F000F000F000F
+    return (tens | ((quad - tens * 10) << 8)) + _ZEROS
+
+
+@inlined
+def _hex_8(value: int) -> int:
+    """Return the word that, stored big-endian, is `value` < 2^32 in upper-case hex."""
+    spread = ((value & 0xFFFF0000) << 16) | (value & 0xFFFF)
+    spread = (spread | (spread << 8)) & 0x00FF00FF00FF00FF
+    spread = (spread | (spread << 4)) & 0x0F0F0F0F0F0F0F0F
+    letters = ((spread + 0x0606060606060606) >> 4) & 0x0101010101010101
+    return spread + _ZEROS + letters * 7
+
+
+@inlined
+def _digits_8(word: int) -> int:
+    """Return the value of eight decimal digits loaded with `get_word`."""
+    word = word - _ZEROS
+    word = (word * 10 + (word >> 8)) & 0x00FF00FF00FF00FF
+    word = (word * 100 + (word >> 16)) & 0x0000FFFF0000FFFF
+    return (word & 0xFFFF) * 10000 + ((word >> 32) & 0xFFFF)
+
+
+@inlined
+def put_hex_8(buf: Any, at: int, value: int) -> None:
+    """Write `value` < 2^32 as 8 upper-case hex digits."""
+    put_word(buf, at, swap_64(_hex_8(value)))
+
+
+@inlined
+def put_hex_12(buf: Any, at: int, value: int) -> None:
+    """Write `value` < 2^48 as 12 upper-case hex digits."""
+    put_word(buf, at, swap_64(_hex_8(value >> 16)))
+    put_word(buf, at + 4, swap_64(_hex_8(value & 0xFFFFFFFF)))
+
+
+@inlined
+def put_decimal_13(buf: Any, at: int, value: int) -> None:
+    """Write `value` < 10^13 as 13 decimal digits."""
+    high = value // 100_000_000
+    put_word(buf, at, _decimal_8(high) >> 24)
+    put_word(buf, at + 5, _decimal_8(value - high * 100_000_000))
+
+
+@inlined
+def put_decimal(buf: Any, at: int, value: int) -> int:
+    """Write `value` >= 0 in decimal; return the count of digits."""
+    count = 1
+    power = 10
+    while count < 18 and value >= power:
+        power *= 10
+        count += 1
+    left = value
+    for i in range(count):
+        put_u8(buf, at + count - 1 - i, 48 + left % 10)
+        left //= 10
+    return count
+
+
+@inlined
+def put_decimal_20(buf: Any, at: int, value: int) -> None:
+    """Write `value` < 10^16 as 20 decimal digits."""
+    high = value // 100_000_000
+    put_word(buf, at, _ZEROS)
+    put_word(buf, at + 4, _decimal_8(high))
+    put_word(buf, at + 12, _decimal_8(value - high * 100_000_000))
+
+
+@inlined
+def put_crc_digits(buf: Any, at: int, code: int) -> None:
+    """Write a CRC as ten decimal digits, least significant first (`__CRC32#`)."""
+    high = code // 100_000_000
+    put_word(buf, at, swap_64(_decimal_8(code - high * 100_000_000)))
+    put_u8(buf, at + 8, 48 + high % 10)
+    put_u8(buf, at + 9, 48 + high // 10)
+
+
+@inlined
+def get_crc_digits(buf: Any, at: int) -> int:
+    """Read ten decimal digits, least significant first; any bytes give some number."""
+    low = _digits_8(swap_64(get_word(buf, at)))
+    return (
+        low + (get_u8(buf, at + 8) - 48) * 100_000_000 + (get_u8(buf, at + 9) - 48) * 1_000_000_000
+    )
+
+
+@inlined
+def get_decimal(buf: Any, at: int, count: int) -> int:
+    """Read `count` decimal digits; −1 where they are none, or more than 18."""
+    if count < 1 or count > 18:
+        return -1
+    value = 0
+    for i in range(count):
+        digit = get_u8(buf, at + i) - 48
+        if digit < 0 or digit > 9:
+            return -1
+        value = value * 10 + digit
+    return value
+
+
+@inlined
+def get_hex(buf: Any, at: int, count: int) -> int:
+    """Read `count` <= 12 upper- or lower-case hex digits; −1 where they are none."""
+    value = 0
+    for i in range(count):
+        digit = get_u8(buf, at + i)
+        if digit >= 48 and digit <= 57:
+            digit -= 48
+        elif digit >= 65 and digit <= 70:
+            digit -= 55
+        elif digit >= 97 and digit <= 102:
+            digit -= 87
+        else:
+            return -1
+        value = value * 16 + digit
+    return value
+
+
+if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above expect
+
+    def _decimal_8(value: int) -> int:
+        return int.from_bytes(b"%08d" % value, "little")
+
+    def _hex_8(value: int) -> int:
+        return int.from_bytes(b"%08X" % value, "big", signed=True)
+
+    def _digits_8(word: int) -> int:
+        value = 0
+        for byte in (int(word) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"):
+            value = value * 10 + byte - 48
+        return value

@@ -1,0 +1,133 @@
+"""Units of the timer log: kernels that write, check or read one 52-byte unit."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.crc import START, crc_register
+from timerstore.timelog.format import (
+    BLANK_MAGIC,
+    EXTRA_READ_MESSAGE,
+    TIMERLOG_BLANK_BYTES,
+    UNIT_BYTES,
+    UNIT_CRC_AT,
+    UNIT_DELTA_AT,
+    UNIT_EXTRA_AT,
+    UNIT_HASH_AT,
+    UNIT_MAGIC_AT,
+    UNIT_MAGIC_BITS,
+    UNIT_MESSAGE_AT,
+    UNIT_MESSAGE_SIZE_AT,
+    UNIT_PREV_AT,
+    UNIT_ROLL,
+    UNIT_SIZE_AT,
+    UNIT_WRITE_AT,
+    WRITE_BEFORE_SLOT_MS_MAX,
+)
+from timerstore.timelog.intrinsics import (
+    get_i32,
+    get_i64,
+    get_u32,
+    put_i32,
+    put_i64,
+)
+from timerstore.timelog.kernel import inlined
+
+UNIT_GOOD: Final = 0
+UNIT_BROKEN: Final = 1
+UNIT_BAD_CRC: Final = 2
+
+
+@inlined
+def unit_crc(buf: Any, at: int, offset: int, scratch: Any) -> int:
+    """Return the CRC of a unit that stands at `offset` of the timer log; `scratch`: uint8[16]."""
+    put_i64(scratch, 0, offset)
+    register = crc_register(scratch, 0, 8, START)
+    register = crc_register(buf, at, UNIT_CRC_AT, register)
+    register = crc_register(buf, at + UNIT_EXTRA_AT, 4, register)
+    return register ^ START
+
+
+@inlined
+def next_unit_offset(segment_bytes: int, end: int) -> int:
+    """Return where the next unit goes: at `end`, or at the next segment's start."""
+    left = segment_bytes - end % segment_bytes
+    if UNIT_BYTES + TIMERLOG_BLANK_BYTES > left:
+        return end + left
+    return end
+
+
+@inlined
+def put_timerlog_blank(segment: Any, position: int) -> None:
+    """Close a segment of the timer log at `position`."""
+    left = len(segment) - position
+    if left >= TIMERLOG_BLANK_BYTES:
+        put_i32(segment, position, left)
+        put_i64(segment, position + 4, 0)
+        put_i32(segment, position + 12, BLANK_MAGIC)
+
+
+@inlined
+def put_unit(
+    buf: Any,
+    at: int,
+    offset: int,
+    prev_pos: int,
+    magic: int,
+    write_ms: int,
+    unit_ms: int,
+    slot_ms: int,
+    message_offset: int,
+    message_size: int,
+    topic_hash: int,
+    due_ms: int,
+    scratch: Any,
+) -> None:
+    """Write a unit at `at`, which is `offset` of the timer log. O(1).
+
+    `unit_ms`: the unit's time; `slot_ms`: its slot's start; `due_ms`: the exact due time.
+    """
+    write_ms = min(max(write_ms, slot_ms - WRITE_BEFORE_SLOT_MS_MAX), slot_ms)
+    extra = due_ms // 1000
+    if magic & UNIT_ROLL == 0:
+        extra = due_ms - unit_ms
+    if extra < 0 or extra > EXTRA_READ_MESSAGE:
+        extra = EXTRA_READ_MESSAGE
+    put_i32(buf, at + UNIT_SIZE_AT, UNIT_BYTES)
+    put_i64(buf, at + UNIT_PREV_AT, prev_pos)
+    put_i32(buf, at + UNIT_MAGIC_AT, magic)
+    put_i64(buf, at + UNIT_WRITE_AT, write_ms)
+    put_i32(buf, at + UNIT_DELTA_AT, unit_ms - write_ms)
+    put_i64(buf, at + UNIT_MESSAGE_AT, message_offset)
+    put_i32(buf, at + UNIT_MESSAGE_SIZE_AT, message_size)
+    put_i32(buf, at + UNIT_HASH_AT, topic_hash)
+    put_i32(buf, at + UNIT_EXTRA_AT, extra)
+    put_i32(buf, at + UNIT_CRC_AT, unit_crc(buf, at, offset, scratch))
+
+
+@inlined
+def check_unit(buf: Any, at: int, offset: int, scratch: Any) -> int:
+    """Check a unit's structure and, where it is ours, its CRC: a UNIT_ constant."""
+    if len(buf) - at < UNIT_BYTES or get_i32(buf, at + UNIT_SIZE_AT) != UNIT_BYTES:
+        return UNIT_BROKEN
+    if get_i32(buf, at + UNIT_MAGIC_AT) | UNIT_MAGIC_BITS != UNIT_MAGIC_BITS:
+        return UNIT_BROKEN
+    if get_i64(buf, at + UNIT_PREV_AT) >= offset or get_i32(buf, at + UNIT_DELTA_AT) < 0:
+        return UNIT_BROKEN
+    if is_broker_unit(buf, at):
+        return UNIT_GOOD
+    if unit_crc(buf, at, offset, scratch) != get_u32(buf, at + UNIT_CRC_AT):
+        return UNIT_BAD_CRC
+    return UNIT_GOOD
+
+
+@inlined
+def is_broker_unit(buf: Any, at: int) -> bool:
+    """Tell whether a broker wrote the unit: its reserved eight bytes are 0."""
+    return get_u32(buf, at + UNIT_CRC_AT) == 0 and get_u32(buf, at + UNIT_EXTRA_AT) == 0
+
+
+@inlined
+def unit_ms(buf: Any, at: int) -> int:
+    """Return a unit's time."""
+    return get_i64(buf, at + UNIT_WRITE_AT) + get_i32(buf, at + UNIT_DELTA_AT)

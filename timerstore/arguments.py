@@ -1,0 +1,244 @@
+"""Checking arguments: what a caller may pass, and what to say where it cannot be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.format import (
+    LEVEL_TOPIC,
+    PROPERTIES_BYTES_MAX,
+    PROPERTIES_BYTES_SPARE,
+    RESERVED_PROPERTIES,
+    TIMER_TOPIC,
+    TOPIC_BYTES_MAX,
+)
+from timerstore.timelog.frame import encode_property
+
+DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
+DUE_MS_MIN: Final = 10**11
+"""Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
+_TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
+_SYSTEM_TOPICS: Final = frozenset(
+    name
+    for name in (
+        *(TIMER_TOPIC.decode(), LEVEL_TOPIC.decode(), "TBW102", "BenchmarkTest"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
+        *("RMQ_SYS_SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    )
+)
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def check_topic(topic: str, what: str = "topic") -> bytes:
+    """Return a topic's bytes, or refuse it."""
+    if not isinstance(topic, str) or not _TOPIC.match(topic) or len(topic) > TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{what} is {topic!r}. Use 1 to {TOPIC_BYTES_MAX} of the characters "
+            "A-Z a-z 0-9 _ - % |."
+        )
+    if topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_"):
+        raise InvalidArgumentError(f"{what} {topic!r} belongs to the system. Use another name.")
+    return topic.encode()
+
+
+def check_group(group: str) -> str:
+    """Return a group's name, or refuse it."""
+    check_topic(group, "group")
+    if len(group) > TOPIC_BYTES_MAX - len("%RETRY%"):
+        raise InvalidArgumentError(f"group is {len(group)} characters long. Use 120 at most.")
+    return group
+
+
+def check_due_ms(value: object, name: str = "at_ms") -> int:
+    """Return a due time, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
+    if value < DUE_MS_MIN:
+        raise InvalidArgumentError(
+            f"{name} is {value}, which looks like seconds. Pass epoch milliseconds."
+        )
+    if value > DUE_MS_MAX:
+        raise InvalidArgumentError(f"{name} is {value}, past the year 9999. Pass an earlier time.")
+    return int(value)
+
+
+def resolve_due_ms(
+    now_ms: int,
+    delay: timedelta | None,
+    at: datetime | None,
+    at_ms: int | None,
+    max_delay_ms: int | None,
+) -> int:
+    """Return the due time that the arguments of a put ask for; fractions of a ms round up."""
+    if (delay is not None) + (at is not None) + (at_ms is not None) > 1:
+        raise InvalidArgumentError("delay, at and at_ms exclude each other. Pass one of them.")
+    due_ms = now_ms
+    if delay is not None:
+        if not isinstance(delay, timedelta):
+            raise InvalidArgumentError(f"delay is {delay!r}. Pass a datetime.timedelta.")
+        due_ms = now_ms + -(-delay // timedelta(milliseconds=1))
+    elif at is not None:
+        if not isinstance(at, datetime):
+            raise InvalidArgumentError(f"at is {at!r}. Pass an aware datetime.datetime.")
+        if at.utcoffset() is None:
+            raise InvalidArgumentError(
+                f"at is {at!r}, which has no time zone. Pass an aware datetime, "
+                "such as datetime.now(timezone.utc)."
+            )
+        epoch = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+        due_ms = -(-(at - epoch) // timedelta(milliseconds=1))
+    elif at_ms is not None:
+        due_ms = check_due_ms(at_ms)
+    due_ms = check_due_ms(max(due_ms, DUE_MS_MIN), "the due time")
+    if max_delay_ms is not None and due_ms - now_ms > max_delay_ms:
+        raise InvalidArgumentError(
+            f"The due time lies {due_ms - now_ms} ms ahead. "
+            f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+        )
+    return due_ms
+
+
+def check_due_array(
+    count: int, now_ms: int, at_ms: object, delay_ms: object, max_delay_ms: int | None
+) -> Int64s:
+    """Return an int64 array of due times for `put_many`."""
+    if at_ms is not None and delay_ms is not None:
+        raise InvalidArgumentError("at_ms and delay_ms exclude each other. Pass one of them.")
+    name, values = ("at_ms", at_ms) if at_ms is not None else ("delay_ms", delay_ms)
+    if values is None:
+        return np.full(count, now_ms, np.int64)
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.dtype == np.uint64:
+        raise InvalidArgumentError(
+            f"{name} has the type {array.dtype}. Pass an int, or an array of int64 milliseconds."
+        )
+    if array.ndim == 0:
+        due_ms = np.full(count, int(array), np.int64)
+    elif array.shape == (count,):
+        due_ms = array.astype(np.int64)  # a copy: the caller may change theirs
+    else:
+        raise InvalidArgumentError(
+            f"{name} has the shape {array.shape}. Pass one time, or {count} as there are bodies."
+        )
+    if name == "delay_ms":
+        due_ms = due_ms + now_ms
+    if count:
+        check_due_ms(int(due_ms.min()), name)
+        check_due_ms(int(due_ms.max()), name)
+        if max_delay_ms is not None and int(due_ms.max()) - now_ms > max_delay_ms:
+            raise InvalidArgumentError(
+                f"A due time lies {int(due_ms.max()) - now_ms} ms ahead. "
+                f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+            )
+    return due_ms
+
+
+def check_text(value: str, what: str) -> bytes:
+    """Return a property's value as bytes, or refuse it."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass a str.")
+    if not value or "\x01" in value or "\x02" in value:
+        raise InvalidArgumentError(
+            f"{what} is {value!r}. Pass text that is not empty and holds no U+0001 or U+0002."
+        )
+    try:
+        return value.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidArgumentError(f"{what} is no valid Unicode: {e}. Correct it.") from e
+
+
+def encode_properties(
+    key: str | None, tag: str | None, properties: Mapping[str, str] | None
+) -> bytes:
+    """Return key, tag and user properties as they stand in a message."""
+    encoded = b""
+    if tag is not None:
+        encoded += encode_property(b"TAGS", check_text(tag, "tag"))
+    if key is not None:
+        encoded += encode_property(b"KEYS", check_text(key, "key"))
+    for name, value in (properties or {}).items():
+        if name in RESERVED_PROPERTIES:
+            raise InvalidArgumentError(
+                f"The property name {name!r} belongs to the system. Use another name."
+            )
+        name_bytes = check_text(name, "a property's name")
+        encoded += encode_property(name_bytes, check_text(value, f"property {name!r}"))
+    if len(encoded) > PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_SPARE - 512:
+        raise InvalidArgumentError(
+            f"key, tag and properties take {len(encoded)} bytes. "
+            f"Use {PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_SPARE - 512} at most."
+        )
+    return encoded
+
+
+def check_body(body: object, bytes_max: int) -> bytes:
+    """Return a body as bytes, or refuse it."""
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidArgumentError(f"body is {type(body).__name__}. Pass bytes.")
+    body = bytes(body)
+    if not body:
+        raise InvalidArgumentError("body is empty, which a broker drops. Pass at least one byte.")
+    if len(body) > bytes_max:
+        raise InvalidArgumentError(f"body has {len(body)} bytes. Pass {bytes_max} at most.")
+    return body
+
+
+class Binaries:
+    """Byte strings as addresses and lengths; holds on to what owns the memory."""
+
+    def __init__(self, values: Any, what: str) -> None:
+        """Take a sequence of bytes, an Arrow binary array or a 2-D uint8 array."""
+        self._owner: Any = values
+        if isinstance(values, np.ndarray):
+            if values.ndim != 2 or values.dtype != np.uint8:
+                raise InvalidArgumentError(
+                    f"{what} is an array of {values.dtype} with {values.ndim} dimensions. "
+                    "Pass a 2-D array of uint8, one row each."
+                )
+            rows = self._owner = np.ascontiguousarray(values)
+            self.address = rows.ctypes.data + np.arange(len(rows), dtype=np.int64) * rows.shape[1]
+            self.length = np.full(len(rows), rows.shape[1], np.int64)
+            return
+        if isinstance(values, (bytes, str)) or not isinstance(
+            values, (Sequence, pa.Array, pa.ChunkedArray)
+        ):
+            raise InvalidArgumentError(
+                f"{what} is {type(values).__name__}. Pass a sequence of bytes, "
+                "an Arrow binary array, or a 2-D uint8 array."
+            )
+        self._from_arrow(values, what)
+
+    def _from_arrow(self, values: Any, what: str) -> None:
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if not isinstance(values, pa.Array):
+            try:
+                values = pa.array(values, pa.large_binary())
+            except (pa.ArrowException, TypeError) as e:
+                raise InvalidArgumentError(f"{what}: {e}. Pass bytes only.") from e
+        if values.null_count:
+            raise InvalidArgumentError(f"{what} holds nulls. Pass bytes only.")
+        if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+                raise InvalidArgumentError(f"{what} has the type {values.type}. Pass binary.")
+        large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
+        self._owner = values
+        _, offsets, data = values.buffers()
+        start, count = values.offset, len(values)
+        kind = np.int64 if large else np.int32
+        ends = np.frombuffer(offsets, kind)[start : start + count + 1].astype(np.int64)
+        if count == 0:
+            ends = np.zeros(1, np.int64)
+        self.address = ends[:-1] + (data.address if data is not None else 0)
+        self.length = np.diff(ends)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.length)

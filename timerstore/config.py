@@ -1,0 +1,170 @@
+"""The settings of a store, with every limit and its reason."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from timerstore.errors import InvalidArgumentError
+
+Durability = Literal["group", "process"]
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ENTRY_BYTES, _UNIT_BYTES = 20, 52
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """How a store is made and run.
+
+    Sizes, precision and windows are recorded in the store when it is made; it is always opened
+    with what was recorded. The rest may change from one opening to the next.
+
+    >>> Config(durability="process").durability
+    'process'
+    """
+
+    durability: Durability = "group"
+    """When a put returns: "group", its bytes are fsynced, one fsync for all who wait; "process",
+    they are in the page cache, and safe from a crash of the process but not of the machine."""
+
+    precision_ms: int = 1_000
+    """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond
+    whatever it is; a smaller one makes chains shorter where very many timers are pending."""
+
+    roll_window_slots: int = 172_800
+    """A timer further ahead is put down again on the way: two days of seconds, as a broker's."""
+
+    wheel_slot_count: int = 604_800
+    """Slots of the wheel, seven days of seconds; its ring holds twice as many. A broker has this
+    number compiled in, so another one is for tests alone."""
+
+    commitlog_segment_bytes: int = 64 << 20
+    """One file of messages. A broker's is 1 GiB; an embedded store starts smaller."""
+
+    consumequeue_segment_bytes: int = 65_536 * _ENTRY_BYTES
+    """One file of queue entries; each topic has at least one."""
+
+    timerlog_segment_bytes: int = 16 << 20
+    """One file of timer units: 322,638 of them."""
+
+    flush_interval_ms: int = 500
+    """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
+
+    retention_ms: int = 3_600_000
+    """A consumed message is kept at least this long."""
+
+    max_bytes: int | None = None
+    """Puts are refused while the store takes this much disk; what is in it is kept."""
+
+    max_delay_ms: int | None = None
+    """A put further ahead than this is refused."""
+
+    congestion_slot_count: int | None = None
+    """A slot with twice this many timers takes no more; between, puts are refused by chance."""
+
+    delay_levels: str = DELAY_LEVELS
+    """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
+
+    near_count_max: int = 1 << 26
+    """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
+
+    open_segments_max: int = 256
+    """Segment files of one kind that stay mapped; Linux allows a process 65,530 maps."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, and say what can."""
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if hints[field.name] in (int, int | None) and value is not None:
+                if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                    raise InvalidArgumentError(
+                        f"{field.name} is {value!r}. Pass a positive integer."
+                    )
+        if self.durability not in ("group", "process"):
+            raise InvalidArgumentError(
+                f'durability is {self.durability!r}. Use "group" or "process".'
+            )
+        if self.precision_ms not in (100, 200, 500, 1000):
+            raise InvalidArgumentError(
+                f"precision_ms is {self.precision_ms}. Use 100, 200, 500 or 1000."
+            )
+        window_max = self.wheel_slot_count - 60
+        if not 2 <= self.roll_window_slots <= max(2, window_max):
+            raise InvalidArgumentError(
+                f"roll_window_slots is {self.roll_window_slots}. Use 2 to {window_max}."
+            )
+        if self.wheel_slot_count % 64 or self.wheel_slot_count < 64:
+            raise InvalidArgumentError(
+                f"wheel_slot_count is {self.wheel_slot_count}. Use a multiple of 64."
+            )
+        if not 1_024 <= self.commitlog_segment_bytes <= 1 << 30:
+            raise InvalidArgumentError(
+                f"commitlog_segment_bytes is {self.commitlog_segment_bytes}. Use 1 KiB to 1 GiB."
+            )
+        if self.consumequeue_segment_bytes % _ENTRY_BYTES:
+            raise InvalidArgumentError(
+                f"consumequeue_segment_bytes is {self.consumequeue_segment_bytes}. "
+                f"Use a multiple of {_ENTRY_BYTES}."
+            )
+        if self.timerlog_segment_bytes < 2 * _UNIT_BYTES:
+            raise InvalidArgumentError(
+                f"timerlog_segment_bytes is {self.timerlog_segment_bytes}. Use 104 or more."
+            )
+        self.delay_levels_ms()
+
+    def delay_levels_ms(self) -> list[int]:
+        """Return the duration of each delay level in ms."""
+        levels = []
+        for part in self.delay_levels.split():
+            number, unit = part[:-1], part[-1]
+            if not number.isascii() or not number.isdigit() or unit not in _UNITS_MS:
+                raise InvalidArgumentError(
+                    f"delay_levels has {part!r}. Write a whole number and one of s, m, h, d."
+                )
+            levels.append(int(number) * _UNITS_MS[unit])
+        if not 1 <= len(levels) <= 32:
+            raise InvalidArgumentError(f"delay_levels has {len(levels)} levels. Use 1 to 32.")
+        return levels
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], source: str) -> Config:
+        """Make a configuration of named values; `source` is named in errors."""
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"{source} sets {name!r}, which is no setting. Use {', '.join(sorted(known))}."
+                )
+        return cls(**values)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Config:
+        """Read the table [timerstore] of a TOML file, or the whole file where it has none."""
+        try:
+            values = tomllib.loads(Path(path).read_text("utf-8"))
+        except tomllib.TOMLDecodeError as e:
+            raise InvalidArgumentError(f"{os.fspath(path)} is no TOML: {e}. Correct it.") from e
+        return cls.from_mapping(values.get("timerstore", values), os.fspath(path))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """Read `TIMERSTORE_*` variables, such as TIMERSTORE_DURABILITY=process."""
+        hints = get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for name, text in (os.environ if environ is None else environ).items():
+            if not name.startswith("TIMERSTORE_"):
+                continue
+            field = name.removeprefix("TIMERSTORE_").lower()
+            values[field] = text
+            if hints.get(field) in (int, int | None):
+                try:
+                    values[field] = int(text)
+                except ValueError as e:
+                    raise InvalidArgumentError(f"{name} is {text!r}. Set a whole number.") from e
+        return cls.from_mapping(values, "The environment")

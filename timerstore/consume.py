@@ -1,0 +1,460 @@
+"""Consuming: groups, their offsets, and the batches and deliveries that they hand out.
+
+A group reads all queues of a topic, and its own retry queue. Everything handed out is *in flight*
+until it is acknowledged; the committed offset of a queue is the smallest index that is not done,
+so what was not acknowledged comes again after reopening, with the same id.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.errors import CorruptStoreError, StoreClosedError
+from timerstore.timelog.decode import Message, decode_message, text
+from timerstore.timelog.format import RESERVED_PROPERTIES, RETRY_PREFIX
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.pull import PULL_UNMAPPED, pull_messages
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+CONSUME_COUNT: Final = 512
+"""How many an iterator takes from its group at once; it gives back what it did not yield."""
+
+
+class _Flight:
+    """A run of indexes of one queue that was handed out."""
+
+    __slots__ = ("done", "left", "start", "stop")
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop, self.left = start, stop, stop - start
+        self.done: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+
+    def settle(self, index: int) -> None:
+        if self.done is None:
+            self.done = np.zeros(self.stop - self.start, np.bool_)
+        if not self.done[index - self.start]:
+            self.done[index - self.start] = True
+            self.left -= 1
+
+    def first_open(self) -> int:
+        if self.left == 0:
+            return self.stop
+        return self.start if self.done is None else self.start + int(np.argmin(self.done))
+
+
+class QueueCursor:
+    """Where a group stands in one queue. All calls under the group's lock."""
+
+    def __init__(self, row: int, committed: int) -> None:
+        """Begin at the committed index."""
+        self.row = row
+        self.next = committed
+        self.flights: deque[_Flight] = deque()
+        self.given_back: deque[int] = deque()
+
+    @property
+    def committed(self) -> int:
+        """The smallest index that is not done."""
+        return self.flights[0].first_open() if self.flights else self.next
+
+    def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, _Flight | None]:
+        """Return the next run (start, stop) and its flight; an empty run where nothing is new."""
+        if self.given_back:
+            start = self.given_back.popleft()
+            stop = start + 1
+            while self.given_back and self.given_back[0] == stop and stop - start < count_max:
+                stop = self.given_back.popleft() + 1
+            for flight in self.flights:
+                if flight.start <= start < flight.stop:
+                    stop_here = min(stop, flight.stop)
+                    self.given_back.extendleft(reversed(range(stop_here, stop)))
+                    return start, stop_here, flight
+        start, stop = self.next, min(visible_end, self.next + count_max)
+        if stop <= start:
+            return start, start, None
+        flight = _Flight(start, stop)
+        self.flights.append(flight)
+        self.next = stop
+        return start, stop, flight
+
+    def trim(self) -> None:
+        """Forget flights at the front that are done."""
+        while self.flights and self.flights[0].left == 0:
+            self.flights.popleft()
+
+
+class Batch:
+    """Messages handed out together, by columns.
+
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
+    array; all of one length. Iterating gives `Delivery` objects.
+    """
+
+    __slots__ = (
+        *("_bodies", "_cursor", "_flight", "_group", "_indexes", "_offsets", "_pins", "bodies"),
+        *("_decoded", "due_ms", "fired_ms", "ids", "topic"),
+    )
+
+    def __init__(
+        self,
+        group: Group,
+        cursor: QueueCursor | None,
+        flight: _Flight | None,
+        indexes: Int64s,
+        offsets: Int64s,
+        bodies: Any,
+        ids: Any,
+        due_ms: Int64s,
+        fired_ms: Int64s,
+        pins: list[Any],
+    ) -> None:
+        """Hold the columns; made by a group."""
+        self._group, self._cursor, self._flight = group, cursor, flight
+        self._indexes, self._offsets, self._pins = indexes, offsets, pins
+        self.topic = group.topic
+        self.bodies, self.ids = bodies, ids
+        self.due_ms, self.fired_ms = due_ms, fired_ms
+        self._bodies: list[bytes] | None = None
+        self._decoded: dict[int, Message] = {}
+
+    def __len__(self) -> int:
+        """Return how many messages the batch has."""
+        return len(self.due_ms)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        bodies = self.bodies.to_pylist()
+        due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
+        for i, body in enumerate(bodies):
+            yield Delivery(self, i, body, due[i], fired[i])
+
+    def ack(self) -> None:
+        """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
+        self._group.settle_batch(self)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
+        return pa.table(
+            {
+                "id": self.ids,
+                "body": self.bodies,
+                "due_ms": pa.array(self.due_ms),
+                "fired_ms": pa.array(self.fired_ms),
+            }
+        )
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        if i not in self._decoded:
+            self._decoded[i] = self._group.decode(int(self._offsets[i]), self._pins)
+        return self._decoded[i]
+
+    def _settle(self, i: int) -> None:
+        self._group.settle(self, int(self._indexes[i]))
+
+    def _nack(self, i: int, delay: timedelta | None) -> None:
+        self._group.send_back(self, i, delay)
+
+
+class Delivery:
+    """One message that was handed out. Acknowledge it, or it comes again after reopening."""
+
+    __slots__ = ("_batch", "_i", "body", "due_ms", "fired_ms")
+
+    def __init__(self, batch: Batch, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
+        """Made by a batch."""
+        self._batch, self._i = batch, i
+        self.body, self.due_ms, self.fired_ms = body, due_ms, fired_ms
+
+    @property
+    def id(self) -> str:
+        """The id that the put returned; the same over every redelivery."""
+        return str(self._batch.ids[self._i].as_py())
+
+    @property
+    def topic(self) -> str:
+        """The topic it was put to."""
+        return self._batch.topic
+
+    @property
+    def lateness_ms(self) -> int:
+        """How long after its due time it was fired into the log."""
+        return self.fired_ms - self.due_ms
+
+    @property
+    def key(self) -> str | None:
+        """The key given at put."""
+        return self._batch.message(self._i).properties.get("KEYS")
+
+    @property
+    def tag(self) -> str | None:
+        """The tag given at put."""
+        return self._batch.message(self._i).properties.get("TAGS")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's properties."""
+        return user_properties(self._batch.message(self._i).properties)
+
+    @property
+    def attempt(self) -> int:
+        """How often it was sent back before: 0 at the first time."""
+        return self._batch.message(self._i).reconsume_times
+
+    def ack(self) -> None:
+        """Acknowledge: it will not come again; durable with the next flush. O(1)."""
+        self._batch._settle(self._i)
+
+    def nack(self, delay: timedelta | None = None) -> None:
+        """Send it back: it comes again after `delay`, at once without one, with the same id.
+
+        On return the retry is as durable as a put.
+        """
+        self._batch._nack(self._i, delay)
+
+    def __repr__(self) -> str:
+        """Show the id, and how late it is."""
+        return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
+
+
+def user_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties without those of the system."""
+    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
+
+
+class Group:
+    """A group's reading of one topic, shared by all its iterators and pulls."""
+
+    def __init__(self, store: TimerStore, topic: str, name: str) -> None:
+        """Begin at the offsets that were committed, or at the earliest message."""
+        self.store, self.topic, self.name = store, topic, name
+        self.lock = threading.Lock()
+        self.cursors: dict[int, QueueCursor] = {}
+        self.unreadable_count = 0
+        self._retry_rows: list[int] = []
+        self._turn = 0
+
+    # --- handing out
+
+    def pull(self, count_max: int) -> Batch | None:
+        """Hand out what is there, up to `count_max`; None where nothing is."""
+        with self.lock:
+            self._find_queues()
+            cursors = list(self.cursors.values())
+            for i in range(len(cursors)):
+                cursor = cursors[(self._turn + i) % len(cursors)]
+                visible_end = self._visible_end(cursor)
+                start, stop, flight = cursor.hand_out(visible_end, count_max)
+                if flight is not None and stop > start:
+                    self._turn = (self._turn + i + 1) % len(cursors)
+                    break
+            else:
+                return None
+        batch = self._read(cursor, flight, start, stop)
+        return batch if len(batch) else self.pull(count_max)
+
+    def _find_queues(self) -> None:
+        queues = self.store.engine.queues
+        for row in queues.rows(self.topic.encode()):
+            if row not in self.cursors:
+                self.cursors[row] = self._cursor(row, self.topic)
+        for row in queues.rows(RETRY_PREFIX + self.retry_name.encode()):
+            if row not in self.cursors:
+                self.cursors[row] = self._cursor(row, RETRY_PREFIX.decode() + self.retry_name)
+
+    @property
+    def retry_name(self) -> str:
+        """What the group's retry topic is called after."""
+        return self.name
+
+    def _cursor(self, row: int, topic: str) -> QueueCursor:
+        queues = self.store.engine.queues
+        queue_id = int(queues.table.queue_id[row])
+        committed = self.store.offsets.get(topic, self.name, queue_id)
+        first = queues.first_index(row)
+        return QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+
+    def _visible_end(self, cursor: QueueCursor) -> int:
+        """Return the index behind the last entry that may be handed out.
+
+        Under "group" durability that is what is durable.
+        """
+        engine = self.store.engine
+        end = engine.queues.next_index(cursor.row)
+        if engine.config.durability == "process" or end <= cursor.next:
+            return end
+        durable = self.store.flusher.durable_end
+        low, high = cursor.next, end
+        while low < high:
+            middle = (low + high) // 2
+            entry = engine.queues.read(cursor.row, middle, 1)[0]
+            if int(entry["offset"]) + int(entry["size"]) <= durable:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _read(self, cursor: QueueCursor, flight: _Flight, start: int, stop: int) -> Batch:
+        """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
+        engine = self.store.engine
+        entries = engine.queues.read(cursor.row, start, stop - start)
+        offsets = entries["offset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int32)
+        count = len(offsets)
+        room = int(sizes.sum(dtype=np.int64)) + 64
+        bodies, ids = np.empty(room, np.uint8), np.empty(room, np.uint8)
+        body_ends, id_ends = np.empty(count + 1, np.int32), np.empty(count + 1, np.int32)
+        due_ms, fired_ms = np.empty(count, np.int64), np.empty(count, np.int64)
+        good, found = np.zeros(count, np.bool_), np.zeros(FOUND_WORDS, np.int64)
+        while True:
+            low, high = int(offsets.min()), int(offsets.max()) + 1
+            pins = engine.commitlog.pin(low, high)
+            sound = pull_messages(
+                engine.commitlog.table,
+                offsets,
+                sizes,
+                engine.store_tag,
+                engine.precision_ms,
+                found,
+                bodies,
+                body_ends,
+                ids,
+                id_ends,
+                due_ms,
+                fired_ms,
+                good,
+            )
+            if sound != PULL_UNMAPPED:
+                break
+        indexes = np.arange(start, stop)
+        if sound < count:
+            self.unreadable_count += count - sound
+            bad = indexes[~good]
+            with self.lock:
+                for index in bad.tolist():
+                    flight.settle(index)
+                cursor.trim()
+            self.store.report_unreadable(int(offsets[~good][0]))
+            indexes, offsets = indexes[good], offsets[good]
+        return Batch(
+            self,
+            cursor,
+            flight,
+            indexes,
+            offsets,
+            _arrow(pa.binary(), sound, body_ends, bodies),
+            _arrow(pa.string(), sound, id_ends, ids),
+            due_ms[:sound],
+            fired_ms[:sound],
+            pins,
+        )
+
+    def decode(self, offset: int, pins: list[Any]) -> Message:
+        """Decode a message whose segment is pinned."""
+        segment_bytes = self.store.engine.commitlog.segment_bytes
+        for file in pins:
+            start = int(file.path.name)
+            if start <= offset < start + segment_bytes:
+                return decode_message(file.view[offset - start :], offset)
+        raise CorruptStoreError("commitlog", offset, "its segment is gone")
+
+    def empty(self) -> Batch:
+        """Return a batch of nothing."""
+        none, ends = np.zeros(0, np.int64), np.zeros(1, np.int32)
+        data = np.zeros(8, np.uint8)
+        texts = _arrow(pa.binary(), 0, ends, data), _arrow(pa.string(), 0, ends, data)
+        return Batch(self, None, None, none, none, *texts, none, none, [])
+
+    def has_hidden(self) -> bool:
+        """Tell whether something was fired for the group that is not durable yet."""
+        with self.lock:
+            self._find_queues()
+            queues = self.store.engine.queues
+            return any(
+                queues.next_index(row) > self._visible_end(cursor)
+                for row, cursor in self.cursors.items()
+            )
+
+    # --- taking back
+
+    def settle_batch(self, batch: Batch) -> None:
+        """Acknowledge a whole batch."""
+        self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        if len(batch) == 0:
+            return
+        assert flight is not None and cursor is not None
+        with self.lock:
+            if flight.done is None and flight.left == len(batch):
+                flight.left = 0
+            else:
+                for index in batch._indexes.tolist():
+                    if flight.left:
+                        flight.settle(index)
+            cursor.trim()
+
+    def settle(self, batch: Batch, index: int) -> None:
+        """Acknowledge one message."""
+        if self.store.closed:
+            self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
+        with self.lock:
+            if flight.left:
+                flight.settle(index)
+                if flight.left == 0:
+                    cursor.trim()
+
+    def give_back(self, batch: Batch, start: int) -> None:
+        """Take back the messages of a batch from `start` on, to be handed out again."""
+        cursor = batch._cursor
+        assert cursor is not None
+        with self.lock:
+            cursor.given_back.extend(batch._indexes[start:].tolist())
+
+    def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
+        """Put a message again as a timer for the group's retry topic, then acknowledge it."""
+        self.store.send_back(self, batch.message(i), delay)
+        self.settle(batch, int(batch._indexes[i]))
+
+    def committed(self) -> dict[tuple[str, int], int]:
+        """Return the committed index of each queue, by (topic, queue id)."""
+        queues = self.store.engine.queues
+        with self.lock:
+            return {
+                (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.committed
+                for row, cursor in self.cursors.items()
+            }
+
+    def iterate(self, timeout: float | None) -> Iterator[Delivery]:
+        """Yield deliveries; end after `timeout` seconds of nothing."""
+        while True:
+            try:
+                batch = self.store.wait_for_batch(self, CONSUME_COUNT, timeout)
+            except StoreClosedError:
+                return
+            if batch is None:
+                return
+            done = 0
+            try:
+                for delivery in batch:
+                    done += 1
+                    yield delivery
+            finally:
+                if done < len(batch) and not self.store.closed:
+                    self.give_back(batch, done)
+
+
+def _arrow(kind: Any, count: int, ends: Any, data: Any) -> Any:
+    buffers = [None, pa.py_buffer(ends[: count + 1]), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, count, buffers)

@@ -1,0 +1,69 @@
+"""The errors that timerstore raises; each has one class, and its message ends with what to do."""
+
+from __future__ import annotations
+
+
+class TimerStoreError(Exception):
+    """The base of all errors of this package."""
+
+
+class InvalidArgumentError(TimerStoreError, ValueError):
+    """An argument or a setting cannot be used; nothing was changed."""
+
+
+class NotAStoreError(TimerStoreError):
+    """The path is no timer store, or not one that this version can open."""
+
+
+class StoreClosedError(TimerStoreError):
+    """The store was closed, or a service of it failed and stopped it."""
+
+
+class StoreLockedError(TimerStoreError):
+    """Another process has the store open."""
+
+
+class ForkedProcessError(TimerStoreError):
+    """A child of fork used the store of its parent."""
+
+
+class ReadOnlyError(TimerStoreError):
+    """A store opened read-only was asked to change."""
+
+
+class StoreFullError(TimerStoreError):
+    """The disk, `max_bytes` or a limit of the configuration leaves no room; nothing was lost."""
+
+
+class CongestedError(StoreFullError):
+    """The timer's slot already holds as many timers as `congestion_slot_count` allows."""
+
+
+class FlushFailedError(TimerStoreError):
+    """The operating system could not make bytes durable; what was not acknowledged may be lost."""
+
+
+class CorruptStoreError(TimerStoreError):
+    """Bytes on disk are not what was written there."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        """Name the file, the byte offset (over all segments) and what is wrong there."""
+        self.file, self.offset, self.reason = file, offset, reason
+        super().__init__(
+            f"{file} is damaged at offset {offset}: {reason}. "
+            "Keep a copy of the directory and run `timerstore verify` on it."
+        )
+
+    def __reduce__(self) -> tuple[type[CorruptStoreError], tuple[str, int, str]]:
+        """Pickle by the three parts, so that the error crosses processes."""
+        return type(self), (self.file, self.offset, self.reason)
+
+
+class UnknownTimerError(TimerStoreError, KeyError):
+    """The id is none that this store gave out."""
+
+    __str__ = Exception.__str__
+
+
+class TooLateError(TimerStoreError):
+    """The timer was fired, or is being fired; nothing was changed."""

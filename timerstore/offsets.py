@@ -1,0 +1,70 @@
+"""Committed offsets of all groups: `config/consumerOffset.json`, which a broker reads too."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.consumequeue import ConsumeQueues
+from timerstore.timelog.decode import text
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.jsonfile import read_json, write_json
+
+
+class ConsumerOffsets:
+    """The smallest index that is not done, by topic, group and queue."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """Read the file."""
+        self._disk, self._path = disk, path
+        self._lock = threading.Lock()
+        self._changed = False
+        content = read_json(path) or {}
+        table = content.get("offsetTable", {})
+        try:
+            self.table: dict[str, dict[str, int]] = {
+                str(name): {str(int(queue)): int(index) for queue, index in queues.items()}
+                for name, queues in table.items()
+            }
+        except (AttributeError, TypeError, ValueError) as e:
+            raise CorruptStoreError(path.name, 0, f"offsetTable: {e}") from e
+        self._rest: dict[str, Any] = {k: v for k, v in content.items() if k != "offsetTable"}
+
+    def get(self, topic: str, group: str, queue_id: int) -> int:
+        """Return a committed index; 0 where the group never read the queue."""
+        return self.table.get(f"{topic}@{group}", {}).get(str(queue_id), 0)
+
+    def set(self, topic: str, group: str, queue_id: int, index: int) -> None:
+        """Commit an index; `write` makes it durable."""
+        with self._lock:
+            queues = self.table.setdefault(f"{topic}@{group}", {})
+            if queues.get(str(queue_id)) != index:
+                queues[str(queue_id)] = index
+                self._changed = True
+
+    def cut(self, topic: bytes, row: int, queues: ConsumeQueues) -> None:
+        """Cut all groups' offsets of one queue to its end, else what fires again is skipped."""
+        queue_id, end = str(int(queues.table.queue_id[row])), queues.next_index(row)
+        for name, entry in self.table.items():
+            if name.rpartition("@")[0] == text(topic) and entry.get(queue_id, 0) > end:
+                entry[queue_id] = end
+                self._changed = True
+
+    def committed(self, topic: str, queue_id: int) -> list[int]:
+        """Return the committed indexes of all groups that read a queue."""
+        return [
+            entry[str(queue_id)]
+            for name, entry in list(self.table.items())
+            if name.rpartition("@")[0] == topic and str(queue_id) in entry
+        ]
+
+    def write(self) -> None:
+        """Write the file if anything changed; durable on return."""
+        with self._lock:
+            if not self._changed:
+                return
+            table = {name: dict(entry) for name, entry in self.table.items()}
+            self._changed = False
+        write_json(self._disk, self._path, {"offsetTable": table, **self._rest})

@@ -1,0 +1,265 @@
+"""Putting: from arguments to messages in the log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from timerstore.arguments import Binaries, Int64s
+from timerstore.errors import CongestedError, InvalidArgumentError, StoreFullError
+from timerstore.ids import TimerIds, format_id
+from timerstore.services.deletes import append_all
+from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, append, new_stage
+from timerstore.timelog.compose import compose, java_hash_of, stage_messages
+from timerstore.timelog.decode import Message
+from timerstore.timelog.format import (
+    PROPERTY_DUE,
+    PROPERTY_ORIGIN_ID,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REPLACES,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.frame import (
+    Template,
+    encode_property,
+    encode_tag,
+    frame_batch,
+    new_template,
+)
+from timerstore.timelog.kernel import kernel
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+TEMPLATES_MAX: Final = 1_024
+"""Templates that are kept: one for each topic with each tag that is used."""
+_NO_INTS = np.zeros(0, np.int64)
+
+
+@kernel
+def put_batch(
+    commitlog: Any,
+    queues: Any,
+    lock: Any,
+    stage: Any,
+    template: Any,
+    body_address: Any,
+    body_bytes: Any,
+    key_address: Any,
+    key_bytes: Any,
+    due_ms: Any,
+    start: int,
+    now_ms: int,
+    tag: int,
+    offsets: Any,
+) -> int:
+    """Frame and append messages from `start` on; return how many of all are in the log then.
+
+    `body_address`, `body_bytes`, `due_ms`: int64[n]; `key_*`: int64[n or 0]; `offsets`: int64[n],
+    written. Less than n where a segment is missing.
+    """
+    while start < len(due_ms):
+        count = frame_batch(
+            stage,
+            template,
+            body_address,
+            body_bytes,
+            key_address,
+            key_bytes,
+            due_ms,
+            start,
+            now_ms,
+            tag,
+        )
+        done = append(commitlog, queues, lock, stage, count, now_ms, False)
+        for i in range(done):
+            offsets[start + i] = stage.offset[i]
+        start += done
+        if done < count:
+            break
+    return start
+
+
+class Putter:
+    """Appends new timers; any number of threads may use it."""
+
+    def __init__(self, store: TimerStore) -> None:
+        """Begin with no template."""
+        self.store, self.engine = store, store.engine
+        self._templates: dict[tuple[bytes, str | None], Template] = {}
+        self._stages: list[Stage] = []
+        self._rng = np.random.default_rng()
+
+    def template(self, topic: bytes, tag: str | None) -> Template:
+        """Return the template for a topic with a tag."""
+        found = self._templates.get((topic, tag))
+        if found is None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            found = self._templates[topic, tag] = new_template(
+                topic,
+                pending_row=self.engine.queues.row(topic),
+                change=1,
+                tags_code=0 if tag is None else java_hash_of(tag),
+                properties=b"" if tag is None else encode_tag(tag),
+            )
+        return found
+
+    def take_stage(self) -> Stage:
+        """Return a stage for one call; give it back with `free_stage`."""
+        try:
+            return self._stages.pop()
+        except IndexError:
+            return new_stage(STAGE_COUNT_MAX)
+
+    def free_stage(self, stage: Stage) -> None:
+        """Take a stage back."""
+        self._stages.append(stage)
+
+    def many(
+        self, topic: bytes, tag: str | None, bodies: Binaries, keys: Binaries | None, due_ms: Int64s
+    ) -> TimerIds:
+        """Append one message for each body; see `TimerStore.put_many`."""
+        engine, now_ms = self.engine, self.engine.clock.now_ms
+        offsets = np.empty(len(due_ms), np.int64)
+        template, stage, done = self.template(topic, tag), self.take_stage(), 0
+        try:
+            while done < len(due_ms):
+                done = put_batch(
+                    engine.commitlog.table,
+                    engine.queues.table,
+                    engine.append_lock.words,
+                    stage,
+                    template,
+                    bodies.address,
+                    bodies.length,
+                    keys.address if keys is not None else _NO_INTS,
+                    keys.length if keys is not None else _NO_INTS,
+                    due_ms,
+                    done,
+                    now_ms,
+                    engine.store_tag,
+                    offsets,
+                )
+                if done < len(due_ms):
+                    self.check_space()
+                    engine.meet_append()
+        finally:
+            self.free_stage(stage)
+        return TimerIds(due_ms, offsets, engine.store_tag)
+
+    def one(
+        self,
+        topic: bytes,
+        body: bytes,
+        due_ms: int,
+        properties: bytes,
+        tag: str | None,
+        *,
+        replaces: str | None = None,
+    ) -> tuple[bytes, int]:
+        """Compose one timer message: what to stage, and its pending row."""
+        engine = self.engine
+        text = encode_property(PROPERTY_DUE, str(due_ms).encode())
+        key = format_id(due_ms, 0, engine.store_tag).encode()
+        text += encode_property(PROPERTY_UNIQUE_KEY, key)
+        text += encode_property(PROPERTY_REAL_QUEUE, b"0")
+        text += encode_property(PROPERTY_REAL_TOPIC, topic)
+        if replaces is not None:
+            text += encode_property(PROPERTY_REPLACES, replaces.encode())
+        message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
+        if len(message) > engine.message_bytes_max:
+            raise InvalidArgumentError(
+                f"The message would take {len(message)} bytes. "
+                f"Shorten it to {engine.message_bytes_max}, or use larger segments."
+            )
+        return message, engine.queues.row(topic)
+
+    def append_one(self, message: bytes, row: int, tag: str | None) -> int:
+        """Append one composed timer; return its offset."""
+        engine, stage = self.engine, self.take_stage()
+        tags_code = 0 if tag is None else java_hash_of(tag)
+        try:
+            count = stage_messages(stage, [(message, 0, tags_code, row, 1)])
+            self.check_space()
+            append_all(engine, stage, count, engine.clock.now_ms, together=True)
+            return int(stage.offset[0])
+        finally:
+            self.free_stage(stage)
+
+    def send_back(
+        self, group: str, retry_topic: bytes, message: Message, delay: timedelta | None
+    ) -> int:
+        """Append a delivered message again, as a timer for a retry topic; return the log's end."""
+        engine, now_ms = self.engine, self.engine.clock.now_ms
+        due_ms = now_ms
+        if delay is not None:
+            if not isinstance(delay, timedelta) or delay < timedelta(0):
+                raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
+            due_ms += -(-delay // timedelta(milliseconds=1))
+        kept = dict(message.properties)
+        key = kept.pop("UNIQ_KEY", "")
+        for name in ("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_ROLL_TIMES", "TIMER_ORIGIN"):
+            kept.pop(name, None)
+        for name in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#", "REAL_TOPIC", "REAL_QID"):
+            kept.pop(name, None)
+        kept.setdefault(PROPERTY_RETRY_TOPIC.decode(), message.topic)
+        kept.setdefault(PROPERTY_ORIGIN_ID.decode(), key)
+        text = encode_property(PROPERTY_DUE, str(due_ms).encode())
+        if key:
+            text += encode_property(PROPERTY_UNIQUE_KEY, key.encode())
+        text += encode_property(PROPERTY_REAL_QUEUE, b"0")
+        text += encode_property(PROPERTY_REAL_TOPIC, retry_topic)
+        for name, value in kept.items():
+            encoded = name.encode("utf-8", "surrogateescape")
+            text += encode_property(encoded, value.encode("utf-8", "surrogateescape"))
+        composed = compose(
+            TIMER_TOPIC,
+            message.body,
+            text,
+            born_ms=message.born_ms,
+            reconsume_times=message.reconsume_times + 1,
+        )
+        stage = self.take_stage()
+        tags_code = java_hash_of(kept["TAGS"]) if "TAGS" in kept else 0
+        try:
+            row = engine.queues.row(retry_topic)
+            entry = (composed, 0, tags_code, row, 1)
+            count = stage_messages(stage, [entry], own_key=False)
+            append_all(engine, stage, count, now_ms, together=True)
+        finally:
+            self.free_stage(stage)
+        return engine.commitlog.end
+
+    # --- limits
+
+    def check_space(self) -> None:
+        """Refuse a put where `max_bytes` is reached."""
+        limit = self.engine.config.max_bytes
+        if limit is not None and self.engine.disk_bytes >= limit:
+            raise StoreFullError(
+                f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}. "
+                "Consume and acknowledge messages, or raise max_bytes."
+            )
+
+    def check_congestion(self, due_ms: Int64s) -> None:
+        """Refuse timers by chance where their slot is crowded: surely at twice the limit."""
+        limit = self.engine.config.congestion_slot_count
+        if limit is None or len(due_ms) == 0:
+            return
+        slots, counts = np.unique(due_ms // self.engine.precision_ms, return_counts=True)
+        wheel = self.engine.wheel.slots
+        for slot, more in zip(slots.tolist(), counts.tolist(), strict=True):
+            held = wheel[slot % len(wheel)]
+            present = int(held["count"]) if int(held["time"]) == slot else 0
+            chance = (present + more - 1 - limit) / limit
+            if chance > 0 and (chance >= 1 or self._rng.random() < chance):
+                raise CongestedError(
+                    f"{present} timers wait in the slot of {slot * self.engine.precision_ms} ms "
+                    f"already. Spread due times, or raise congestion_slot_count ({limit})."
+                )

@@ -1,0 +1,379 @@
+"""Looking at pending timers: one by id, all in order, or how many fall due when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from timerstore.arguments import check_due_ms
+from timerstore.consume import user_properties
+from timerstore.errors import InvalidArgumentError
+from timerstore.ids import parse_id
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+)
+from timerstore.timelog.consumequeue import find_row
+from timerstore.timelog.decode import decode_message
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.message import (
+    DELETES_BYTES,
+    DUE_MS,
+    FOUND_WORDS,
+    GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    REAL_QUEUE,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    ROLL_TIMES,
+    exact_due_ms,
+    identify_timer,
+    read_message,
+)
+from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.wheel import chain, state
+from timerstore.wheel.near import NEAR_COUNT, NODE_MESSAGE, NODE_WORDS, list_nodes
+from timerstore.wheel.place import ring_top
+from timerstore.wheel.sets import map_get, set_contains_all
+from timerstore.wheel.slots import NO_UNIT
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_CHUNK: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A pending timer."""
+
+    id: str
+    topic: str
+    body: bytes
+    key: str | None
+    tag: str | None
+    properties: dict[str, str]
+    due_ms: int
+    put_ms: int
+    roll_count: int
+
+
+class Horizon(NamedTuple):
+    """How many timers fall due when.
+
+    `start_ms`: int64[n], the beginning of each bucket that holds any; `count`: int64[n].
+    """
+
+    start_ms: Int64s
+    count: Int64s
+    bucket_ms: int
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the counts over time with matplotlib; return the axes."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.gca() if ax is None else ax
+        times = self.start_ms.astype("datetime64[ms]")
+        axes.bar(times, self.count, width=np.timedelta64(self.bucket_ms, "ms"), align="edge")
+        axes.set_xlabel("due (UTC)")
+        axes.set_ylabel(f"timers in {self.bucket_ms} ms")
+        return axes
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{np.datetime64(start, 'ms')}</td><td>{count}</td></tr>"
+            for start, count in zip(self.start_ms[:50].tolist(), self.count[:50], strict=True)
+        )
+        more = f"<p>… {len(self.count) - 50} more buckets</p>" if len(self.count) > 50 else ""
+        return f"<table><tr><th>due (UTC)</th><th>timers</th></tr>{rows}</table>{more}"
+
+
+# --- what is pending, as arrays
+
+
+class Found(NamedTuple):
+    """Pending timers, one row each, in no order."""
+
+    message: Int64s  # commit log offset of the latest copy
+    due_ms: Int64s
+    high: Int64s  # identity
+    low: Int64s
+    rolls: Int64s
+    row: Int64s  # queue of the real topic
+
+
+@kernel
+def _read_timers(
+    commitlog: Any,
+    queues: Any,
+    messages: Any,
+    tag: int,
+    precision_ms: int,
+    done: Any,
+    done_count: int,
+    found: Any,
+    columns: Any,
+) -> int:
+    """Read pending messages into `columns`: int64[6, n]; return how many are timers.
+
+    Left out: deletes, what cannot be read, and sources that have their copy. Segments are mapped.
+    """
+    count = 0
+    for i in range(len(messages)):
+        message = messages[i]
+        if done_count > 0 and map_get(done, message) >= 0:
+            continue
+        buf = segment_at(commitlog, message)
+        if len(buf) == 0:
+            continue
+        at = message % commitlog.words[SEGMENT_BYTES]
+        if read_message(buf, at, found, False) != GOOD:
+            continue
+        if found[DUE_MS] < 0 or found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
+            continue
+        identify_timer(buf, found, tag)
+        columns[0, count] = message
+        columns[1, count] = exact_due_ms(buf, found, tag, precision_ms)
+        columns[2, count] = found[IDENTITY_HIGH]
+        columns[3, count] = found[IDENTITY_LOW]
+        columns[4, count] = max(0, found[ROLL_TIMES])
+        columns[5, count] = find_row(
+            queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
+        )
+        count += 1
+    return count
+
+
+def read_timers(store: TimerStore, messages: Int64s) -> Found:
+    """Read messages into a `Found`, segment by segment; cancelled timers are left out."""
+    engine = store.engine
+    messages = np.sort(messages)
+    segment_bytes = engine.commitlog.segment_bytes
+    parts, found = [], np.zeros(FOUND_WORDS, np.int64)
+    edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
+    for part in np.split(messages, edges) if len(messages) else []:
+        pins = engine.commitlog.pin(int(part[0]), int(part[-1]) + 1)
+        columns = np.empty((6, len(part)), np.int64)
+        count = _read_timers(
+            engine.commitlog.table,
+            engine.queues.table,
+            part,
+            engine.store_tag,
+            engine.precision_ms,
+            engine.done,
+            int(engine.words[state.DONE_COUNT]),
+            found,
+            columns,
+        )
+        del pins
+        parts.append(columns[:, :count])
+    columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)
+    with engine.step_lock:
+        cancelled = np.zeros(columns.shape[1], np.bool_)
+        set_contains_all(engine.cancelled, columns[2].copy(), columns[3].copy(), cancelled)
+    return Found(*columns[:, ~cancelled])
+
+
+class Snapshot(NamedTuple):
+    """Where pending timers were at one moment. Units do not change, so chains are walked later."""
+
+    messages: Int64s  # of the near wheel, and taken but not appended yet
+    claimed: int
+    top: int
+    timerlog_end: int
+    queue_start: int
+    queue_end: int
+
+
+def capture(store: TimerStore) -> Snapshot:
+    """Capture a snapshot; under the step lock for the time it takes to list the near wheel."""
+    engine, words, world = store.engine, store.engine.words, store.engine.world
+    with engine.step_lock:
+        near = world.near
+        nodes = np.empty(int(near.words[NEAR_COUNT]), np.int64)
+        list_nodes(near, nodes)
+        head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
+        tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
+        taken = np.arange(head, tail) % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE
+        return Snapshot(
+            np.concatenate(
+                [near.nodes[nodes * NODE_WORDS + NODE_MESSAGE], world.dequeue_ring[taken]]
+            ),
+            int(words[state.CLAIMED]),
+            int(ring_top(words)),
+            engine.timerlog.end,
+            int(words[state.LINKED]),
+            engine.queues.next_index(0),
+        )
+
+
+def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
+    """Return the timer messages that had no unit yet."""
+    count = snapshot.queue_end - snapshot.queue_start
+    if count <= 0:
+        return np.zeros(0, np.int64)
+    entries = store.engine.queues.read(0, snapshot.queue_start, count)
+    return entries["offset"].astype(np.int64)
+
+
+def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int) -> Int64s:
+    """Return the messages of a slot's units, as the snapshot saw them."""
+    engine, parts = store.engine, []
+    units = np.empty((_CHUNK, chain.WALK_COLUMNS), np.int64)
+    where, scratch = np.array([NO_UNIT, 0], np.int64), np.zeros(64, np.uint8)
+    pins: list[Any] = []
+    while True:
+        count = chain.walk_chain(
+            engine.timerlog.table,
+            engine.world.wheel,
+            slot,
+            engine.precision_ms,
+            units,
+            scratch,
+            where,
+        )
+        parts.append(units[:count][units[:count, chain.WALK_OFFSET] < snapshot.timerlog_end].copy())
+        if where[1] == chain.WALK_UNMAPPED:
+            pins.append(engine.timerlog.existing(int(where[0]) // engine.timerlog.segment_bytes))
+        elif where[1] != chain.WALK_FULL:
+            break
+    return np.concatenate(parts)[:, chain.WALK_MESSAGE]
+
+
+def unclaimed_slots(store: TimerStore, snapshot: Snapshot, start: int, stop: int) -> list[int]:
+    """Return the used slots in [start, stop) that were not claimed."""
+    times = store.engine.wheel.slots["time"]
+    low, high = max(start, snapshot.claimed), min(stop, snapshot.top)
+    found = times[(times >= low) & (times < high)].astype(np.int64)
+    return np.sort(found).tolist()
+
+
+def find_pending(store: TimerStore) -> Found:
+    """Return all pending timers. O(pending)."""
+    snapshot = capture(store)
+    parts = [snapshot.messages, unlinked_messages(store, snapshot)]
+    for slot in unclaimed_slots(store, snapshot, 0, 1 << 62):
+        parts.append(slot_messages(store, snapshot, slot))
+    return read_timers(store, np.concatenate(parts))
+
+
+# --- the public calls
+
+
+def pending(
+    store: TimerStore,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    """Yield pending timers in order; see `TimerStore.pending`."""
+    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
+        if value is not None:
+            check_due_ms(value, name)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidArgumentError(f"limit is {limit!r}. Pass an int, 0 or more.")
+    return _pending(store, topic, start_ms, end_ms, limit)
+
+
+def _pending(
+    store: TimerStore,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    found = find_pending(store)
+    keep = np.ones(len(found.due_ms), np.bool_)
+    if topic is not None:
+        keep &= np.isin(found.row, store.engine.queues.rows(topic.encode()))
+    if start_ms is not None:
+        keep &= found.due_ms >= start_ms
+    if end_ms is not None:
+        keep &= found.due_ms < end_ms
+    order = np.flatnonzero(keep)
+    order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
+    for i in order.tolist():
+        yield read_timer(store, int(found.message[i]), int(found.due_ms[i]))
+
+
+def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
+    """Count pending timers by bucket; see `TimerStore.horizon`."""
+    if isinstance(bucket_ms, bool) or not isinstance(bucket_ms, int) or bucket_ms <= 0:
+        raise InvalidArgumentError(f"bucket_ms is {bucket_ms!r}. Pass a positive int.")
+    due_ms = find_pending(store).due_ms
+    if start_ms is not None:
+        due_ms = due_ms[due_ms >= start_ms]
+    if end_ms is not None:
+        due_ms = due_ms[due_ms < end_ms]
+    buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
+    return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)
+
+
+def read_timer(store: TimerStore, offset: int, due_ms: int) -> Timer:
+    """Decode the pending message at `offset`."""
+    message = decode_message(store.engine.commitlog.view(offset).view(np.ndarray), offset)
+    properties = message.properties
+    return Timer(
+        id=properties.get("UNIQ_KEY", ""),
+        topic=properties.get("REAL_TOPIC", message.topic),
+        body=message.body,
+        key=properties.get("KEYS"),
+        tag=properties.get("TAGS"),
+        properties=user_properties(properties),
+        due_ms=due_ms,
+        put_ms=message.born_ms,
+        roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
+    )
+
+
+def get(store: TimerStore, id: str) -> Timer | None:
+    """Return a pending timer; see `TimerStore.get`."""
+    from timerstore import cancelling
+
+    parsed = parse_id(id)
+    if parsed is None or parsed.tag != store.engine.store_tag:
+        return find_foreign(store, id)
+    verdict = cancelling.judge(store, [id])
+    if not verdict.pending[0]:
+        return None
+    offset, due_ms = parsed.offset, parsed.due_ms
+    first = read_timer(store, offset, due_ms)
+    latest = latest_copy(store, offset, due_ms, first.put_ms)
+    return first if latest == offset else read_timer(store, latest, due_ms)
+
+
+def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:
+    """Return the offset of the latest copy of a timer that may have rolled."""
+    engine, words = store.engine, store.engine.words
+    precision, window = engine.precision_ms, int(words[state.WINDOW])
+    own = due_ms // precision
+    if own < put_ms // precision + min(window, int(words[state.SLOT_COUNT])):
+        return offset
+    snapshot = capture(store)
+    parts = [snapshot.messages, unlinked_messages(store, snapshot)]
+    for slot in range(own, snapshot.claimed - 1, -int(words[state.HOP])):
+        if slot < snapshot.top:
+            parts.append(slot_messages(store, snapshot, slot))
+    found = read_timers(store, np.concatenate(parts))
+    mine = found.message[found.low == offset]
+    return int(mine.max()) if len(mine) else offset
+
+
+def find_foreign(store: TimerStore, id: str) -> Timer | None:
+    """Return the pending timer of a broker with this unique key. O(pending)."""
+    found = find_pending(store)
+    for i in np.flatnonzero(found.high != -1).tolist():
+        timer = read_timer(store, int(found.message[i]), int(found.due_ms[i]))
+        if timer.id == id:
+            return timer
+    return None

@@ -1,0 +1,536 @@
+"""The store: the public calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore import cancelling, reading
+from timerstore.arguments import (
+    Binaries,
+    check_body,
+    check_due_array,
+    check_group,
+    check_text,
+    check_topic,
+    encode_properties,
+    resolve_due_ms,
+)
+from timerstore.config import Config
+from timerstore.consume import Batch, Delivery, Group
+from timerstore.errors import (
+    ForkedProcessError,
+    InvalidArgumentError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreClosedError,
+)
+from timerstore.ids import TimerIds, format_id
+from timerstore.offsets import ConsumerOffsets
+from timerstore.putting import Putter
+from timerstore.reading import Horizon, Timer
+from timerstore.services.clock import ManualClock, SystemClock
+from timerstore.services.engine import Engine
+from timerstore.services.flush import Flusher, remove_abort, write_abort
+from timerstore.services.recovery import recover
+from timerstore.services.runner import Runner
+from timerstore.services.steps import NAP_MS_MAX
+from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.stats import Stats, read_stats
+from timerstore.timelog.decode import Message
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import RETRY_PREFIX
+from timerstore.timelog.lockfile import LockFile
+from timerstore.wheel import state
+
+log = logging.getLogger("timerstore")
+
+PULL_COUNT_MAX: Final = 1 << 16
+"""Messages in one batch."""
+_POLL_MS: Final = 50
+"""A waiting consumer looks up at least this often."""
+
+
+class TimerStore:
+    """An open store; made by `timerstore.open`. Any number of threads may use it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        config: Config | None = None,
+        clock: ManualClock | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open a directory; see `timerstore.open`."""
+        self.path = Path(path)
+        self.closed = True
+        self._forked = False
+        self._error: BaseException | None = None
+        self.disk = Disk() if disk is None else disk
+        self.clock = SystemClock() if clock is None else clock
+        if not self.path.exists() and not create:
+            raise NotAStoreError(f"{self.path} does not exist. Pass create=True to make a store.")
+        if read_only:
+            raise InvalidArgumentError("read_only: use timerstore.verify or the Spark tables.")
+        self.disk.make_folder(self.path)
+        _check_is_store(self.path)
+        self._lock_file = LockFile(self.disk, self.path)
+        try:
+            self._open(Config() if config is None else config)
+        except BaseException:
+            self._lock_file.release()
+            raise
+        _open_stores.add(self)
+
+    def _open(self, config: Config) -> None:
+        started = time.monotonic()
+        self.engine = Engine(self.path, config, self.clock, self.disk)
+        self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
+        self.findings = recover(self.engine, self.clock.now_ms)
+        for row, topic in enumerate(self.engine.queues.topics):
+            self.offsets.cut(topic, row, self.engine.queues)
+        self.flusher = Flusher(self.engine)
+        self.flusher.flush()
+        write_abort(self.path)
+        self._putter = Putter(self)
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups_lock = threading.Lock()
+        self._waiter_slots: list[int] = list(range(WAITER_COUNT_MAX))
+        self.runner = Runner(self.engine, self.flusher, self._stopped)
+        self._before_checkpoint()
+        self.closed = False
+        self.open_s = time.monotonic() - started
+        if not self.findings.clean:
+            log.warning("%s was not closed cleanly: %s", self.path, self.findings)
+        if isinstance(self.clock, ManualClock):
+            self.clock.listen(self._clock_moved)
+            self.runner.play(self.clock.now_ms, self.clock.now_ms)
+        else:
+            self.runner.start()
+            self.flusher.start()
+
+    def _before_checkpoint(self) -> None:
+        self.flusher.before = self._write_offsets
+
+    def _write_offsets(self) -> None:
+        for group in list(self._groups.values()):
+            for (topic, queue_id), index in group.committed().items():
+                self.offsets.set(topic, group.name, queue_id, index)
+        self.offsets.write()
+
+    def _clock_moved(self, start_ms: int, stop_ms: int) -> None:
+        self.check_open()
+        self.runner.play(start_ms, stop_ms)
+
+    def _stopped(self) -> None:
+        self._error = self.runner.error
+        log.error("%s has stopped: %r", self.path, self._error)
+
+    # --- state
+
+    def check_open(self) -> None:
+        """Raise where the store cannot be used any more."""
+        if self._forked:
+            raise ForkedProcessError(
+                "This store belongs to the parent process. Open it after the fork, in one process."
+            )
+        if self.closed:
+            raise StoreClosedError(f"{self.path} was closed. Open it again.")
+        if self._error is not None:
+            raise self._error
+        if self.flusher.error is not None:
+            raise self.flusher.error
+
+    def report_unreadable(self, offset: int) -> None:
+        """Log a message that cannot be read, and is not passed on."""
+        log.error("%s: the message at commit log offset %d is damaged", self.path, offset)
+
+    def __enter__(self) -> TimerStore:
+        """Return the store; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show the path."""
+        return f"<TimerStore {str(self.path)!r}{', closed' if self.closed else ''}>"
+
+    # --- putting
+
+    def put(
+        self,
+        body: bytes,
+        *,
+        topic: str = "default",
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        at_ms: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int | None = None,
+    ) -> str:
+        """Put one timer and return its id.
+
+        At most one of `delay`, `at` (aware) and `at_ms` (epoch milliseconds) says when it is due;
+        none of them, or a time that has passed: now. Fractions of a millisecond round up.
+
+        Durable on return as `Config.durability` says. O(size). Raises InvalidArgumentError,
+        StoreFullError, StoreClosedError, FlushFailedError; then nothing was put.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        """
+        self.check_open()
+        if delay_level is not None:
+            raise InvalidArgumentError("delay_level is not supported yet. Pass delay.")
+        engine, putter = self.engine, self._putter
+        now_ms = self.clock.now_ms
+        topic_bytes = check_topic(topic)
+        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
+        encoded = encode_properties(key, tag, properties)
+        body = check_body(body, engine.message_bytes_max)
+        message, row = putter.one(topic_bytes, body, due_ms, encoded, tag)
+        if engine.config.congestion_slot_count is not None:
+            putter.check_congestion(np.array([due_ms], np.int64))
+        offset = putter.append_one(message, row, tag)
+        self._after_put(due_ms, now_ms)
+        return format_id(due_ms, offset, engine.store_tag)
+
+    def put_many(
+        self,
+        bodies: Any,
+        *,
+        topic: str = "default",
+        at_ms: Any = None,
+        delay_ms: Any = None,
+        keys: Any = None,
+        tag: str | None = None,
+    ) -> TimerIds:
+        """Put many timers and return their ids.
+
+        `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
+        length). `at_ms`, `delay_ms`: an int, or int64[n]; none of them: due now. `keys`: n texts.
+
+        One fsync for all. Not a transaction: a crash in the middle leaves a prefix. O(bytes), with
+        no Python object for each timer. Errors as for `put`.
+
+        >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
+        """
+        self.check_open()
+        engine, now_ms = self.engine, self.clock.now_ms
+        topic_bytes = check_topic(topic)
+        if tag is not None:
+            check_text(tag, "tag")
+        data = Binaries(bodies, "bodies")
+        texts = None if keys is None else Binaries(keys, "keys")
+        if texts is not None:
+            cancelling.check_keys(texts, len(data))
+        due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, engine.config.max_delay_ms)
+        if len(data) == 0:
+            return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
+        cancelling.check_lengths(data, texts, engine.message_bytes_max - 2_048)
+        self._putter.check_space()
+        self._putter.check_congestion(due_ms)
+        ids = self._putter.many(topic_bytes, tag, data, texts, due_ms)
+        self._after_put(int(due_ms.min()), now_ms)
+        return ids
+
+    def _after_put(self, due_ms: int, now_ms: int) -> None:
+        """Wait until it is durable, and see that what is due soon is noticed."""
+        engine = self.engine
+        if self.clock.manual:
+            if due_ms <= now_ms:
+                self.runner.play(now_ms, now_ms)
+        elif engine.words[state.SLEEPING] and due_ms < now_ms + 2 * NAP_MS_MAX:
+            self.runner.wake()
+        if engine.config.durability == "group":
+            self.flusher.wait_durable(engine.commitlog.end)
+
+    def cancel(self, id: str) -> bool:
+        """Cancel a timer: True, it will not fire; False, it is too late.
+
+        Durable like a put. O(1) for a timer that lies ahead. Raises UnknownTimerError for an id
+        that is none of this store's.
+        """
+        self.check_open()
+        return bool(cancelling.cancel_many(self, [id])[0])
+
+    def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Cancel many timers; bool[n] as from `cancel`. One fsync for all."""
+        self.check_open()
+        return cancelling.cancel_many(self, ids)
+
+    def reschedule(
+        self,
+        id: str,
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        at_ms: int | None = None,
+    ) -> str:
+        """Move a timer to another time and return its new id.
+
+        Atomic also over a crash: either the old or the new time holds. Durable like a put. Raises
+        TooLateError where the timer was fired or cancelled; then nothing changed.
+        """
+        self.check_open()
+        now_ms = self.clock.now_ms
+        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, self.engine.config.max_delay_ms)
+        return cancelling.reschedule(self, id, due_ms)
+
+    # --- looking
+
+    def get(self, id: str) -> Timer | None:
+        """Return a pending timer, or None where it was fired or cancelled.
+
+        O(1), and the length of a few slots' chains for a timer that may have rolled.
+        """
+        self.check_open()
+        return reading.get(self, id)
+
+    def pending(
+        self,
+        *,
+        topic: str | None = None,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Timer]:
+        """Yield pending timers in the order of due time, those with start_ms <= due < end_ms.
+
+        It shows the store as it is when iteration begins.
+        """
+        self.check_open()
+        return reading.pending(self, topic, start_ms, end_ms, limit)
+
+    def count(self, topic: str | None = None) -> int:
+        """Return how many timers are pending, exactly. O(1)."""
+        self.check_open()
+        return self.engine.pending_count(None if topic is None else topic.encode())
+
+    def horizon(
+        self, bucket_ms: int, *, start_ms: int | None = None, end_ms: int | None = None
+    ) -> Horizon:
+        """Return how many timers fall due when, in buckets of `bucket_ms`."""
+        self.check_open()
+        return reading.horizon(self, bucket_ms, start_ms, end_ms)
+
+    def stats(self) -> Stats:
+        """Return counters, cursors, queue depths, lateness, and what recovery found."""
+        self.check_open()
+        return read_stats(self)
+
+    # --- consuming
+
+    def group(self, topic: str, name: str) -> Group:
+        """Return the group's reading of a topic, the same for all who ask."""
+        check_topic_to_read(topic)
+        check_group(name)
+        with self._groups_lock:
+            found = self._groups.get((topic, name))
+            if found is None:
+                found = self._groups[topic, name] = Group(self, topic, name)
+            return found
+
+    def consume(
+        self, topic: str, *, group: str = "default", timeout: float | None = None
+    ) -> Iterator[Delivery]:
+        """Yield each message of a topic once it is due, to be acknowledged with `ack`.
+
+        Blocks for the next one; ends after `timeout` seconds of nothing. Iterators of one group
+        share the work. Under "group" durability only what is durable is handed out.
+        """
+        self.check_open()
+        return self.group(topic, group).iterate(timeout)
+
+    def pull(
+        self,
+        topic: str,
+        *,
+        group: str = "default",
+        max_count: int = 1_024,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Return up to `max_count` due messages by columns; empty after `timeout` seconds.
+
+        Without `timeout` it waits for the first.
+        """
+        self.check_open()
+        if isinstance(max_count, bool) or not isinstance(max_count, int):
+            raise InvalidArgumentError(f"max_count is {max_count!r}. Pass an int.")
+        if not 1 <= max_count <= PULL_COUNT_MAX:
+            raise InvalidArgumentError(f"max_count is {max_count}. Use 1 to {PULL_COUNT_MAX}.")
+        reader = self.group(topic, group)
+        batch = self.wait_for_batch(reader, max_count, timeout)
+        return reader.empty() if batch is None else batch
+
+    def wait_for_batch(self, group: Group, count_max: int, timeout: float | None) -> Batch | None:
+        """Return what a group can hand out, waiting for it; None when the time is over."""
+        if self.clock.manual:
+            self.runner.play(self.clock.now_ms, self.clock.now_ms)
+            self._make_visible(group)
+        self.check_open()
+        batch = group.pull(count_max)
+        if batch is not None or (self.clock.manual and timeout is not None):
+            return batch
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with _Waiter(self) as waiter:
+            while True:
+                waiter.arm()
+                self.check_open()
+                self._make_visible(group)
+                batch = group.pull(count_max)
+                if batch is not None:
+                    return batch
+                wait_ms = float(_POLL_MS)
+                if deadline is not None:
+                    wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
+                    if wait_ms <= 0:
+                        return None
+                waiter.wait(wait_ms)
+
+    def _make_visible(self, group: Group) -> None:
+        """Under "group" durability, make durable what was fired for a waiting group."""
+        if self.engine.config.durability == "group" and group.has_hidden():
+            self.flusher.sync_log()
+
+    def send_back(self, group: Group, message: Message, delay: timedelta | None) -> None:
+        """Put a delivered message again for its group's retry topic; durable like a put."""
+        self.check_open()
+        retry_topic = RETRY_PREFIX + group.retry_name.encode()
+        self._putter.send_back(group.name, retry_topic, message, delay)
+        now_ms = self.clock.now_ms
+        self._after_put(now_ms, now_ms)
+
+    # --- the end
+
+    def flush(self) -> None:
+        """Write a checkpoint; everything put before is durable on return."""
+        self.check_open()
+        self.flusher.flush()
+
+    def close(self) -> None:
+        """Stop the services, flush, and let the directory go. Closing twice does nothing."""
+        if self.closed or self._forked:
+            return
+        self.closed = True
+        failed = self._error is not None or self.flusher.error is not None
+        if isinstance(self.clock, ManualClock):
+            self.clock.unlisten(self._clock_moved)
+        self.runner.stop()
+        self.flusher.stop()
+        try:
+            if not failed:
+                self.flusher.flush(clean=True)
+                remove_abort(self.path)
+        finally:
+            self.engine.close_files()
+            self._lock_file.release()
+        if failed and self._error is not None:
+            raise self._error
+
+    def abandon(self) -> None:
+        """Let everything go without flushing, as a crash of the process would. For tests."""
+        if self.closed:
+            return
+        self.closed = True
+        if isinstance(self.clock, ManualClock):
+            self.clock.unlisten(self._clock_moved)
+        self.runner.stop()
+        self.flusher.stop()
+        self.engine.close_files()
+        self._lock_file.release()
+
+
+class _Waiter:
+    """A thread's place among those whom the resident kernel wakes when it has fired."""
+
+    def __init__(self, store: TimerStore) -> None:
+        self._store = store
+        self._slot: int | None = None
+        self._fd = -1
+
+    def __enter__(self) -> _Waiter:
+        waiters = self._store.engine.world.waiters
+        try:
+            self._slot = self._store._waiter_slots.pop()
+        except IndexError:
+            return self  # too many wait: this one polls
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        waiters[2 * self._slot + 1] = 0
+        waiters[2 * self._slot] = self._fd
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._slot is None:
+            return
+        waiters = self._store.engine.world.waiters
+        waiters[2 * self._slot + 1] = 0
+        waiters[2 * self._slot] = -1
+        with self._store.engine.step_lock:  # the kernel may hold the old descriptor until now
+            pass
+        os.close(self._fd)
+        self._store._waiter_slots.append(self._slot)
+
+    def arm(self) -> None:
+        """Ask to be woken by what is fired from now on."""
+        if self._slot is not None:
+            self._store.engine.world.waiters[2 * self._slot + 1] = 1
+
+    def wait(self, timeout_ms: float) -> None:
+        """Sleep until something was fired, or the time is over."""
+        if self._slot is None:
+            time.sleep(min(timeout_ms, 1.0) / 1000)
+            return
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if poll.poll(timeout_ms):
+            os.eventfd_read(self._fd)
+
+
+def check_topic_to_read(topic: str) -> None:
+    """Refuse a topic that cannot be consumed."""
+    check_topic(topic)
+
+
+def _check_is_store(path: Path) -> None:
+    """Refuse a folder that holds something else than a store."""
+    names = {entry.name for entry in path.iterdir()}
+    if names and not names & {"timerstore.json", "commitlog", "lock"}:
+        raise NotAStoreError(
+            f"{path} holds files that are no store's. Pass an empty folder, or a store's."
+        )
+
+
+_open_stores: weakref.WeakSet[TimerStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in _open_stores:
+        store._forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["ReadOnlyError", "TimerStore"]

@@ -1,0 +1,169 @@
+"""Chains of units: kernels that walk the timer log, slot by slot or from end to end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.format import (
+    SLOT_BYTES,
+    SLOT_COUNT_AT,
+    SLOT_LAST_AT,
+    SLOT_TIME_AT,
+    UNIT_BYTES,
+    UNIT_DELETE,
+    UNIT_MAGIC_AT,
+    UNIT_MESSAGE_AT,
+    UNIT_MESSAGE_SIZE_AT,
+    UNIT_PREV_AT,
+)
+from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
+from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, link_unit, slot_last
+
+# Columns of a walked unit.
+WALK_OFFSET: Final = 0
+WALK_UNIT_MS: Final = 1
+WALK_MAGIC: Final = 2
+WALK_MESSAGE: Final = 3
+WALK_SIZE: Final = 4
+WALK_COLUMNS: Final = 5
+
+# What a walk returns beside a count, in `state[1]`.
+WALK_DONE: Final = 0
+WALK_FULL: Final = 1
+WALK_UNMAPPED: Final = 2
+WALK_DAMAGED: Final = 3
+
+
+@kernel
+def walk_chain(
+    timerlog: Any, wheel: Any, slot: int, precision_ms: int, units: Any, scratch: Any, state: Any
+) -> int:
+    """Walk a slot's chain, newest first; return how many units it wrote to `units`. O(chain).
+
+    `units`: int64[n, WALK_COLUMNS], written. `state`: int64[2]: where to go on (NO_UNIT: at the
+    slot's last unit; set to NO_UNIT again at the end), and a WALK_ constant.
+    """
+    offset = state[0]
+    if offset == NO_UNIT:
+        offset = slot_last(wheel, slot)
+    count = 0
+    state[1] = WALK_DONE
+    while offset != NO_UNIT:
+        if count == len(units):
+            state[1] = WALK_FULL
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = WALK_UNMAPPED
+            break
+        at = offset % timerlog.words[SEGMENT_BYTES]
+        sound = check_unit(buf, at, offset, scratch) == UNIT_GOOD
+        if not sound or unit_ms(buf, at) // precision_ms != slot:
+            state[1] = WALK_DAMAGED
+            break
+        fill_unit(buf, at, offset, units[count])
+        count += 1
+        offset = get_i64(buf, at + UNIT_PREV_AT)
+    state[0] = offset
+    return count
+
+
+@kernel
+def fill_unit(buf: Any, at: int, offset: int, unit: Any) -> None:
+    """Write the columns of one unit."""
+    unit[WALK_OFFSET] = offset
+    unit[WALK_UNIT_MS] = unit_ms(buf, at)
+    unit[WALK_MAGIC] = get_i32(buf, at + UNIT_MAGIC_AT)
+    unit[WALK_MESSAGE] = get_i64(buf, at + UNIT_MESSAGE_AT)
+    unit[WALK_SIZE] = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
+
+
+@kernel
+def scan_units(
+    timerlog: Any,
+    stop: int,
+    from_slot: int,
+    precision_ms: int,
+    units: Any,
+    scratch: Any,
+    state: Any,
+) -> int:
+    """Read units in the order of the log, those of slots from `from_slot` on; return how many.
+
+    `units`: int64[n, WALK_COLUMNS], written. `state`: int64[2]: the offset to go on at, and a
+    WALK_ constant. O(units).
+    """
+    segment_bytes = timerlog.words[SEGMENT_BYTES]
+    count = 0
+    state[1] = WALK_DONE
+    while True:
+        offset = next_unit_offset(segment_bytes, state[0])
+        if offset + UNIT_BYTES > stop:
+            break
+        if count == len(units):
+            state[1] = WALK_FULL
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = WALK_UNMAPPED
+            break
+        at = offset % segment_bytes
+        if check_unit(buf, at, offset, scratch) != UNIT_GOOD:
+            state[1] = WALK_DAMAGED
+            break
+        if unit_ms(buf, at) // precision_ms >= from_slot:
+            fill_unit(buf, at, offset, units[count])
+            count += 1
+        state[0] = offset + UNIT_BYTES
+    return count
+
+
+@kernel
+def cut_heads(timerlog: Any, wheel: Any, end: int, scratch: Any) -> int:
+    """Walk every slot whose last unit lies at or past `end` back to before it.
+
+    Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
+    from `end` on must be mapped. O(slots + units past the end).
+    """
+    changed = 0
+    count = len(wheel.slots) // SLOT_BYTES
+    for index in range(count):
+        at = index * SLOT_BYTES
+        offset = get_i64(wheel.slots, at + SLOT_LAST_AT)
+        if offset < end or get_i64(wheel.slots, at + SLOT_TIME_AT) <= 0:
+            continue
+        units = get_i32(wheel.slots, at + SLOT_COUNT_AT)
+        while offset >= end:
+            buf = segment_at(timerlog, offset)
+            position = offset % timerlog.words[SEGMENT_BYTES]
+            if check_unit(buf, position, offset, scratch) != UNIT_GOOD:
+                return -1 - offset
+            units += 1 if get_i32(buf, position + UNIT_MAGIC_AT) & UNIT_DELETE != 0 else -1
+            offset = get_i64(buf, position + UNIT_PREV_AT)
+        put_i64(wheel.slots, at + SLOT_LAST_AT, offset)
+        put_i32(wheel.slots, at + SLOT_COUNT_AT, units)
+        if offset == NO_UNIT:
+            put_i64(wheel.slots, at + SLOT_TIME_AT, NO_UNIT)
+        wheel.dirty[at // PAGE_BYTES] = 1
+        changed += 1
+    return changed
+
+
+@kernel
+def revise_slots(wheel: Any, units: Any, count: int, precision_ms: int) -> int:
+    """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
+
+    Return how many slots were changed: those that another time held, or whose last unit is older.
+    """
+    changed = 0
+    for i in range(count):
+        slot = units[i, WALK_UNIT_MS] // precision_ms
+        if slot_last(wheel, slot) < units[i, WALK_OFFSET]:
+            link_unit(
+                wheel, slot, units[i, WALK_OFFSET], -1 if units[i, WALK_MAGIC] & UNIT_DELETE else 1
+            )
+            changed += 1
+    return changed

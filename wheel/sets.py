@@ -1,0 +1,177 @@
+"""Hash sets that kernels look into: the cancelled timers, and the sources that are done.
+
+Both are open-addressing tables in int64 arrays, two words for each entry, with linear probing; an
+entry is (0, 0) where free. Python makes them larger before they are half full. All calls happen
+under the step lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+from timerstore.timelog.record import Words
+
+ENTRY_WORDS: Final = 2
+LENGTH_MIN: Final = 2 * 1024
+
+
+@inlined
+def _spread(high: int, low: int) -> int:
+    """Mix two words into one (the finalizer of MurmurHash3)."""
+    code = high ^ (low * 0x9E3779B97F4A7C1)
+    code = (code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC
+    return code ^ ((code >> 33) & 0x7FFFFFFF)
+
+
+if INTERPRETED:
+
+    def _spread(high: int, low: int) -> int:
+        mask = (1 << 64) - 1
+        code = (int(high) ^ (int(low) * 0x9E3779B97F4A7C1)) & mask
+        code = ((code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC) & mask
+        return code ^ ((code >> 33) & 0x7FFFFFFF)
+
+
+@inlined
+def _find(table: Any, high: int, low: int) -> int:
+    """Return the index of the entry, or of the free place where it would go."""
+    mask = len(table) // ENTRY_WORDS - 1
+    place = _spread(high, low) & mask
+    while True:
+        at = place * ENTRY_WORDS
+        if table[at] == high and table[at + 1] == low:
+            return at
+        if table[at] == 0 and table[at + 1] == 0:
+            return at
+        place = (place + 1) & mask
+
+
+@inlined
+def set_contains(table: Any, high: int, low: int) -> bool:
+    """Tell whether (high, low) is in the set. O(1) expected."""
+    at = _find(table, high, low)
+    return table[at] != 0 or table[at + 1] != 0
+
+
+@inlined
+def set_add(table: Any, high: int, low: int) -> bool:
+    """Add (high, low), which is not (0, 0); tell whether it is new. O(1) expected."""
+    at = _find(table, high, low)
+    if table[at] != 0 or table[at + 1] != 0:
+        return False
+    table[at] = high
+    table[at + 1] = low
+    return True
+
+
+@inlined
+def set_remove(table: Any, high: int, low: int) -> bool:
+    """Remove (high, low); tell whether it was there. O(1) expected.
+
+    The entries behind it move up, so that no search is cut short (Knuth, TAOCP 6.4, algorithm R).
+    """
+    at = _find(table, high, low)
+    if table[at] == 0 and table[at + 1] == 0:
+        return False
+    mask = len(table) // ENTRY_WORDS - 1
+    hole = at // ENTRY_WORDS
+    place = hole
+    while True:
+        place = (place + 1) & mask
+        at = place * ENTRY_WORDS
+        if table[at] == 0 and table[at + 1] == 0:
+            break
+        home = _spread(table[at], table[at + 1]) & mask
+        # Move it up unless its home lies behind the hole, on the way to its place.
+        if (place - home) & mask >= (place - hole) & mask:
+            table[hole * ENTRY_WORDS] = table[at]
+            table[hole * ENTRY_WORDS + 1] = table[at + 1]
+            hole = place
+    table[hole * ENTRY_WORDS] = 0
+    table[hole * ENTRY_WORDS + 1] = 0
+    return True
+
+
+@inlined
+def map_get(table: Any, offset: int) -> int:
+    """Return what `map_put` stored for an offset, or −1. O(1) expected."""
+    mask = len(table) // ENTRY_WORDS - 1
+    place = _spread(0, offset) & mask
+    while True:
+        at = place * ENTRY_WORDS
+        if table[at + 1] == 0:
+            return -1
+        if table[at] == offset + 1:
+            return table[at + 1] - 1
+        place = (place + 1) & mask
+
+
+@kernel
+def map_put_all(table: Any, offsets: Any, values: Any) -> None:
+    """Store a value >= 0 for each offset >= 0; the smallest where one comes twice. O(n)."""
+    mask = len(table) // ENTRY_WORDS - 1
+    for i in range(len(offsets)):
+        place = _spread(0, offsets[i]) & mask
+        while True:
+            at = place * ENTRY_WORDS
+            if table[at + 1] == 0 or table[at] == offsets[i] + 1:
+                if table[at + 1] == 0 or values[i] + 1 < table[at + 1]:
+                    table[at] = offsets[i] + 1
+                    table[at + 1] = values[i] + 1
+                break
+            place = (place + 1) & mask
+
+
+@kernel
+def set_add_all(table: Any, high: Any, low: Any, added: Any) -> int:
+    """Add many; `added`: bool[n], written; return how many were new."""
+    count = 0
+    for i in range(len(high)):
+        added[i] = set_add(table, high[i], low[i])
+        if added[i]:
+            count += 1
+    return count
+
+
+@kernel
+def set_remove_all(table: Any, high: Any, low: Any) -> int:
+    """Remove many; return how many were there."""
+    count = 0
+    for i in range(len(high)):
+        if set_remove(table, high[i], low[i]):
+            count += 1
+    return count
+
+
+@kernel
+def set_contains_all(table: Any, high: Any, low: Any, contained: Any) -> None:
+    """Look for many; `contained`: bool[n], written."""
+    for i in range(len(high)):
+        contained[i] = set_contains(table, high[i], low[i])
+
+
+@kernel
+def _copy_entries(table: Any, larger: Any) -> None:
+    for i in range(0, len(table), ENTRY_WORDS):
+        if table[i] != 0 or table[i + 1] != 0:
+            set_add(larger, table[i], table[i + 1])
+
+
+def new_table(count: int) -> Words:
+    """Return an empty table that `count` entries leave less than half full."""
+    length = LENGTH_MIN
+    while length < 2 * ENTRY_WORDS * count:
+        length *= 2
+    return np.zeros(length, np.int64)
+
+
+def grown(table: Words, count: int) -> Words:
+    """Return the table itself, or a larger copy, so that `count` entries fit."""
+    larger = new_table(count)
+    if len(larger) <= len(table):
+        return table
+    _copy_entries(table, larger)
+    return larger

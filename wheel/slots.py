@@ -1,0 +1,164 @@
+"""The timer wheel: durable slots, one for each `precision_ms` of time, twice the slot count around.
+
+The array is private: a copy-on-write mapping of the file `timerwheel`, big-endian as on disk.
+Kernels change it in memory and mark its pages dirty; a flush captures copies of the dirty pages,
+then writes those. So the file never shows a slot that points past what is durable elsewhere.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import NotAStoreError
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import (
+    SLOT,
+    SLOT_BYTES,
+    SLOT_COUNT_AT,
+    SLOT_FIRST_AT,
+    SLOT_LAST_AT,
+    SLOT_TIME_AT,
+)
+from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.record import Bytes, record
+
+PAGE_BYTES: Final = 4_096
+NO_UNIT: Final = -1
+
+
+@record
+class SlotArray:
+    """The wheel as kernels see it."""
+
+    slots: Bytes  # uint8[2 * slot count * 32]
+    dirty: Bytes  # uint8[pages]: 1 where a page was changed since it was captured
+
+
+@inlined
+def slot_at(wheel: Any, slot: int) -> int:
+    """Return the position of a slot in the array."""
+    return slot % (len(wheel.slots) // SLOT_BYTES) * SLOT_BYTES
+
+
+@inlined
+def slot_last(wheel: Any, slot: int) -> int:
+    """Return the offset of a slot's last unit, NO_UNIT where the slot is empty."""
+    at = slot_at(wheel, slot)
+    if get_i64(wheel.slots, at + SLOT_TIME_AT) != slot:
+        return NO_UNIT
+    return get_i64(wheel.slots, at + SLOT_LAST_AT)
+
+
+@inlined
+def link_unit(wheel: Any, slot: int, offset: int, change: int) -> None:
+    """Make the unit at `offset` the last of a slot; `change`: 1, or −1 for a delete. O(1)."""
+    at = slot_at(wheel, slot)
+    count = change
+    if get_i64(wheel.slots, at + SLOT_TIME_AT) == slot:
+        count += get_i32(wheel.slots, at + SLOT_COUNT_AT)
+    else:
+        put_i64(wheel.slots, at + SLOT_TIME_AT, slot)
+        put_i64(wheel.slots, at + SLOT_FIRST_AT, offset)
+        put_i32(wheel.slots, at + SLOT_COUNT_AT + 4, 0)
+    put_i64(wheel.slots, at + SLOT_LAST_AT, offset)
+    put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
+    wheel.dirty[at // PAGE_BYTES] = 1
+
+
+@inlined
+def set_slot(wheel: Any, slot: int, first: int, last: int, count: int) -> None:
+    """Write a whole slot; with `last` = NO_UNIT it is emptied."""
+    at = slot_at(wheel, slot)
+    put_i64(wheel.slots, at + SLOT_TIME_AT, slot if last != NO_UNIT else -1)
+    put_i64(wheel.slots, at + SLOT_FIRST_AT, first)
+    put_i64(wheel.slots, at + SLOT_LAST_AT, last)
+    put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
+    wheel.dirty[at // PAGE_BYTES] = 1
+
+
+@kernel
+def next_used_slot(wheel: Any, start: int, stop: int) -> int:
+    """Return the first slot in [start, stop) that has units, or `stop`. O(stop − start)."""
+    slot = start
+    while slot < stop:
+        if slot_last(wheel, slot) != NO_UNIT:
+            return slot
+        slot += 1
+    return stop
+
+
+class TimerWheel:
+    """The file `timerwheel` with its private array."""
+
+    def __init__(self, disk: Disk, path: Path, slot_count: int) -> None:
+        """Map the file, or make it; a new one is a hole, and read as empty slots."""
+        self.disk, self.path = disk, path
+        length = 2 * slot_count * SLOT_BYTES
+        self.is_new = not path.exists()
+        fd = disk.open_file(path, create=self.is_new)
+        try:
+            if self.is_new:
+                os.ftruncate(fd, length)
+                disk.sync(fd, path)
+                disk.sync_folder(path.parent)
+            size = os.fstat(fd).st_size
+            if size != length:
+                raise NotAStoreError(
+                    f"{path} has {size} bytes where {length} were expected: "
+                    f"open the store with wheel_slot_count={size // SLOT_BYTES // 2}."
+                )
+            self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        pages = -(-length // PAGE_BYTES)
+        self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
+
+    @property
+    def slots(self) -> np.ndarray[Any, Any]:
+        """The slots as a SLOT array, a view."""
+        return self.array.slots.view(SLOT)
+
+    def capture(self) -> list[tuple[int, Bytes]]:
+        """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
+
+        Call it under the step lock. If the runs cannot be written, give them to `mark_dirty`.
+        """
+        pages = np.flatnonzero(self.array.dirty)
+        self.array.dirty[pages] = 0
+        if len(pages) == 0:
+            return []
+        runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
+        return [
+            (int(run[0]) * PAGE_BYTES, self._pages(int(run[0]), int(run[-1]) + 1).copy())
+            for run in runs
+        ]
+
+    def _pages(self, first: int, stop: int) -> Bytes:
+        return self.array.slots[first * PAGE_BYTES : stop * PAGE_BYTES]
+
+    def mark_dirty(self, runs: list[tuple[int, Bytes]]) -> None:
+        """Take captured pages back, under the step lock."""
+        for position, content in runs:
+            first = position // PAGE_BYTES
+            self.array.dirty[first : first + -(-len(content) // PAGE_BYTES)] = 1
+
+    def write(self, runs: list[tuple[int, Bytes]]) -> None:
+        """Write captured pages; durable on return. What they point to must be durable before."""
+        for position, content in runs:
+            self.disk.write_at(self.fd, content, position, self.path)
+        if runs:
+            self.disk.sync(self.fd, self.path)
+
+    def close(self) -> None:
+        """Close the file; the array stays valid while it is referenced."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
