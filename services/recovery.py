@@ -315,7 +315,7 @@ def _index_part(engine: Engine, part: Words, queue_rows: Words, durable: int) ->
             at = position * ENTRY_BYTES
             view[at : at + len(data)] = np.frombuffer(data, np.uint8)
             done += room
-        queues.table.next_index[row] = int(indexes[-1]) + 1
+        queues.table.next_index[row] = queues.table.planned[row] = int(indexes[-1]) + 1
 
 
 class _BrokerCopies:

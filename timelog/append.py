@@ -74,7 +74,8 @@ class QueueTable:
     """All consume queues, a row each. Row 0 is the timer topic's."""
 
     words: Words  # int64[16], see the constants above
-    next_index: Words  # int64[QUEUE_COUNT_MAX]: index of the next entry
+    next_index: Words  # int64[QUEUE_COUNT_MAX]: index behind the last whole entry
+    planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
     address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
     number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
     pending: Words  # int64[QUEUE_COUNT_MAX]: timers pending for this queue
@@ -107,6 +108,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
     """Return an empty table; its pages are touched only as queues come."""
     table = QueueTable(
         np.zeros(16, np.int64),
+        np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
@@ -179,7 +181,7 @@ def append(
     for i in range(count):
         row = stage.row[i]
         start = place_behind(segment_bytes, at, stage.size[i])
-        index = queues.next_index[row]
+        index = queues.planned[row]
         need = _room(commitlog, queues, start, stage.size[i], row, index)
         if need != NEED_NOTHING:
             words[NEED] = need
@@ -187,12 +189,12 @@ def append(
             break
         stage.offset[i] = start
         stage.index[i] = index
-        queues.next_index[row] = index + 1
+        queues.planned[row] = index + 1
         at = start + stage.size[i]
         done += 1
     if together and done < count:
         for i in range(done):
-            queues.next_index[stage.row[i]] -= 1
+            queues.planned[stage.row[i]] -= 1
         done = 0
     if done == 0:
         lock_release(lock)
@@ -203,6 +205,7 @@ def append(
     _index(queues, stage, done)
     store_release(commitlog.words, END, stage.offset[done - 1] + stage.size[done - 1])
     for i in range(done):
+        store_release(queues.next_index, stage.row[i], stage.index[i] + 1)
         if stage.pending_row[i] >= 0:
             queues.pending[stage.pending_row[i]] += stage.pending_change[i]
     lock_release(lock)

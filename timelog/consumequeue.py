@@ -157,7 +157,7 @@ class ConsumeQueues:
 
     def set_end(self, row: int, index: int) -> None:
         """Say that the next entry of a queue is `index`."""
-        self.table.next_index[row] = index
+        self.table.next_index[row] = self.table.planned[row] = index
         self.table.number[2 * row : 2 * row + 2] = -1
         self.files[row].end = index * ENTRY_BYTES
 

@@ -23,7 +23,6 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 
-
 class MappedFile:
     """A file and its writable mapping.
 

@@ -58,6 +58,8 @@ log = logging.getLogger("timerstore")
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
+_REPORTS_MAX: Final = 100
+"""Damaged messages that are logged one by one; all are counted."""
 _POLL_MS: Final = 50
 """A waiting consumer looks up at least this often."""
 
@@ -80,6 +82,7 @@ class TimerStore:
         self.closed = True
         self._forked = False
         self._error: BaseException | None = None
+        self._reported: set[int] = set()
         self.disk = Disk() if disk is None else disk
         self.clock = SystemClock() if clock is None else clock
         if not self.path.exists() and not create:
@@ -157,7 +160,9 @@ class TimerStore:
 
     def report_unreadable(self, offset: int) -> None:
         """Log a message that cannot be read, and is not passed on."""
-        log.error("%s: the message at commit log offset %d is damaged", self.path, offset)
+        if offset not in self._reported and len(self._reported) < _REPORTS_MAX:
+            self._reported.add(offset)
+            log.error("%s: the message at commit log offset %d is damaged", self.path, offset)
 
     def __enter__(self) -> TimerStore:
         """Return the store; leaving the block closes it."""
