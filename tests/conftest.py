@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -10,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.sparse_copy import copy_tree
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# HYPOTHESIS_PROFILE=thorough looks for longer; interpreted kernels are a hundred times slower.
+_INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("ci", max_examples=20 if _INTERPRETED else 60, **_COMMON)
+settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 INT32_MAX = 0x7FFFFFFF
@@ -274,3 +274,71 @@ def scan_commit_log(segments: Mapping[int, bytes], start: int = 0) -> LogScan:
 def blank_message(remaining: int) -> bytes:
     """The end of a commit log segment that the next message does not fit into."""
     return struct.pack(">iI", remaining, BLANK_MAGIC) + bytes(remaining - COMMIT_LOG_BLANK_BYTES)
+
+
+def number(text: str | None, digits_max: int = 18) -> int:
+    """A property's decimal number; −1 where it is missing, or none, or has too many digits."""
+    if text is None or not re.fullmatch(f"[0-9]{{1,{digits_max}}}", text):
+        return -1
+    return int(text)
+
+
+# ------------------------------------------------------------------- what we write
+
+FIRED_DROPS = {"REAL_TOPIC", "REAL_QID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+
+
+def new_timer(
+    real_topic: str, body: bytes, due_ms: int, now_ms: int, store_tag: int, more: Mapping[str, str]
+) -> Message:
+    """A new timer for queue 0 of a topic, before it has its place."""
+    return Message(
+        topic="rmq_sys_wheel_timer",
+        body=body,
+        properties={
+            "TIMER_OUT_MS": str(due_ms),
+            "UNIQ_KEY": f"{due_ms:012X}{0:012X}{store_tag:08X}",
+            "REAL_QID": "0",
+            "REAL_TOPIC": real_topic,
+            **more,
+        },
+        born_ms=now_ms,
+    )
+
+
+def fired_copy(source: Message, enqueued_ms: int, now_ms: int) -> Message:
+    """What firing appends, before it has its place."""
+    kept = {k: v for k, v in source.properties.items() if k not in FIRED_DROPS | COPY_DROPS}
+    added = {"TIMER_ENQUEUE_MS": str(enqueued_ms), "TIMER_DEQUEUE_MS": str(now_ms)}
+    topic = source.properties["REAL_TOPIC"]
+    queue_id = number(source.properties.get("REAL_QID"))
+    return _copy(source, topic, queue_id, kept | added)
+
+
+def rolled_copy(source: Message) -> Message:
+    """What rolling appends, before it has its place."""
+    drops = COPY_DROPS | {"TIMER_ROLL_TIMES"}
+    kept = {k: v for k, v in source.properties.items() if k not in drops}
+    rolls = max(0, number(source.properties.get("TIMER_ROLL_TIMES"))) + 1
+    return _copy(source, source.topic, source.queue_id, kept | {"TIMER_ROLL_TIMES": str(rolls)})
+
+
+COPY_DROPS = {CRC_NAME, "TIMER_ORIGIN"}
+
+
+def _copy(source: Message, topic: str, queue_id: int, properties: dict[str, str]) -> Message:
+    long_topic = len(topic.encode("utf-8", "surrogateescape")) > 127
+    return replace(
+        source,
+        topic=topic,
+        queue_id=queue_id,
+        properties=properties | {"TIMER_ORIGIN": f"{source.offset:020d}"},
+        magic=MESSAGE_MAGIC_LONG_TOPIC if long_topic else MESSAGE_MAGIC,
+        has_crc=True,
+    )
+
+
+def unsealed(message: Message) -> bytes:
+    """A message that ends in a CRC whose digits are still zeros."""
+    data = encode_message(message)
+    return data[:-11] + b"0" * 10 + data[-1:]

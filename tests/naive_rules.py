@@ -40,6 +40,35 @@ def decode_unique_key(text: str, store_tag: int) -> UniqueKey | None:
     return key if key.store_tag == store_tag else None
 
 
+def fnv_1a(data: bytes, state: int) -> int:
+    """FNV-1a over bytes, from a state on, modulo 2^64."""
+    for byte in data:
+        state = (state ^ byte) * 0x100000001B3 % 2**64
+    return state
+
+
+def identity(topic: bytes, key: bytes, store_tag: int) -> tuple[int, int]:
+    """What tells a timer from all others, as two signed words: a key of ours names the offset of
+    the first put; any other timer is told by a hash of topic and key.
+    """
+    ours = decode_unique_key(key.decode("latin-1"), store_tag)
+    if ours is not None:
+        return -1, ours.message_offset
+    high = fnv_1a(key, fnv_1a(topic, 0x4BF29CE484222325) ^ 0x2B)
+    low = fnv_1a(topic, fnv_1a(key, 0x1B873593CC9E2D51) ^ 0x2B)
+    return (0 if high == 2**64 - 1 else signed_64(high)), signed_64(low)
+
+
+def target_identity(topic: bytes, named: bytes, store_tag: int) -> tuple[int, int]:
+    """The identity of the timer that a delete names: real topic, `+`, unique key, or the key."""
+    return identity(topic, named.removeprefix(topic + b"+"), store_tag)
+
+
+def signed_64(value: int) -> int:
+    """An unsigned 64-bit number as a signed one."""
+    return value - 2**64 if value >= 2**63 else value
+
+
 # ----------------------------------------------------------------------------- due
 
 

@@ -50,6 +50,8 @@ class Checkpoint:
     level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
     by_broker: bool = False
     """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
+    echo: bytes = field(default=b"", repr=False, compare=False)
+    """The 56 bytes as our extension repeats them; of a checkpoint that was read."""
 
     def base(self) -> np.ndarray:  # type: ignore[type-arg]
         """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
@@ -92,7 +94,13 @@ def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
-    return checkpoint, extension["echo"].tobytes() == data[:_BASE_BYTES]
+    checkpoint.echo = extension["echo"].tobytes()
+    return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
+
+
+def _is_mix(data: bytes, old: Checkpoint, new: Checkpoint) -> bool:
+    """Tell whether each of the 56 bytes is one of the older or of the newer checkpoint."""
+    return all(data[i] in both for i, both in enumerate(zip(old.echo, new.echo, strict=True)))
 
 
 def _from_base(data: bytes) -> Checkpoint:
@@ -111,7 +119,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     """Decide what a timercheck file says; None where it says nothing.
 
     - The first copy is valid and its echo equals the 56 bytes: it holds.
-    - It is valid but the echo differs: a broker wrote the 56 bytes since; they alone hold.
+    - It is valid, but each of the 56 bytes is the echo's or that of a newer second copy: the write
+      was torn within them, and the second copy holds.
+    - It is valid but the echo differs otherwise: a broker wrote the 56 bytes; they alone hold.
     - It is invalid: it was torn, and the second copy holds.
     - Neither was ever ours: a broker's file.
     """
@@ -120,6 +130,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     if first is not None and first[1]:
         return first[0]
     if first is not None:
+        if second is not None and second[1] and second[0].sequence > first[0].sequence:
+            if _is_mix(data, first[0], second[0]):
+                return second[0]
         checkpoint = _from_base(data)
         checkpoint.by_broker, checkpoint.store_tag = True, first[0].store_tag
         checkpoint.sequence = first[0].sequence

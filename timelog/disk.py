@@ -11,7 +11,6 @@ import ctypes
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,14 +30,15 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
-        """Map `length` bytes of the open file `fd`."""
-        self.path, self.fd, self.length = path, fd, length
+        """Map `length` bytes of the open file `fd`, which from then on this object closes."""
+        self.path, self.fd, self.length = path, -1, length
         with pa.memory_map(str(path), "r+") as mapped:
             self._buffer = mapped.read_buffer(length)
         self.address: int = self._buffer.address
         self.view: Bytes = np.ctypeslib.as_array(
             (ctypes.c_uint8 * length).from_address(self.address)
         )
+        self.fd = fd
 
     def close(self) -> None:
         """Close the descriptor; the mapping lives until the last reference to this object goes."""
@@ -96,23 +96,28 @@ class Disk:
             raise self.full(e, path) from e
 
     def map_existing(self, path: Path, length: int) -> MappedFile:
-        """Map a file that must be exactly `length` bytes long."""
+        """Map a file that must be exactly `length` bytes long.
+
+        One that is shorter and all zeros was about to be made when a process ended; it is finished.
+        """
         fd = self.open_file(path)
-        size = os.fstat(fd).st_size
-        if size != length:
-            os.close(fd)
-            raise NotAStoreError(
-                f"{path} has {size} bytes where {length} were expected. "
-                "Open the store with the segment sizes it was made with."
-            )
-        if os.fstat(fd).st_blocks * 512 < length:
-            # A copy may have made the file sparse; a write into a hole of a full disk is a SIGBUS.
-            try:
+        try:
+            status = os.fstat(fd)
+            if status.st_size > length or (status.st_size < length and _has_content(fd)):
+                raise NotAStoreError(
+                    f"{path} has {status.st_size} bytes where {length} were expected. "
+                    "Open the store with the segment sizes it was made with."
+                )
+            if status.st_blocks * 512 < length:
+                # A copy may have made it sparse; a write into a hole of a full disk is a SIGBUS.
                 os.posix_fallocate(fd, 0, length)
-            except OSError as e:
-                os.close(fd)
-                raise self.full(e, path) from e
-        return MappedFile(path, fd, length)
+            return MappedFile(path, fd, length)
+        except OSError as e:
+            os.close(fd)
+            raise self.full(e, path) from e
+        except NotAStoreError:
+            os.close(fd)
+            raise
 
     def full(self, error: OSError, path: Path) -> Exception:
         """Return the error to raise where allocating or writing failed."""
@@ -173,3 +178,13 @@ class Disk:
         """Remove a file."""
         self.event("remove", path)
         path.unlink(missing_ok=True)
+
+
+def _has_content(fd: int) -> bool:
+    """Tell whether an open file holds anything but zeros."""
+    at = 0
+    while chunk := os.pread(fd, 1 << 20, at):
+        if chunk.strip(b"\0"):
+            return True
+        at += len(chunk)
+    return False

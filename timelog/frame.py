@@ -59,6 +59,7 @@ from timerstore.timelog.message import (
     PROPERTIES_BYTES,
     ROLL_TIMES,
     find_byte,
+    name_ends,
 )
 from timerstore.timelog.record import Bytes, Words, record
 from timerstore.timelog.text import (
@@ -89,7 +90,15 @@ _ORIGIN = as_word(PROPERTY_ORIGIN)
 _ROLL = as_word(PROPERTY_ROLL_TIMES)
 _ENQUEUED = as_word(PROPERTY_ENQUEUED)
 _DEQUEUED = as_word(PROPERTY_DEQUEUED)
-_DEQUEUED_2 = as_word(PROPERTY_DEQUEUED[8:])
+_CRC_END = as_word((PROPERTY_CRC + b"\x01")[-8:])
+_REAL_END = as_word((PROPERTY_REAL_TOPIC + b"\x01")[-8:])
+_REAL_QUEUE_END = as_word((PROPERTY_REAL_QUEUE + b"\x01")[-8:])
+_ORIGIN_END = as_word((PROPERTY_ORIGIN + b"\x01")[-8:])
+_ROLL_2 = as_word(PROPERTY_ROLL_TIMES[8:])
+_ROLL_END = as_word((PROPERTY_ROLL_TIMES + b"\x01")[-8:])
+_QUEUED_2 = as_word(PROPERTY_ENQUEUED[8:])
+_QUEUED_END = as_word((PROPERTY_ENQUEUED + b"\x01")[-8:])
+assert PROPERTY_ENQUEUED[8:] == PROPERTY_DEQUEUED[8:]
 
 
 @record
@@ -266,15 +275,22 @@ COPY_EXTRA_BYTES: Final = 192
 def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
     """Tell whether a copy of this kind leaves a property out."""
     first = get_word(buf, start)
-    if first == _CRC or first == _ORIGIN:
-        return True
+    if first == _CRC:
+        return name_ends(buf, start, stop, 8, _CRC_END)
+    if first == _ORIGIN:
+        return name_ends(buf, start, stop, 12, _ORIGIN_END)
     if kind == FIRED:
-        if first == _REAL_QUEUE or first == _ENQUEUED:
-            return True
+        if first == _REAL_QUEUE:
+            return name_ends(buf, start, stop, 8, _REAL_QUEUE_END)
         if first == _REAL:
-            return stop - start > 10 and get_u8(buf, start + 10) == 1
-        return first == _DEQUEUED and get_word(buf, start + 8) == _DEQUEUED_2
-    return first == _ROLL
+            return name_ends(buf, start, stop, 10, _REAL_END)
+        if first == _ENQUEUED or first == _DEQUEUED:
+            ends = name_ends(buf, start, stop, 16, _QUEUED_END)
+            return ends and get_word(buf, start + 8) == _QUEUED_2
+        return False
+    if first != _ROLL or not name_ends(buf, start, stop, 16, _ROLL_END):
+        return False
+    return get_word(buf, start + 8) == _ROLL_2
 
 
 @inlined

@@ -15,7 +15,7 @@ from pathlib import Path
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.disk import Disk
 
-_held: set[tuple[int, int]] = set()
+_held: dict[tuple[int, int], int] = {}  # the lock file's descriptor, by the folder's identity
 _held_lock = threading.Lock()
 
 
@@ -43,8 +43,7 @@ class LockFile:
                 raise StoreLockedError(
                     f"{folder} is open in another process{_holder(folder)}. Stop it, or wait."
                 ) from e
-            _held.add(self._folder_id)
-            self.fd = fd
+            _held[self._folder_id] = self.fd = fd
 
     def release(self) -> None:
         """Let the lock go; in a forked child this only forgets it."""
@@ -54,7 +53,7 @@ class LockFile:
         if os.getpid() == self._pid:
             with _held_lock:
                 os.close(fd)
-                _held.discard(self._folder_id)
+                _held.pop(self._folder_id, None)
 
 
 def _holder(folder: Path) -> str:
@@ -67,6 +66,15 @@ def _holder(folder: Path) -> str:
 
 
 def _forget_after_fork() -> None:
+    """Close what a child inherited: it would keep the flock after the parent let it go.
+
+    That takes no lock from the parent: an fcntl lock is its process's alone, and a flock goes with
+    the last descriptor of the open file.
+    """
+    global _held_lock
+    _held_lock = threading.Lock()  # another thread of the parent may have held it
+    for fd in _held.values():
+        os.close(fd)
     _held.clear()
 
 

@@ -106,10 +106,10 @@ REASONS: Final = (
     "the checksum does not match",
 )
 
-# The first eight bytes of each name, and the next eight with 0x01 behind the name.
+# A name is told by its first eight bytes, and by the eight that end in the 0x01 behind it; two of
+# more than 15 bytes by the eight between as well. So no other name is taken for it.
 _CRC = as_word(PROPERTY_CRC)
 _DUE = as_word(PROPERTY_DUE)
-_DUE_2 = as_word(PROPERTY_DUE[8:] + b"\x01")
 _DELIVER = as_word(PROPERTY_DELIVER)
 _DELIVER_2 = as_word(PROPERTY_DELIVER[8:])
 _DELETES_2 = as_word(PROPERTY_DELETES[8:])
@@ -125,6 +125,17 @@ _KEYS = as_word(PROPERTY_KEYS + b"\x01")
 _LEVEL = as_word(PROPERTY_LEVEL + b"\x01")
 _MASK_5 = (1 << 40) - 1
 _MASK_6 = (1 << 48) - 1
+_DUE_END = as_word((PROPERTY_DUE + b"\x01")[-8:])
+_KEY_END = as_word((PROPERTY_UNIQUE_KEY + b"\x01")[-8:])
+_REAL_QUEUE_END = as_word((PROPERTY_REAL_QUEUE + b"\x01")[-8:])
+_REAL_END = as_word((PROPERTY_REAL_TOPIC + b"\x01")[-8:])
+_DELIVER_END = as_word((PROPERTY_DELIVER + b"\x01")[-8:])
+_DELETES_END = as_word((PROPERTY_DELETES + b"\x01")[-8:])
+_ORIGIN_END = as_word((PROPERTY_ORIGIN + b"\x01")[-8:])
+_ROLL_2 = as_word(PROPERTY_ROLL_TIMES[8:])
+_ROLL_END = as_word((PROPERTY_ROLL_TIMES + b"\x01")[-8:])
+_REPLACES_END = as_word((PROPERTY_REPLACES + b"\x01")[-8:])
+_RETRY_END = as_word((PROPERTY_RETRY_TOPIC + b"\x01")[-8:])
 assert PROPERTY_DELIVER[:8] == PROPERTY_DELETES[:8] == b"TIMER_DE"
 
 IDENTITY_OURS: Final = -1
@@ -212,6 +223,15 @@ def check_crc(buf: Any, found: Any) -> bool:
 
 
 @inlined
+def name_ends(buf: Any, start: int, stop: int, count: int, end: int) -> bool:
+    """Tell whether the property in [start, stop) has a name of `count` bytes that ends in `end`.
+
+    `end`: the word of the name's last seven bytes and 0x01. It reads nothing behind `stop`.
+    """
+    return stop - start > count and get_word(buf, start + count - 7) == end
+
+
+@inlined
 def read_properties(buf: Any, found: Any) -> None:
     """Find the properties of a framed message; fill DUE_MS to RETRY_TOPIC_BYTES. O(size)."""
     for i in range(DUE_MS, RETRY_TOPIC_BYTES + 1):
@@ -222,49 +242,48 @@ def read_properties(buf: Any, found: Any) -> None:
         stop = find_byte(buf, start, end, VALUE_END)
         first = get_word(buf, start)
         if first == _DUE:
-            if get_word(buf, start + 8) & _MASK_5 == _DUE_2:
+            if name_ends(buf, start, stop, 12, _DUE_END):
                 found[DUE_MS] = get_decimal(buf, start + 13, stop - start - 13)
         elif first == _KEY:
-            if get_u8(buf, start + 8) == NAME_END:
+            if name_ends(buf, start, stop, 8, _KEY_END):
                 found[KEY_AT] = start + 9
                 found[KEY_BYTES] = stop - start - 9
         elif first == _REAL_QUEUE:
-            if get_u8(buf, start + 8) == NAME_END:
+            if name_ends(buf, start, stop, 8, _REAL_QUEUE_END):
                 found[REAL_QUEUE] = get_decimal(buf, start + 9, stop - start - 9)
         elif first == _REAL:
-            if stop - start > 10 and get_u8(buf, start + 10) == NAME_END:
+            if name_ends(buf, start, stop, 10, _REAL_END):
                 found[REAL_TOPIC_AT] = start + 11
                 found[REAL_TOPIC_BYTES] = stop - start - 11
         elif first == _DELIVER:
-            second = get_word(buf, start + 8)
-            if second == _DELIVER_2 and stop - start > 16:
-                if get_u8(buf, start + 16) == NAME_END:
+            if name_ends(buf, start, stop, 16, _DELIVER_END):
+                if get_word(buf, start + 8) == _DELIVER_2:
                     found[DELIVER_MS] = get_decimal(buf, start + 17, stop - start - 17)
-            elif second == _DELETES_2 and stop - start > 17:
-                if get_u8(buf, start + 17) == NAME_END:
+            elif name_ends(buf, start, stop, 17, _DELETES_END):
+                if get_word(buf, start + 8) == _DELETES_2:
                     found[DELETES_AT] = start + 18
                     found[DELETES_BYTES] = stop - start - 18
         elif first == _ORIGIN:
-            if stop - start > 12 and get_u8(buf, start + 12) == NAME_END:
+            if name_ends(buf, start, stop, 12, _ORIGIN_END):
                 skip = start + 13
                 while skip < stop - 18 and get_u8(buf, skip) == 48:
                     skip += 1
                 found[ORIGIN] = get_decimal(buf, skip, stop - skip)
         elif first == _ROLL:
-            if stop - start > 16 and get_u8(buf, start + 16) == NAME_END:
+            if name_ends(buf, start, stop, 16, _ROLL_END) and get_word(buf, start + 8) == _ROLL_2:
                 found[ROLL_TIMES] = get_decimal(buf, start + 17, stop - start - 17)
         elif first == _REPLACES:
-            if stop - start > 14 and get_u8(buf, start + 14) == NAME_END:
+            if name_ends(buf, start, stop, 14, _REPLACES_END):
                 found[REPLACES_AT] = start + 15
                 found[REPLACES_BYTES] = stop - start - 15
         elif first == _RETRY:
-            if stop - start > 11 and get_u8(buf, start + 11) == NAME_END:
+            if name_ends(buf, start, stop, 11, _RETRY_END):
                 found[RETRY_TOPIC_AT] = start + 12
                 found[RETRY_TOPIC_BYTES] = stop - start - 12
-        elif first & _MASK_5 == _TAGS:
+        elif first & _MASK_5 == _TAGS and stop - start >= 5:
             found[TAGS_AT] = start + 5
             found[TAGS_BYTES] = stop - start - 5
-        elif first & _MASK_5 == _KEYS:
+        elif first & _MASK_5 == _KEYS and stop - start >= 5:
             found[KEYS_AT] = start + 5
             found[KEYS_BYTES] = stop - start - 5
         elif first & _MASK_6 == _LEVEL:

@@ -36,6 +36,7 @@ from timerstore.timelog.kernel import inlined
 UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1
 UNIT_BAD_CRC: Final = 2
+WRITE_MS_BITS: Final = 48
 
 
 @inlined
@@ -112,7 +113,10 @@ def check_unit(buf: Any, at: int, offset: int, scratch: Any) -> int:
         return UNIT_BROKEN
     if get_i32(buf, at + UNIT_MAGIC_AT) | UNIT_MAGIC_BITS != UNIT_MAGIC_BITS:
         return UNIT_BROKEN
-    if get_i64(buf, at + UNIT_PREV_AT) >= offset or get_i32(buf, at + UNIT_DELTA_AT) < 0:
+    prev_pos = get_i64(buf, at + UNIT_PREV_AT)
+    if prev_pos >= offset or prev_pos < -1 or get_i32(buf, at + UNIT_DELTA_AT) < 0:
+        return UNIT_BROKEN
+    if get_i64(buf, at + UNIT_WRITE_AT) >> WRITE_MS_BITS != 0:  # negative, or past the year 9999
         return UNIT_BROKEN
     if is_broker_unit(buf, at):
         return UNIT_GOOD

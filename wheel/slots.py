@@ -100,7 +100,8 @@ class TimerWheel:
         """Map the file, or make it; a new one is a hole, and read as empty slots."""
         self.disk, self.path = disk, path
         length = 2 * slot_count * SLOT_BYTES
-        self.is_new = not path.exists()
+        # An empty file was about to be made when a process ended.
+        self.is_new = not path.exists() or path.stat().st_size == 0
         fd = disk.open_file(path, create=self.is_new)
         try:
             if self.is_new:

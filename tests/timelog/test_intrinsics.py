@@ -1,0 +1,233 @@
+"""Intrinsics against Python's own integers: loads, stores, copies, atomics, searches."""
+
+import threading
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.buffers import Guarded, as_array
+from timerstore.timelog import intrinsics as own
+from timerstore.timelog.intrinsics import (
+    as_word,
+    copy_bytes,
+    exchange,
+    fetch_add,
+    get_i16,
+    get_i32,
+    get_i64,
+    get_u8,
+    get_u16,
+    get_u32,
+    get_word,
+    load_acquire,
+    lowest_bit,
+    match_64,
+    prefetch,
+    put_i16,
+    put_i32,
+    put_i64,
+    put_u8,
+    put_word,
+    store_release,
+    swap_64,
+    view_bytes,
+    view_words,
+)
+from timerstore.timelog.kernel import INTERPRETED, kernel
+
+CHECKED = INTERPRETED or bool(numba.config.BOUNDSCHECK)
+
+
+@kernel
+def _load(buf: Any, at: int, out: Any) -> None:
+    out[0] = get_u8(buf, at)
+    out[1] = get_i16(buf, at)
+    out[2] = get_u16(buf, at)
+    out[3] = get_i32(buf, at)
+    out[4] = get_u32(buf, at)
+    out[5] = get_i64(buf, at)
+    out[6] = get_word(buf, at)
+
+
+@kernel
+def _store(bufs: Any, at: int, value: int) -> None:
+    put_u8(bufs[0], at, value)
+    put_i16(bufs[1], at, value)
+    put_i32(bufs[2], at, value)
+    put_i64(bufs[3], at, value)
+    put_word(bufs[4], at, value)
+
+
+@kernel
+def _get_8(buf: Any, at: int) -> int:
+    return get_i64(buf, at)
+
+
+@kernel
+def _put_8(buf: Any, at: int) -> None:
+    put_i64(buf, at, 0)
+
+
+@kernel
+def _copy(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    copy_bytes(dst, at, src, start, count)
+
+
+@kernel
+def _bits(buf: Any, at: int, byte: int, value: int, out: Any) -> None:
+    out[0] = match_64(buf, at, byte)
+    out[1] = lowest_bit(value)
+    out[2] = swap_64(value)
+    prefetch(buf, at)
+    prefetch(buf, 1 << 40)
+
+
+@kernel
+def _views(address: int, count: int, out: Any) -> None:
+    data = view_bytes(address, 8 * count)
+    words = view_words(address, count)
+    out[0] = len(data)
+    out[1] = len(words)
+    out[2] = 0
+    for i in range(len(data)):
+        out[2] += data[i]
+    for i in range(len(words)):
+        words[i] += i
+
+
+@kernel
+def _atomics(words: Any, out: Any) -> None:
+    out[0] = load_acquire(words, 1)
+    store_release(words, 1, 7)
+    out[1] = fetch_add(words, 1, 5)
+    out[2] = exchange(words, 1, -3)
+    out[3] = load_acquire(words, 1)
+
+
+@kernel
+def _add_often(words: Any, count: int) -> None:
+    for _ in range(count):
+        fetch_add(words, 0, 1)
+
+
+@given(data=st.binary(min_size=8, max_size=40), at=st.integers(0, 32))
+def test_loads(data: bytes, at: int) -> None:
+    at = min(at, len(data) - 8)
+    out = np.zeros(7, np.int64)
+    _load(as_array(data), at, out)
+    big = [(1, False), (2, True), (2, False), (4, True), (4, False), (8, True)]
+    expected = [int.from_bytes(data[at : at + n], "big", signed=signed) for n, signed in big]
+    assert out.tolist() == [*expected, int.from_bytes(data[at : at + 8], "little", signed=True)]
+
+
+@given(value=st.integers(-(2**63), 2**63 - 1), at=st.integers(0, 8))
+def test_stores(value: int, at: int) -> None:
+    bufs = np.full((5, 16), 0xEE, np.uint8)
+    _store(bufs, at, value)
+    forms = [(1, "big"), (2, "big"), (4, "big"), (8, "big"), (8, "little")]
+    for buf, (width, order) in zip(bufs, forms, strict=True):
+        low = value & ((1 << 8 * width) - 1)
+        expected = bytearray(b"\xee" * 16)
+        expected[at : at + width] = low.to_bytes(width, order)  # type: ignore[arg-type]
+        assert buf.tobytes() == expected
+
+
+@pytest.mark.skipif(not CHECKED, reason="compiled without bounds checks")
+@pytest.mark.parametrize("at", [9, 16, 1 << 40])
+def test_what_lies_outside_is_refused(at: int) -> None:
+    buf = np.zeros(16, np.uint8)
+    with pytest.raises(Exception, match=r".*"):
+        _get_8(buf, at)
+    with pytest.raises(IndexError):
+        _put_8(buf, at)
+    with pytest.raises((IndexError, AssertionError)):
+        _copy(buf, at, np.zeros(16, np.uint8), 0, 8)
+    with pytest.raises((IndexError, AssertionError)):
+        _copy(buf, 0, np.zeros(16, np.uint8), at, 8)
+
+
+@given(data=st.binary(min_size=1, max_size=300), cut=st.data())
+def test_copies(data: bytes, cut: st.DataObject) -> None:
+    start = cut.draw(st.integers(0, len(data) - 1))
+    count = cut.draw(st.integers(1, len(data) - start))
+    at = cut.draw(st.integers(0, 20))
+    target = np.full(at + count + 3, 0xEE, np.uint8)
+    _copy(target, at, as_array(data), start, count)
+    assert target.tobytes() == b"\xee" * at + data[start : start + count] + b"\xee" * 3
+
+
+@given(
+    data=st.binary(min_size=64, max_size=64).map(lambda data: bytes(byte % 3 for byte in data)),
+    byte=st.integers(0, 3),
+    value=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 62).map(lambda n: 1 << n),
+)
+def test_bits(data: bytes, byte: int, value: int) -> None:
+    out = np.zeros(3, np.int64)
+    _bits(as_array(data), 0, byte, value, out)
+    matches = sum(1 << i for i in range(64) if data[i] == byte)
+    low = next((i for i in range(64) if value >> i & 1), 64)
+    swapped = int.from_bytes(value.to_bytes(8, "little", signed=True), "big", signed=True)
+    assert [int(out[0]) & (1 << 64) - 1, *out[1:].tolist()] == [matches, low, swapped]
+
+
+def test_a_search_ends_with_the_buffer() -> None:
+    buf = Guarded(4096).hold(b"\x05" * 64)
+    out = np.zeros(3, np.int64)
+    _bits(buf, 0, 5, 1, out)
+    assert out[0] == -1
+
+
+def test_views_of_an_address() -> None:
+    words = np.arange(5)
+    out = np.zeros(3, np.int64)
+    _views(words.ctypes.data, 5, out)
+    assert out.tolist() == [40, 5, 10]
+    assert words.tolist() == [0, 2, 4, 6, 8]
+    _views(0, 0, out)
+    assert out.tolist() == [0, 0, 0]
+
+
+def test_atomics() -> None:
+    words, out = np.array([0, 9], np.int64), np.zeros(4, np.int64)
+    _atomics(words, out)
+    assert out.tolist() == [9, 7, 12, -3]
+    assert words.tolist() == [0, -3]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the twin needs the GIL")
+def test_threads_lose_no_addition() -> None:
+    words = np.zeros(1, np.int64)
+    _add_often(words, 0)
+    threads = [threading.Thread(target=_add_often, args=(words, 200_000)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert words[0] == 800_000
+
+
+def test_words_of_names() -> None:
+    out = np.zeros(7, np.int64)
+    _load(as_array(b"TIMER_OUT_MS"), 0, out)
+    assert out[6] == as_word(b"TIMER_OUT_MS") == as_word(b"TIMER_OU")
+    assert as_word(b"KEY") == int.from_bytes(b"KEY", "little")
+
+
+def test_the_twins_of_what_one_mode_does_not_run() -> None:
+    words = np.array([5, 6], np.int64)
+    assert own._load_twin(words, 0) == 5
+    own._store_twin(words, 0, 4)
+    assert own._add_twin(words, 0, 2) == 4
+    assert own._exchange_twin(words, 0, 1) == 6
+    assert words.tolist() == [1, 6]
+    assert own._lowest_bit_twin(0) == 64
+    assert own._swap_twin(1) == 1 << 56
+    data = as_array(bytes(64) + b"\x07")
+    assert own._match_twin(data, 1, 7) == -(1 << 63)
+    own._copy_twin(data, 0, data, 64, 1)
+    assert data[0] == 7
+    own._prefetch_twin(data, 1 << 40)

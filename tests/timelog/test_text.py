@@ -1,0 +1,108 @@
+"""Digits against Python's own formatting."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import as_array
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.text import (
+    get_crc_digits,
+    get_decimal,
+    get_hex,
+    put_crc_digits,
+    put_decimal,
+    put_decimal_13,
+    put_decimal_20,
+    put_hex_8,
+    put_hex_12,
+)
+
+
+@kernel
+def _hex(buf: Any, short: int, long: int) -> None:
+    put_hex_8(buf, 1, short)
+    put_hex_12(buf, 10, long)
+
+
+@kernel
+def _decimals(buf: Any, exact: int, value: int, offset: int) -> int:
+    put_decimal_13(buf, 1, exact)
+    put_decimal_20(buf, 15, offset)
+    return put_decimal(buf, 36, value)
+
+
+@kernel
+def _crc_digits(buf: Any, code: int) -> int:
+    put_crc_digits(buf, 3, code)
+    return get_crc_digits(buf, 3)
+
+
+@kernel
+def _read(buf: Any, count: int, out: Any) -> None:
+    out[0] = get_decimal(buf, 2, count)
+    out[1] = get_hex(buf, 2, min(count, 12))
+
+
+@kernel
+def _any_crc(buf: Any) -> int:
+    return get_crc_digits(buf, 0)
+
+
+@given(short=st.integers(0, 2**32 - 1), long=st.integers(0, 2**48 - 1))
+def test_hex(short: int, long: int) -> None:
+    buf = np.full(24, 0x2E, np.uint8)
+    _hex(buf, short, long)
+    assert buf.tobytes() == f".{short:08X}.{long:012X}..".encode()
+
+
+@given(
+    exact=st.integers(0, 10**13 - 1),
+    value=st.integers(0, 10**18 - 1) | st.integers(0, 18).map(lambda n: 10**n - 1),
+    offset=st.integers(0, 10**16 - 1),
+)
+def test_decimals(exact: int, value: int, offset: int) -> None:
+    buf = np.full(60, 0x2E, np.uint8)
+    count = _decimals(buf, exact, value, offset)
+    text = f".{exact:013d}.{offset:020d}.{value}"
+    assert count == len(str(value))
+    assert buf.tobytes() == text.ljust(60, ".").encode()
+
+
+@given(code=st.integers(0, 2**31 - 1))
+def test_crc_digits(code: int) -> None:
+    buf = np.full(16, 0x2E, np.uint8)
+    assert _crc_digits(buf, code) == code
+    assert buf.tobytes() == b"..." + f"{code:010d}"[::-1].encode() + b"..."
+
+
+@given(data=st.binary(min_size=10, max_size=10))
+def test_any_bytes_are_some_crc(data: bytes) -> None:
+    got = int(_any_crc(as_array(data)))
+    if data.isdigit():
+        assert got == int(data[::-1])
+
+
+@given(before=st.binary(max_size=50))
+def test_crc_digits_are_those_of_the_property(before: bytes) -> None:
+    digits = naive.crc_property(before)[9:19]
+    assert _any_crc(as_array(digits)) == naive.crc31(before)
+
+
+@given(
+    text=st.text("0123456789", min_size=1, max_size=20)
+    | st.text("0123456789abcdefABCDEF", max_size=14)
+    | st.text("0123456789:/@G`g\x00 -+_", max_size=14)
+)
+def test_reading_numbers(text: str) -> None:
+    buf = as_array(b"##" + text.encode() + b"##")
+    out = np.zeros(2, np.int64)
+    _read(buf, len(text), out)
+    is_number = 0 < len(text) <= 18 and all(c in "0123456789" for c in text)
+    assert out[0] == (int(text) if is_number else -1)
+    digits = text[:12]
+    is_hex = all(c in "0123456789abcdefABCDEF" for c in digits)
+    assert out[1] == (int("0" + digits, 16) if is_hex else -1)
