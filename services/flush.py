@@ -41,6 +41,9 @@ class Flusher:
         self.durable_end = engine.commitlog.end
         self.before: Callable[[], None] | None = None
         """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
+        self.after: Callable[[], object] | None = None
+        """Called after a checkpoint while open, outside all locks: what is not needed goes."""
+        self.last: Checkpoint | None = None  # the last durable checkpoint of this life
         self.error: FlushFailedError | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
@@ -121,6 +124,9 @@ class Flusher:
                 words[state.READ_CHECKPOINTED] = read_slot
                 words[state.WANT_FLUSH] = 0
             self.checkpoint_count += 1
+            self.last = checkpoint
+        if self.after is not None and not clean:
+            self.after()
 
     def _write(
         self,
@@ -197,6 +203,8 @@ class Flusher:
                     last = time.monotonic()
                     if self._changed():
                         self.flush()
+                    elif self.after is not None:
+                        self.after()
             except FlushFailedError:
                 return  # kept in `error`, and raised by the next call
             except OSError as e:

@@ -81,7 +81,9 @@ class Findings:
 class _Log:
     """What the scan of the commit log left behind."""
 
+    durable: int = 0  # what was flushed before
     end: int = 0
+    queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
     last: Words | None = None  # the log's last message, as a scanned row
     first_timer_index: int = 0
     origins: list[Words] = field(default_factory=list)
@@ -150,9 +152,22 @@ def recover(engine: Engine, now_ms: int) -> Findings:
     if engine.recovered_until_slot >= 0 and log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
     findings.cancelled_count = int(engine.words[state.CANCELLED_COUNT])
-    findings.pending_count = engine.pending_count()
     _repair_reschedule(engine, log, now_ms, findings)
+    findings.pending_count = engine.pending_count()
+    _flush(engine, log, linked_before)
     return findings
+
+
+def _flush(engine: Engine, log: _Log, linked_before: int) -> None:
+    """Make durable what recovery kept or made: the next checkpoint counts on it.
+
+    After a kill, what lies behind the last flush is in the page cache alone.
+    """
+    engine.commitlog.flush(log.durable, engine.commitlog.end)
+    for row, file in enumerate(engine.queues.files):
+        first = log.queue_ends.get(row, 0)
+        file.flush(first * ENTRY_BYTES, engine.queues.next_index(row) * ENTRY_BYTES)
+    engine.timerlog.flush(linked_before, engine.timerlog.end)
 
 
 # --- the commit log
@@ -175,6 +190,8 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
         scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
     for row in range(len(engine.queues.files)):
         _find_queue_end(engine, row, durable)
+        log.queue_ends[row] = engine.queues.next_index(row)
+    log.durable = durable
     rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
     found, where = np.zeros(FOUND_WORDS, np.int64), np.array([scan_from, 0], np.int64)
     names: dict[tuple[bytes, int], int] = {}
@@ -307,6 +324,8 @@ def _index_part(engine: Engine, part: Words, queue_rows: Words, durable: int) ->
                 "commitlog", int(mine[0, scan.ROW_OFFSET]), "queue offsets are not consecutive"
             )
         file, done = queues.files[row], 0
+        if not file.numbers:
+            queues.fill_blanks(row, int(indexes[0]))
         while done < len(mine):
             number, position = divmod(int(indexes[done]), queues.segment_entries)
             room = min(queues.segment_entries - position, len(mine) - done)

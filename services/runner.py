@@ -2,6 +2,10 @@
 
 On the wall clock one thread stays in the resident kernel and answers its needs. On a manual clock
 there is no thread: `play` runs the same steps when the clock moves.
+
+Ground rules: `_inside` is held while the kernel runs, by whoever runs it. `parked` makes it return
+and takes `_inside`, so that maps can be dropped; `_go_on` keeps the thread from running into the
+kernel again before whoever parks it has its turn.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from timerstore.errors import StoreFullError
 from timerstore.services.engine import Engine
@@ -28,6 +33,10 @@ class Runner:
         self.error: BaseException | None = None
         self.waiting_for_space: StoreFullError | None = None
         self._thread: threading.Thread | None = None
+        self._inside, self._parking = threading.Lock(), threading.Lock()
+        self._go_on = threading.Event()
+        self._go_on.set()
+        self._stopping = False
 
     # --- on the wall clock
 
@@ -40,8 +49,10 @@ class Runner:
         set_timer_slack_us(1)
         words = self.engine.words
         try:
-            while not words[state.STOP]:
-                run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, 0, WALL_CLOCK)
+            while not self._stopping:
+                self._go_on.wait()
+                with self._inside:
+                    run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, 0, WALL_CLOCK)
                 if words[state.NEED] != state.NOTHING:
                     self._meet()
         except BaseException as e:
@@ -69,12 +80,34 @@ class Runner:
 
     def stop(self) -> None:
         """Stop the thread; returns when it has."""
-        self.engine.words[state.STOP] = 1
+        with self._parking:
+            self._stopping = True
+            self._ask_to_return()
         if self._thread is not None:
-            if self.engine.eventfd >= 0:
-                os.eventfd_write(self.engine.eventfd, 1)
             self._thread.join()
             self._thread = None
+
+    def _ask_to_return(self) -> None:
+        self.engine.words[state.STOP] = 1
+        if self._thread is not None and self.engine.eventfd >= 0:
+            os.eventfd_write(self.engine.eventfd, 1)
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """Keep the kernel outside while the body runs; keep the body short.
+
+        Timers that fall due meanwhile are late by that much. Not from within `play`'s kernel.
+        """
+        with self._parking:
+            self._go_on.clear()
+            self._ask_to_return()
+            try:
+                with self._inside:
+                    yield
+            finally:
+                if not self._stopping:
+                    self.engine.words[state.STOP] = 0
+                self._go_on.set()
 
     # --- on a manual clock
 
@@ -84,7 +117,8 @@ class Runner:
         while True:
             if stop_ms < now_ms:
                 now_ms = stop_ms  # the clock was moved back
-            now_ms = run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
+            with self._inside:
+                now_ms = run(self.engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
             need = int(words[state.NEED])
             if need == state.NOTHING:
                 if now_ms >= stop_ms:

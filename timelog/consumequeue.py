@@ -20,7 +20,13 @@ from timerstore.timelog.append import (
     new_queue_table,
 )
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY, TIMER_TOPIC, TOPIC_BYTES_READ_MAX
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    QUEUE_BLANK_SIZE,
+    QUEUE_ENTRY,
+    TIMER_TOPIC,
+    TOPIC_BYTES_READ_MAX,
+)
 from timerstore.timelog.intrinsics import get_u8, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.segments import SegmentedFile
@@ -64,6 +70,16 @@ def _free_bucket(queues: Any, buf: Any, count: int, queue_id: int) -> int:
     return bucket
 
 
+def enter_queue(table: QueueTable, row: int, topic: bytes, queue_id: int) -> None:
+    """Give a queue its row, so that `find_row` finds it."""
+    name = np.frombuffer(topic, np.uint8)
+    table.name[row * NAME_STRIDE : row * NAME_STRIDE + len(name)] = name
+    table.name_bytes[row] = len(name)
+    table.queue_id[row] = queue_id
+    table.lookup[_free_bucket(table, name, len(name), queue_id)] = row
+    table.words[QUEUE_COUNT] = row + 1
+
+
 class ConsumeQueues:
     """All consume queues of a store. A row, once given, stays."""
 
@@ -89,7 +105,7 @@ class ConsumeQueues:
                 for queue in sorted(topic.iterdir()):
                     if not queue.name.isdigit():
                         raise NotAStoreError(f"{queue} is no queue. Move it out of the store.")
-                    self.row(str(topic.name).encode(), int(queue.name))
+                    self.row(topic.name.encode("utf-8", "surrogateescape"), int(queue.name))
 
     def row(self, topic: bytes, queue_id: int = 0) -> int:
         """Return the row of a queue, making one if needed. Files are made with the first entry."""
@@ -111,13 +127,7 @@ class ConsumeQueues:
             file = SegmentedFile(
                 self.disk, path, self.segment_bytes, open_count_max=self.open_count_max
             )
-            table = self.table
-            name = np.frombuffer(topic, np.uint8)
-            table.name[row * NAME_STRIDE : row * NAME_STRIDE + len(name)] = name
-            table.name_bytes[row] = len(name)
-            table.queue_id[row] = queue_id
-            table.lookup[_free_bucket(table, name, len(name), queue_id)] = row
-            table.words[QUEUE_COUNT] = row + 1
+            enter_queue(self.table, row, topic, queue_id)
             self.files.append(file)
             self.topics.append(topic)
             self._rows[topic, queue_id] = row
@@ -134,6 +144,29 @@ class ConsumeQueues:
     def first_index(self, row: int) -> int:
         """Return the smallest index that is kept."""
         return self.files[row].start // ENTRY_BYTES
+
+    def first_kept(self, row: int, commitlog_start: int) -> int:
+        """Return the smallest index whose message is kept, or the queue's end. O(log entries).
+
+        A queue's first segment may begin with entries of messages that were removed, or with blanks.
+        """
+        low, high = self.first_index(row), self.next_index(row)
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.read(row, middle, 1)[0]
+            if entry["offset"] >= commitlog_start and entry["size"] != QUEUE_BLANK_SIZE:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def fill_blanks(self, row: int, index: int) -> None:
+        """Fill a new queue's first segment with blanks up to its first entry."""
+        number, position = divmod(index, self.segment_entries)
+        blanks = np.zeros(position, QUEUE_ENTRY)
+        blanks["size"] = QUEUE_BLANK_SIZE
+        data = np.frombuffer(blanks.tobytes(), np.uint8)
+        self.files[row].ensure(number).view[: len(data)] = data
 
     def prepare(self, row: int, *, ahead: bool = False) -> None:
         """Map the segment that the next entry goes to; with `ahead` the one behind it as well."""

@@ -170,6 +170,8 @@ ENTRY_OFFSET_AT: Final = _at(QUEUE_ENTRY, "offset")
 ENTRY_SIZE_AT: Final = _at(QUEUE_ENTRY, "size")
 ENTRY_TAGS_AT: Final = _at(QUEUE_ENTRY, "tags_code")
 assert QUEUE_ENTRY.itemsize == ENTRY_BYTES
+QUEUE_BLANK_SIZE: Final = 0x7FFFFFFF
+"""The size in a blank (0, this, 0): a queue whose first messages are gone can begin with them."""
 
 # --- timer log unit -----------------------------------------------------------------------------
 #

@@ -4,14 +4,16 @@ An *offset* is a position in the whole sequence. Kernels find a byte through a `
 arrays that say where segment `number = offset // segment_bytes` is mapped. Ground rules: only
 Python maps or drops a segment, under `SegmentedFile.lock`; the table's entry is written before a
 kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
-whoever runs a kernel without the lock first takes `pin`. The thread that stays inside a kernel
-cannot pin; therefore `drop` and `trim` are called only while that thread is outside.
+whoever runs a kernel without the lock first takes `pin`, or runs it inside `reading`, which keeps
+every map that is dropped meanwhile. The thread that stays inside a kernel can do neither; therefore
+`trim` and `detach_before` are called only while that thread is outside.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +78,8 @@ class SegmentedFile:
         self.table.words[SEGMENT_BYTES] = segment_bytes
         self._mapped: dict[int, MappedFile] = {}  # in the order of their last use by Python
         self._unsynced_names = False
+        self._reader_count = 0
+        self._retired: list[MappedFile] = []  # dropped while somebody was reading
         self.numbers: list[int] = sorted(self._list())
 
     def _list(self) -> Iterator[int]:
@@ -184,12 +188,33 @@ class SegmentedFile:
                 if number not in keep:
                     self._unmap(number)
 
-    def _unmap(self, number: int) -> None:
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
+        with self.lock:
+            self._reader_count += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._reader_count -= 1
+                if self._reader_count == 0:
+                    self._retired.clear()
+
+    def _forget(self, number: int) -> MappedFile | None:
+        """Take a segment out of the table; it is unmapped with the last reference."""
         file = self._mapped.pop(number, None)
         if file is not None:
             slot = number % TABLE_LENGTH
             if self.table.number[slot] == number:
                 self.table.number[slot] = -1
+            if self._reader_count:
+                self._retired.append(file)
+        return file
+
+    def _unmap(self, number: int) -> None:
+        file = self._forget(number)
+        if file is not None:
             # What was written must be durable before the descriptor goes with the object.
             self.disk.sync(file, file.path)
 
@@ -202,19 +227,26 @@ class SegmentedFile:
             if 2 * position >= self.segment_bytes:
                 self.ensure(number + 1)
 
-    def remove_before(self, offset: int) -> int:
-        """Remove the segments that end at or before `offset`; return how many. See the ground rules."""
-        removed = 0
+    def detach_before(self, offset: int) -> list[tuple[Path, MappedFile | None]]:
+        """Forget the segments that end at or before `offset`; give the result to `remove`.
+
+        See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
+        """
+        detached = []
         with self.lock:
             while self.numbers and (self.numbers[0] + 1) * self.segment_bytes <= offset:
-                number = self.numbers[0]
-                self._unmap(number)
-                self.disk.remove(self.path(number))
-                self.numbers.pop(0)
-                removed += 1
-            if removed:
-                self.disk.sync_folder(self.folder)
-        return removed
+                number = self.numbers.pop(0)
+                detached.append((self.path(number), self._forget(number)))
+        return detached
+
+    def remove(self, detached: list[tuple[Path, MappedFile | None]]) -> None:
+        """Remove detached segments, the oldest first, each durably before the next.
+
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier.
+        """
+        for path, _ in detached:
+            self.disk.remove(path)
+            self.disk.sync_folder(self.folder)
 
     def zero_from(self, offset: int) -> None:
         """Zero all bytes from `offset` to the end of the last segment, and make that durable."""

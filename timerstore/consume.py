@@ -281,7 +281,7 @@ class Group:
         queues = self.store.engine.queues
         queue_id = int(queues.table.queue_id[row])
         committed = self.store.offsets.get(topic, self.name, queue_id)
-        first = queues.first_index(row)
+        first = queues.first_kept(row, self.store.engine.commitlog.start)
         return QueueCursor(row, max(first, min(committed, queues.next_index(row))))
 
     def _visible_end(self, cursor: QueueCursor) -> int:
@@ -294,7 +294,7 @@ class Group:
         if engine.config.durability == "process" or end <= cursor.next:
             return end
         durable = self.store.flusher.durable_end
-        low, high = cursor.next, end
+        low, high = max(cursor.next, engine.queues.first_index(cursor.row)), end
         while low < high:
             middle = (low + high) // 2
             entry = engine.queues.read(cursor.row, middle, 1)[0]
@@ -305,6 +305,22 @@ class Group:
         return low
 
     def _read(self, cursor: QueueCursor, flight: _Flight, start: int, stop: int) -> Batch:
+        """Read entries [start, stop) into a batch, from the first that is kept on."""
+        try:
+            return self._read_kept(cursor, flight, start, stop)
+        except CorruptStoreError:
+            # Retention may have removed them just before it knew of this group.
+            engine = self.store.engine
+            first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
+            if first <= start:
+                raise
+        with self.lock:
+            for index in range(start, min(first, stop)):
+                flight.settle(index)
+            cursor.trim()
+        return self._read(cursor, flight, first, stop) if first < stop else self.empty()
+
+    def _read_kept(self, cursor: QueueCursor, flight: _Flight, start: int, stop: int) -> Batch:
         """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
         engine = self.store.engine
         entries = engine.queues.read(cursor.row, start, stop - start)
@@ -435,6 +451,13 @@ class Group:
                 (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.committed
                 for row, cursor in self.cursors.items()
             }
+
+    def reading(self) -> list[tuple[str, dict[str, int]]]:
+        """Return what the group needs next: its topics, with an index by queue id."""
+        needed: dict[str, dict[str, int]] = {self.topic: {}}
+        for (topic, queue_id), index in self.committed().items():
+            needed.setdefault(topic, {})[str(queue_id)] = index
+        return list(needed.items())
 
     def iterate(self, timeout: float | None) -> Iterator[Delivery]:
         """Yield deliveries; end after `timeout` seconds of nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,19 @@ from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import read_json, write_json
+
+
+class CommittedIndexes:
+    """What all groups have consumed, at one moment."""
+
+    def __init__(self, needed: dict[str, list[dict[str, int]]]) -> None:
+        """`needed`: by topic, what each of its groups needs next, by queue id."""
+        self._needed = needed
+
+    def smallest(self, topic: bytes, queue_id: int) -> int | None:
+        """Return the smallest index that a group still needs; None where no group reads it."""
+        groups = self._needed.get(text(topic))
+        return None if groups is None else min(each.get(str(queue_id), 0) for each in groups)
 
 
 class ConsumerOffsets:
@@ -30,6 +44,7 @@ class ConsumerOffsets:
             }
         except (AttributeError, TypeError, ValueError) as e:
             raise CorruptStoreError(path.name, 0, f"offsetTable: {e}") from e
+        self._durable = {name: dict(entry) for name, entry in self.table.items()}
         self._rest: dict[str, Any] = {k: v for k, v in content.items() if k != "offsetTable"}
 
     def get(self, topic: str, group: str, queue_id: int) -> int:
@@ -52,13 +67,30 @@ class ConsumerOffsets:
                 entry[queue_id] = end
                 self._changed = True
 
-    def committed(self, topic: str, queue_id: int) -> list[int]:
-        """Return the committed indexes of all groups that read a queue."""
-        return [
-            entry[str(queue_id)]
-            for name, entry in list(self.table.items())
-            if name.rpartition("@")[0] == topic and str(queue_id) in entry
-        ]
+    def cut_missing(self, queues: ConsumeQueues) -> None:
+        """Cut all groups' offsets of queues that do not exist: what comes to them is not read."""
+        known = {
+            (text(topic), str(int(queues.table.queue_id[row])))
+            for row, topic in enumerate(queues.topics)
+        }
+        for name, entry in self.table.items():
+            for queue_id in entry:
+                if (name.rpartition("@")[0], queue_id) not in known and entry[queue_id] > 0:
+                    entry[queue_id] = 0
+                    self._changed = True
+
+    def committed(self, reading: Iterable[tuple[str, dict[str, int]]]) -> CommittedIndexes:
+        """Return what all groups still need: by what is durable, and by what they read now.
+
+        `reading`: (topic, index by queue id) of each group that reads at this moment; it may be
+        new, and not in the file yet.
+        """
+        needed: dict[str, list[dict[str, int]]] = {}
+        for name, entry in self._durable.items():
+            needed.setdefault(name.rpartition("@")[0], []).append(entry)
+        for topic, entry in reading:
+            needed.setdefault(topic, []).append(entry)
+        return CommittedIndexes(needed)
 
     def write(self) -> None:
         """Write the file if anything changed; durable on return."""
@@ -68,3 +100,4 @@ class ConsumerOffsets:
             table = {name: dict(entry) for name, entry in self.table.items()}
             self._changed = False
         write_json(self._disk, self._path, {"offsetTable": table, **self._rest})
+        self._durable = table

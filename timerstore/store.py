@@ -37,13 +37,14 @@ from timerstore.errors import (
     StoreClosedError,
 )
 from timerstore.ids import TimerIds, format_id
-from timerstore.offsets import ConsumerOffsets
+from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
 from timerstore.reading import Horizon, Timer
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher, remove_abort, write_abort
 from timerstore.services.recovery import recover
+from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.steps import NAP_MS_MAX
 from timerstore.services.world import WAITER_COUNT_MAX
@@ -106,6 +107,8 @@ class TimerStore:
         self.findings = recover(self.engine, self.clock.now_ms)
         for row, topic in enumerate(self.engine.queues.topics):
             self.offsets.cut(topic, row, self.engine.queues)
+        self.offsets.cut_missing(self.engine.queues)
+        self.offsets.write()  # before anything fires, or the next crash would find the old ones
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
         write_abort(self.path)
@@ -115,6 +118,10 @@ class TimerStore:
         self._waiter_slots: list[int] = list(range(WAITER_COUNT_MAX))
         self.runner = Runner(self.engine, self.flusher, self._stopped)
         self._before_checkpoint()
+        self.retention = Retention(
+            self.engine, self.flusher, self.runner.parked, self._committed_indexes
+        )
+        self.flusher.after = self.retention.run
         self.closed = False
         self.open_s = time.monotonic() - started
         if not self.findings.clean:
@@ -134,6 +141,10 @@ class TimerStore:
             for (topic, queue_id), index in group.committed().items():
                 self.offsets.set(topic, group.name, queue_id, index)
         self.offsets.write()
+
+    def _committed_indexes(self) -> CommittedIndexes:
+        reading = [each for group in list(self._groups.values()) for each in group.reading()]
+        return self.offsets.committed(reading)
 
     def _clock_moved(self, start_ms: int, stop_ms: int) -> None:
         self.check_open()

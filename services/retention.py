@@ -1,0 +1,279 @@
+"""Retention: removes the segments that nobody will need again, the oldest first.
+
+A commit log segment goes when all of this holds: its last message is older than `retention_ms`;
+the durable R is past the latest slot of every unit that points into it, so no pending timer, roll
+or delete is in it; it lies below the durable L (what recovery scans for copies) and below the first
+timer message without a durable unit; and every queue with messages in it was consumed past them by
+all its groups, durably. A topic that no group ever read keeps its messages: a program that puts
+without consuming fills the disk up to `max_bytes`, and is then refused.
+
+A timer log segment goes when R is past all its slots, a consume queue segment when the messages of
+all its entries are gone. Each removal is durable before the next, the oldest first, and the commit
+log's come before those of the queues, so a crash at any point leaves a store that only begins
+somewhat earlier.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine import Engine
+from timerstore.services.flush import Flusher
+from timerstore.timelog.checkpoint import Checkpoint
+from timerstore.timelog.format import (
+    HOST_V6_EXTRA_BYTES,
+    LEVEL_TOPIC,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_LONG_TOPIC,
+    MESSAGE_STORED_AT,
+    SYSTEM_FLAG_BORN_V6,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.reader import ReadSegments
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
+from timerstore.wheel import chain
+
+_CHUNK_UNITS: Final = 65_536
+_NO_LIMIT: Final = 1 << 62
+
+
+class Committed(Protocol):
+    """What groups have consumed, as one moment's durable offsets."""
+
+    def smallest(self, topic: bytes, queue_id: int) -> int | None:
+        """Return the smallest index that a group still needs; None where no group reads it."""
+
+
+class Retention:
+    """Removes segments of one engine. `run` may be called by any thread, but by one at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        flusher: Flusher,
+        parked: Callable[[], AbstractContextManager[None]],
+        committed: Callable[[], Committed],
+    ) -> None:
+        """`parked` keeps the resident kernel outside; `committed` asks for the groups' offsets."""
+        self.engine, self._flusher = engine, flusher
+        self._parked, self._committed = parked, committed
+        self.removed_count = 0
+        self._lock = threading.Lock()
+        self._knows_latest_slots = False
+        self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
+        self._latest_of_units: dict[int, int] = {}  # slot, by timer log segment
+
+    def run(self) -> int:
+        """Remove what can go; return how many files. O(queues), and the timer log's once."""
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            checkpoint = self._flusher.last
+            if checkpoint is None:
+                return 0
+            commitlog_limit = self._commitlog_limit(checkpoint)
+            return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
+        finally:
+            self._lock.release()
+
+    def _remove(self, commitlog_limit: int, timerlog_limit: int) -> int:
+        engine = self.engine
+        limits: list[tuple[SegmentedFile, int]] = []
+        if commitlog_limit > engine.commitlog.start:
+            limits.append((engine.commitlog, commitlog_limit))
+        if timerlog_limit > engine.timerlog.start:
+            limits.append((engine.timerlog, timerlog_limit))
+        limits += self._queue_limits(max(commitlog_limit, engine.commitlog.start))
+        if not limits:
+            return 0
+        first = engine.commitlog.start // engine.commitlog.segment_bytes
+        with self._parked():
+            detached = [(file, file.detach_before(limit)) for file, limit in limits]
+            engine.commitlog.trim()
+            engine.timerlog.trim()
+        for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
+            self._stored_ms.pop(number, None)
+            engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
+        for file, segments in detached:
+            file.remove(segments)
+        count = sum(len(segments) for _, segments in detached)
+        self.removed_count += count
+        return count
+
+    # --- the commit log
+
+    def _commitlog_limit(self, checkpoint: Checkpoint) -> int:
+        """Return the offset below which commit log segments can go."""
+        engine, log = self.engine, self.engine.commitlog
+        first, segment_bytes = log.start // log.segment_bytes, log.segment_bytes
+        limit = min(checkpoint.scan_from, checkpoint.commitlog_flushed)
+        old_before = engine.clock.now_ms - engine.config.retention_ms
+        number = first
+        while (number + 1) * segment_bytes <= limit and self._last_stored_ms(number) < old_before:
+            number += 1
+        if number == first:
+            return log.start
+        limit = min(number * segment_bytes, self._first_unlinked(checkpoint))
+        if limit >= (first + 1) * segment_bytes:
+            limit = min(limit, self._first_unconsumed(checkpoint))
+        if limit < (first + 1) * segment_bytes or not self._learn_latest_slots():
+            return log.start
+        read_slot = checkpoint.read_ms // engine.precision_ms
+        number = first
+        while (number + 1) * segment_bytes <= limit:
+            if engine.world.latest_slot[number % TABLE_LENGTH] >= read_slot:
+                break
+            number += 1
+        return number * segment_bytes
+
+    def _last_stored_ms(self, number: int) -> int:
+        """Return when the message behind a segment's last was stored: that never falls."""
+        if number not in self._stored_ms:
+            stored_ms = self._read_stored_ms(number + 1)
+            if stored_ms is None:
+                return _NO_LIMIT
+            self._stored_ms[number] = stored_ms
+        return self._stored_ms[number]
+
+    def _read_stored_ms(self, number: int) -> int | None:
+        try:
+            with open(self.engine.commitlog.path(number), "rb") as file:
+                data = file.read(MESSAGE_HEADER_BYTES + HOST_V6_EXTRA_BYTES)
+        except FileNotFoundError:
+            return None
+        if len(data) < MESSAGE_HEADER_BYTES + HOST_V6_EXTRA_BYTES:
+            return None
+        header = np.frombuffer(data[:MESSAGE_HEADER_BYTES], MESSAGE_HEADER)[0]
+        if int(header["magic"]) not in (MESSAGE_MAGIC, MESSAGE_MAGIC_LONG_TOPIC):
+            return None
+        moved = bool(header["system_flag"] & SYSTEM_FLAG_BORN_V6)
+        at = MESSAGE_STORED_AT + (HOST_V6_EXTRA_BYTES if moved else 0)
+        return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+    def _first_unlinked(self, checkpoint: Checkpoint) -> int:
+        """Return the offset of the first timer message that recovery would link again."""
+        queues, index = self.engine.queues, checkpoint.queue_index
+        if index >= queues.next_index(0):
+            return _NO_LIMIT
+        return int(queues.read(0, index, 1)[0]["offset"])
+
+    def _first_unconsumed(self, checkpoint: Checkpoint) -> int:
+        """Return the offset of the oldest message that a group, or a delay level, still needs."""
+        queues, committed = self.engine.queues, self._committed()
+        limit = _NO_LIMIT
+        for row in range(1, len(queues.files)):
+            topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
+            if topic == TIMER_TOPIC or not queues.files[row].numbers:
+                continue
+            index: int | None = 0
+            if topic != LEVEL_TOPIC:
+                index = committed.smallest(topic, queue_id)
+            elif queue_id < len(checkpoint.level_offsets):
+                index = checkpoint.level_offsets[queue_id]
+            first = queues.first_kept(row, self.engine.commitlog.start)
+            index = first if index is None else max(first, index)
+            if index < queues.next_index(row):
+                limit = min(limit, int(queues.read(row, index, 1)[0]["offset"]))
+        return limit
+
+    def _learn_latest_slots(self) -> bool:
+        """Complete the latest slot of each commit log segment, once after opening.
+
+        Enqueue-put and dequeue-get keep it for the units that they see; those of an earlier life
+        that wait in slots not claimed yet are read here. False where a unit is damaged.
+        """
+        if self._knows_latest_slots:
+            return True
+        engine = self.engine
+        with engine.step_lock:
+            stop = engine.timerlog.end
+        latest = np.full(TABLE_LENGTH, -1, np.int64)
+        try:
+            for units in self._units(engine.timerlog.start, stop, engine.read_slot):
+                slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+                segments = units[:, chain.WALK_MESSAGE] // engine.commitlog.segment_bytes
+                np.maximum.at(latest, segments % TABLE_LENGTH, slots)
+        except CorruptStoreError:
+            return False  # whoever claims the slot reports it; nothing is removed until then
+        with engine.step_lock:
+            np.maximum(engine.world.latest_slot, latest, out=engine.world.latest_slot)
+        self._knows_latest_slots = True
+        return True
+
+    # --- the timer log
+
+    def _timerlog_limit(self, checkpoint: Checkpoint) -> int:
+        """Return the offset below which timer log segments can go."""
+        log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
+        read_slot = checkpoint.read_ms // self.engine.precision_ms
+        number = log.start // segment_bytes
+        try:
+            while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
+                if self._latest_slot_of_units(number) >= read_slot:
+                    break
+                number += 1
+        except CorruptStoreError:
+            pass
+        for each in [each for each in self._latest_of_units if each < number]:
+            del self._latest_of_units[each]
+        return number * segment_bytes
+
+    def _latest_slot_of_units(self, number: int) -> int:
+        """Return the latest slot of a full segment's units; read once."""
+        if number not in self._latest_of_units:
+            start = number * self.engine.timerlog.segment_bytes
+            latest_ms = -1
+            for units in self._units(start, start + self.engine.timerlog.segment_bytes, -1):
+                latest_ms = max(latest_ms, int(units[:, chain.WALK_UNIT_MS].max()))
+            self._latest_of_units[number] = latest_ms // self.engine.precision_ms
+        return self._latest_of_units[number]
+
+    def _units(self, start: int, stop: int, from_slot: int) -> Iterator[Words]:
+        """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
+
+        They are read through maps of their own, so that those of the services stay as they are.
+        """
+        log = self.engine.timerlog
+        reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
+        where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+        while True:
+            before = int(where[0])
+            reader.map_from(before)
+            count = chain.scan_units(
+                reader.table, stop, from_slot, self.engine.precision_ms, units, scratch, where
+            )
+            if count:
+                yield units[:count]
+            stuck = where[1] == chain.WALK_UNMAPPED and where[0] == before
+            if where[1] == chain.WALK_DAMAGED or stuck:
+                raise CorruptStoreError("timerlog", int(where[0]), "this is no unit")
+            if where[1] == chain.WALK_DONE:
+                return
+
+    # --- the consume queues
+
+    def _queue_limits(self, commitlog_limit: int) -> list[tuple[SegmentedFile, int]]:
+        """Return the queues whose first segments go with the messages before `commitlog_limit`.
+
+        The segment of a queue's last entry stays: it says what the next index is.
+        """
+        queues, limits = self.engine.queues, []
+        for row, file in enumerate(queues.files):
+            if len(file.numbers) < 2:
+                continue
+            last = max(0, queues.next_index(row) - 1)
+            first = min(queues.first_kept(row, commitlog_limit), last)
+            limit = first // queues.segment_entries * file.segment_bytes
+            if limit > file.start:
+                limits.append((file, limit))
+        return limits

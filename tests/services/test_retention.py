@@ -1,0 +1,328 @@
+"""Retention on small stores: what goes, what stays, and what a reopened store finds."""
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from timerstore import Config, ManualClock
+from timerstore.timelog.disk import Disk
+
+SECOND = timedelta(seconds=1)
+SMALL = Config(
+    durability="process",
+    wheel_slot_count=1_024,
+    roll_window_slots=60,
+    commitlog_segment_bytes=4_096,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+    retention_ms=10_000,
+)
+
+
+class StoppedDiskError(Exception):
+    """The process ended here."""
+
+
+class StoppingDisk(Disk):
+    """A disk at which the process ends before a chosen removal, or before it is durable."""
+
+    def __init__(self, stop_at: int) -> None:
+        self.stop_at, self.count = stop_at, 0
+        self.armed = False
+
+    def event(self, kind: str, path: Path) -> None:
+        if self.armed and kind in ("remove", "sync_folder") and "config" not in str(path):
+            if self.count == self.stop_at:
+                raise StoppedDiskError
+            self.count += 1
+
+
+def open_small(
+    path: Path, clock: ManualClock, disk: Disk | None = None, config: Config = SMALL
+) -> timerstore.TimerStore:
+    return timerstore.TimerStore(path, config=config, clock=clock, disk=disk)
+
+
+def files(store: timerstore.TimerStore, folder: str) -> list[str]:
+    return sorted(each.name for each in (store.path / folder).iterdir())
+
+
+def drain(store: timerstore.TimerStore, topic: str = "default") -> list[bytes]:
+    bodies: list[bytes] = []
+    while len(batch := store.pull(topic, timeout=0)):
+        bodies += batch.bodies.to_pylist()
+        batch.ack()
+    return bodies
+
+
+def live_through(store: timerstore.TimerStore, clock: ManualClock, count: int = 100) -> None:
+    """Put, fire, consume `count` timers, and let them grow old."""
+    store.put_many([b"%d" % i for i in range(count)], delay_ms=1_000)
+    clock.advance(2 * SECOND)
+    assert len(drain(store)) == count
+    clock.advance(30 * SECOND)
+
+
+def test_consumed_segments_go(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        live_through(store, clock)
+        before = store.stats().disk_bytes
+        assert len(files(store, "commitlog")) > 10
+        store.flush()
+        assert store.stats().disk_bytes < before
+        assert store.engine.commitlog.start > 0
+        assert len(files(store, "commitlog")) <= 3
+        assert store.engine.timerlog.start > 0
+        assert len(files(store, "timerlog")) <= 3
+        assert len(files(store, "consumequeue/default/0")) <= 2
+        assert len(files(store, "consumequeue/rmq_sys_wheel_timer/0")) <= 2
+        store.put(b"again")
+        assert drain(store) == [b"again"]
+
+
+def test_young_segments_stay(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        store.put_many([b"x"] * 100, delay_ms=1_000)
+        clock.advance(2 * SECOND)
+        drain(store)
+        clock.advance(5 * SECOND)
+        store.flush()
+        assert store.engine.commitlog.start == 0
+
+
+def test_unread_topic_stays(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        store.put(b"unread", topic="other")
+        live_through(store, clock)
+        store.flush()
+        assert store.engine.commitlog.start == 0
+        assert drain(store, "other") == [b"unread"]
+        store.flush()
+        assert store.engine.commitlog.start > 0
+
+
+def test_what_is_not_acknowledged_stays(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        store.put_many([b"x"] * 100, delay_ms=1_000)
+        clock.advance(2 * SECOND)
+        first = store.pull("default", max_count=10, timeout=0)
+        drain(store)
+        clock.advance(30 * SECOND)
+        store.flush()
+        kept = store.engine.commitlog.start
+        first.ack()
+        store.flush()
+        assert store.engine.commitlog.start > kept
+
+
+def test_slowest_group_counts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        slow = store.pull("default", group="slow", timeout=0)
+        assert len(slow) == 0
+        live_through(store, clock)
+        store.flush()
+        assert len(drain_group(store, "slow")) == 100
+        store.flush()
+        assert len(files(store, "commitlog")) <= 3
+
+
+def drain_group(store: timerstore.TimerStore, group: str) -> list[bytes]:
+    bodies: list[bytes] = []
+    while len(batch := store.pull("default", group=group, timeout=0)):
+        bodies += batch.bodies.to_pylist()
+        batch.ack()
+    return bodies
+
+
+def test_late_group_begins_at_what_is_kept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        live_through(store, clock)
+        store.flush()
+        store.put(b"new")
+        bodies = drain_group(store, "late")
+        assert bodies[-1] == b"new"
+        assert len(bodies) < 100
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_pending_timer_keeps_its_segment(tmp_path: Path, reopen: bool) -> None:
+    clock = ManualClock()
+    store = open_small(tmp_path / "s", clock)
+    id = store.put(b"pending", delay=50 * SECOND)
+    live_through(store, clock)
+    if reopen:  # what latest slots the segments have must be learnt again
+        store.close()
+        store = open_small(tmp_path / "s", clock)
+    store.flush()
+    assert store.engine.commitlog.start == 0
+    timer = store.get(id)
+    assert timer is not None and timer.body == b"pending"
+    clock.advance(30 * SECOND)
+    assert drain(store) == [b"pending"]
+    clock.advance(20 * SECOND)
+    store.flush()
+    assert store.engine.commitlog.start > 0
+    store.close()
+
+
+def test_cancelled_timers_segment_goes_with_its_slot(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_small(tmp_path / "s", clock) as store:
+        id = store.put(b"cancelled", delay=50 * SECOND)
+        assert store.cancel(id)
+        live_through(store, clock)
+        store.flush()
+        assert store.engine.commitlog.start == 0
+        clock.advance(30 * SECOND)
+        store.flush()
+        assert store.engine.commitlog.start > 0
+        assert drain(store) == []
+
+
+def test_rolls_carry_timers_out(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_small(tmp_path / "s", clock)
+    store.put_many([b"far %d" % i for i in range(20)], delay_ms=600_000)
+    for _ in range(7):
+        live_through(store, clock)
+        store.flush()
+    assert store.engine.commitlog.start > 0
+    assert store.count() == 20
+    assert sorted(t.body for t in store.pending()) == sorted(b"far %d" % i for i in range(20))
+    store.abandon()
+    store = open_small(tmp_path / "s", clock)
+    assert store.count() == 20
+    clock.advance(timedelta(minutes=11))
+    assert sorted(drain(store)) == sorted(b"far %d" % i for i in range(20))
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_reopening_after_removal(tmp_path: Path, clean: bool) -> None:
+    clock = ManualClock()
+    store = open_small(tmp_path / "s", clock)
+    live_through(store, clock)
+    store.put_many([b"later %d" % i for i in range(30)], delay_ms=40_000)
+    store.flush()
+    start = store.engine.commitlog.start
+    assert start > 0
+    if clean:
+        store.close()
+    else:
+        store.abandon()
+    store = open_small(tmp_path / "s", clock)
+    assert store.engine.commitlog.start == start
+    assert store.count() == 30
+    clock.advance(50 * SECOND)
+    assert sorted(drain(store)) == sorted(b"later %d" % i for i in range(30))
+    store.close()
+
+
+@pytest.mark.parametrize("count", [103, 170, 199])
+def test_queues_are_rebuilt_behind_a_removed_start(tmp_path: Path, count: int) -> None:
+    clock = ManualClock()
+    config = dataclasses.replace(SMALL, consumequeue_segment_bytes=2_000)
+    store = open_small(tmp_path / "s", clock, config=config)
+    live_through(store, clock, count)  # so that the first kept entry is inside a segment
+    store.put_many([b"later %d" % i for i in range(12)], delay_ms=1_000)
+    clock.advance(2 * SECOND)
+    store.flush()
+    start = store.engine.commitlog.start
+    assert start > 0
+    next_index = store.engine.queues.next_index(1)
+    store.close()
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    for _ in range(3):  # the second time it reads what the first has rebuilt
+        store = open_small(tmp_path / "s", clock, config=config)
+        row = store.engine.queues.row(b"default")
+        assert store.engine.queues.next_index(row) == next_index
+        bodies = store.pull("default", timeout=0).bodies.to_pylist()
+        assert bodies == [b"later %d" % i for i in range(12)]
+        store.close()
+
+
+@pytest.mark.parametrize("stop_at", range(0, 60, 4))
+def test_crash_while_removing(tmp_path: Path, stop_at: int) -> None:
+    clock = ManualClock()
+    disk = StoppingDisk(stop_at)
+    store = open_small(tmp_path / "s", clock, disk)
+    live_through(store, clock)
+    store.put_many([b"later %d" % i for i in range(30)], delay_ms=40_000)
+    store.flusher.after = None
+    store.flush()
+    disk.armed = True
+    with contextlib.suppress(StoppedDiskError):
+        store.retention.run()
+    disk.armed = False
+    store.abandon()
+    store = open_small(tmp_path / "s", clock)
+    assert store.count() == 30
+    clock.advance(50 * SECOND)
+    assert sorted(drain(store)) == sorted(b"later %d" % i for i in range(30))
+    store.close()
+
+
+def test_max_bytes_refuses_until_consumed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    limit = 64 * 4_096 + 2 * 1_024 * 32
+    config = dataclasses.replace(SMALL, max_bytes=limit)
+    with open_small(tmp_path / "s", clock, config=config) as store:
+        put = 0
+        while store.stats().disk_bytes < limit:
+            store.put(b"x" * 100, delay=SECOND)
+            put += 1
+        with pytest.raises(timerstore.StoreFullError):
+            store.put(b"full")
+        clock.advance(2 * SECOND)
+        store.flush()
+        with pytest.raises(timerstore.StoreFullError):
+            store.put(b"still full")
+        assert len(drain(store)) == put
+        clock.advance(30 * SECOND)
+        store.flush()
+        store.put(b"room again")
+        assert drain(store) == [b"room again"]
+
+
+@pytest.mark.slow
+def test_services_run_while_segments_go(tmp_path: Path) -> None:
+    config = Config(
+        durability="process",
+        commitlog_segment_bytes=1 << 16,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_200,
+        flush_interval_ms=20,
+        retention_ms=50,
+        precision_ms=100,
+    )
+    with timerstore.open(tmp_path / "s", config=config) as store:
+        got, put, stop = 0, 0, time.monotonic() + 4
+        while time.monotonic() < stop:
+            store.put_many([b"x" * 100] * 500, delay_ms=[i % 300 for i in range(500)])
+            put += 500
+            batch = store.pull("default", max_count=5_000, timeout=0.01)
+            got += len(batch)
+            batch.ack()
+            list(store.pending(limit=3))
+        while got < put:
+            batch = store.pull("default", max_count=5_000, timeout=5)
+            assert len(batch)
+            got += len(batch)
+            batch.ack()
+        assert store.retention.removed_count > 10
+        assert store.stats().unreadable_count == 0
+        assert store.stats().commitlog_start > 0
+    with timerstore.open(tmp_path / "s", config=config) as store:
+        assert store.count() == 0

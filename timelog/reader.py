@@ -1,0 +1,459 @@
+"""Readers that never write: a store's directory as it lies there, mapped for reading alone.
+
+They serve whoever looks at a store that is not theirs: verify, export, retention, the Spark tables,
+tests. They take no lock, never make or grow a file, and read a sparse copy as it is. A
+`ReadSegments` has a `SegmentTable`, so that the kernels which scan logs work on it unchanged. What
+is wrong with the files themselves becomes a `Fault` and not an error: a short file reads as if
+zeros followed, a foreign name is passed over.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.timelog import scan
+from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.format import (
+    COMMITLOG_SEGMENT_BYTES_BROKER,
+    ENTRY_BYTES,
+    QUEUE_ENTRY,
+    QUEUE_SEGMENT_BYTES_BROKER,
+    SEGMENT_NAME_DIGITS,
+    SLOT,
+    SLOT_BYTES,
+    SLOT_COUNT_DEFAULT,
+    TIMERLOG_SEGMENT_BYTES_BROKER,
+    UNIT,
+    UNIT_BYTES,
+)
+from timerstore.timelog.jsonfile import read_json
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_name
+
+OPEN_COUNT_MAX: Final = 4_096
+"""Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
+CHUNK_ROWS: Final = 16_384
+"""Messages that one step of a scan reads: 3 MB of rows."""
+_PIECE_BYTES: Final = 1 << 22
+
+
+class Fault(NamedTuple):
+    """What is wrong at one place; `offset` counts over all segments of `file`."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+class ReadSegments:
+    """A folder of segment files of one size, mapped for reading as they are asked for."""
+
+    def __init__(
+        self, folder: Path, name: str, segment_bytes: int, *, open_count_max: int = OPEN_COUNT_MAX
+    ) -> None:
+        """List what is there; `name` is what faults call the folder."""
+        self.folder, self.name, self.segment_bytes = folder, name, segment_bytes
+        self.open_count_max = open_count_max
+        self.faults: list[Fault] = []
+        self._maps: dict[int, Bytes] = {}  # in the order of their last use
+        self.numbers: list[int] = sorted(self._list())
+        for before, after in zip(self.numbers, self.numbers[1:], strict=False):
+            if after != before + 1:
+                offset = (before + 1) * segment_bytes
+                self.faults.append(Fault(name, offset, "segments are missing from here"))
+
+    def _list(self) -> Iterator[int]:
+        if not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.iterdir()):
+            text = path.name
+            if len(text) != SEGMENT_NAME_DIGITS or not (text.isascii() and text.isdigit()):
+                reason = f"{text} is no segment; a broker fails to load the folder"
+                self.faults.append(Fault(self.name, 0, reason))
+                continue
+            offset = int(text)
+            if path.is_symlink() or not path.is_file():
+                self.faults.append(Fault(self.name, offset, f"{text} is no regular file"))
+                continue
+            size = path.stat().st_size
+            if offset % self.segment_bytes:
+                reason = f"it does not start at a multiple of {self.segment_bytes} bytes"
+                self.faults.append(Fault(self.name, offset, reason))
+                continue
+            if size != self.segment_bytes:
+                reason = f"the segment has {size} bytes where {self.segment_bytes} were expected"
+                at = offset + min(size, self.segment_bytes)
+                self.faults.append(Fault(self.name, at, reason))
+            yield offset // self.segment_bytes
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that is kept."""
+        return self.numbers[0] * self.segment_bytes if self.numbers else 0
+
+    @property
+    def allocated_end(self) -> int:
+        """Offset behind the last segment file."""
+        return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
+
+    @cached_property
+    def table(self) -> SegmentTable:
+        """The table that kernels find mapped segments in; `map` fills it."""
+        table = SegmentTable(
+            np.zeros(8, np.int64),
+            np.zeros(TABLE_LENGTH, np.int64),
+            np.full(TABLE_LENGTH, -1, np.int64),
+        )
+        table.words[SEGMENT_BYTES] = self.segment_bytes
+        for number, view in self._maps.items():
+            self._enter(table, number, view)
+        return table
+
+    def _enter(self, table: SegmentTable, number: int, view: Bytes) -> None:
+        table.address[number % TABLE_LENGTH] = view.ctypes.data
+        table.number[number % TABLE_LENGTH] = number
+
+    def map(self, number: int) -> Bytes:
+        """Return the bytes of a segment, read-only."""
+        view = self._maps.pop(number, None)
+        if view is None:
+            if number not in self.numbers:
+                offset = number * self.segment_bytes
+                raise CorruptStoreError(self.name, offset, "this segment is missing")
+            path = self.folder / segment_name(number * self.segment_bytes)
+            view = map_file(path, self.segment_bytes)
+            while len(self._maps) >= self.open_count_max:
+                self._drop(next(iter(self._maps)))
+            if "table" in self.__dict__:
+                self._enter(self.table, number, view)
+        self._maps[number] = view
+        return view
+
+    def _drop(self, number: int) -> None:
+        del self._maps[number]
+        if "table" in self.__dict__ and self.table.number[number % TABLE_LENGTH] == number:
+            self.table.number[number % TABLE_LENGTH] = -1
+
+    def map_from(self, offset: int, count: int = 2) -> bool:
+        """Map the segment of `offset` and those behind it; False where the first is missing."""
+        number = offset // self.segment_bytes
+        for each in range(number, number + count):
+            if each in self.numbers:
+                self.map(each)
+        return number in self.numbers
+
+    def view(self, offset: int) -> Bytes:
+        """Return the bytes from `offset` to the end of its segment."""
+        number, position = divmod(offset, self.segment_bytes)
+        return self.map(number)[position:]
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return a copy of bytes that may cross segments; shorter where they end."""
+        parts = []
+        while count > 0 and offset // self.segment_bytes in self.numbers:
+            part = self.view(offset)[:count].tobytes()
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return b"".join(parts)
+
+    def next_used(self, start: int, stop: int) -> int:
+        """Return the offset of the first byte in [start, stop) that is not 0, or `stop`.
+
+        Holes are skipped, so a sparse or preallocated file costs next to nothing. A segment that
+        is missing counts as zeros.
+        """
+        for number in self.numbers:
+            base = number * self.segment_bytes
+            low, high = max(start, base), min(stop, base + self.segment_bytes)
+            if low >= high:
+                continue
+            path = self.folder / segment_name(base)
+            for first, last in data_ranges(path, low - base, high - base):
+                view = self.map(number)[first:last]
+                for at in range(0, len(view), _PIECE_BYTES):
+                    used = np.flatnonzero(view[at : at + _PIECE_BYTES])
+                    if len(used):
+                        return base + first + at + int(used[0])
+        return stop
+
+    def find(self, pattern: bytes, start: int, stop: int) -> int:
+        """Return the offset of a pattern in [start, stop), which lie in one segment, or −1."""
+        base = start - start % self.segment_bytes
+        data = memoryview(self.map(start // self.segment_bytes))
+        for at in range(start - base, stop - base, _PIECE_BYTES):
+            piece = bytes(data[at : min(at + _PIECE_BYTES + len(pattern) - 1, stop - base)])
+            found = piece.find(pattern)
+            if found >= 0:
+                return base + at + found
+        return -1
+
+    @property
+    def bytes_count(self) -> int:
+        """Bytes of all segments."""
+        return len(self.numbers) * self.segment_bytes
+
+
+def map_file(path: Path, length: int) -> Bytes:
+    """Return the first `length` bytes of a file, read-only; where it is shorter, zeros follow."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size >= length > 0:
+            mapped = mmap.mmap(fd, length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            return np.frombuffer(mapped, np.uint8)
+        view = np.zeros(length, np.uint8)
+        data = np.frombuffer(os.pread(fd, size, 0), np.uint8)
+        view[: len(data)] = data
+        view.flags.writeable = False
+        return view
+    finally:
+        os.close(fd)
+
+
+def data_ranges(path: Path, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of [start, stop) of a file that are no holes."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        stop = min(stop, os.fstat(fd).st_size)
+        while start < stop:
+            try:
+                first = os.lseek(fd, start, os.SEEK_DATA)
+                last = os.lseek(fd, first, os.SEEK_HOLE)
+            except OSError as e:
+                if e.errno == errno.ENXIO:  # a hole up to the end
+                    return
+                first, last = start, stop  # the file system knows no holes
+            if first < stop:
+                yield first, min(last, stop)
+            start = last
+    finally:
+        os.close(fd)
+
+
+# --- a whole store
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a store was made with. `precision_ms` is None in a broker's without a used slot."""
+
+    commitlog_segment_bytes: int
+    consumequeue_segment_bytes: int
+    timerlog_segment_bytes: int
+    wheel_slot_count: int
+    precision_ms: int | None = None
+    roll_window_slots: int | None = None
+    store_tag: int = -1
+    by_broker: bool = True
+
+
+_RECORDED: Final = (
+    "commitlog_segment_bytes",
+    "consumequeue_segment_bytes",
+    "timerlog_segment_bytes",
+    "wheel_slot_count",
+    "precision_ms",
+    "roll_window_slots",
+    "store_tag",
+)
+
+
+def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
+    """Return a store's sizes, off its files where none are recorded, and what hindered reading."""
+    fault = None
+    try:
+        described = read_json(path / "timerstore.json")
+        if described is not None:
+            values = {name: int(described[name]) for name in _RECORDED}
+            segments = [values[name] for name in _RECORDED[:4]]
+            if min(segments) <= 0 or values["precision_ms"] <= 0:
+                raise ValueError("a size is not positive")
+            if values["consumequeue_segment_bytes"] % ENTRY_BYTES:
+                raise ValueError("consumequeue_segment_bytes is no multiple of an entry")
+            return Sizes(**values, by_broker=False), None
+    except CorruptStoreError as e:
+        fault = Fault("timerstore.json", e.offset, e.reason)
+    except (KeyError, TypeError, ValueError) as e:
+        fault = Fault("timerstore.json", 0, f"{e} is missing or no number")
+    wheel = path / "timerwheel"
+    slots = wheel.stat().st_size // SLOT_BYTES // 2 if wheel.is_file() else SLOT_COUNT_DEFAULT
+    queues = [each for topic in _folders(path / "consumequeue") for each in _folders(topic)]
+    sizes = Sizes(
+        _usual_size([path / "commitlog"], COMMITLOG_SEGMENT_BYTES_BROKER),
+        _usual_size(queues, QUEUE_SEGMENT_BYTES_BROKER),
+        _usual_size([path / "timerlog"], TIMERLOG_SEGMENT_BYTES_BROKER),
+        max(1, slots),
+    )
+    return sizes, fault
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+
+
+def _usual_size(folders: list[Path], otherwise: int) -> int:
+    """Return the size that most files have; one may have been cut."""
+    sizes = Counter(
+        file.stat().st_size
+        for folder in folders
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.is_file() and file.name.isdigit() and file.stat().st_size
+    )
+    return sizes.most_common(1)[0][0] if sizes else otherwise
+
+
+class StoreReader:
+    """A store's directory, opened for reading alone: closed, a copy, or live.
+
+    Of a live store everything up to its last checkpoint is sound; what lies behind it may be half
+    written. `level_ms`: the delay of each level, from which the entries of a level's queue follow.
+    """
+
+    def __init__(self, path: Path, level_ms: Words, *, precision_ms: int | None = None) -> None:
+        """Read the sizes and list the files; nothing is mapped yet."""
+        if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
+            raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
+        self.path, self.level_ms = path, level_ms
+        self.sizes, sizes_fault = read_sizes(path)
+        self.store_tag = self.sizes.store_tag
+        self.commitlog = ReadSegments(
+            path / "commitlog", "commitlog", self.sizes.commitlog_segment_bytes
+        )
+        self.timerlog = ReadSegments(
+            path / "timerlog", "timerlog", self.sizes.timerlog_segment_bytes
+        )
+        self.faults: list[Fault] = [sizes_fault] if sizes_fault is not None else []
+        self.queues: dict[tuple[str, int], ReadSegments] = dict(self._list_queues())
+        self.is_open = (path / "abort").exists()
+        self.checkpoint_data = self._read_bytes(path / "config" / "timercheck")
+        self.checkpoint: Checkpoint | None = decode_checkpoint(self.checkpoint_data)
+        self.precision_ms = precision_ms or self.sizes.precision_ms or self._guess_precision()
+
+    def _read_bytes(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _list_queues(self) -> Iterator[tuple[tuple[str, int], ReadSegments]]:
+        root = self.path / "consumequeue"
+        for topic in _folders(root):
+            for folder in _folders(topic):
+                name = f"consumequeue/{topic.name}/{folder.name}"
+                if not (folder.name.isascii() and folder.name.isdigit()):
+                    self.faults.append(Fault(name, 0, "this folder is no queue"))
+                    continue
+                size = self.sizes.consumequeue_segment_bytes
+                yield (topic.name, int(folder.name)), ReadSegments(folder, name, size)
+
+    @cached_property
+    def slots(self) -> np.ndarray[Any, Any]:
+        """The timer wheel as a SLOT array, empty where there is none."""
+        path = self.path / "timerwheel"
+        if not path.is_file():
+            return np.zeros(0, SLOT)
+        length = path.stat().st_size // SLOT_BYTES * SLOT_BYTES
+        return map_file(path, length).view(SLOT) if length else np.zeros(0, SLOT)
+
+    @cached_property
+    def used_slots(self) -> Words:
+        """The indexes of the slots that hold anything."""
+        path, found = self.path / "timerwheel", []
+        for first, last in data_ranges(path, 0, len(self.slots) * SLOT_BYTES):
+            part = self.slots[first // SLOT_BYTES : -(-last // SLOT_BYTES)]
+            used = part.view(np.uint8).reshape(-1, SLOT_BYTES).any(axis=1)
+            found.append(np.flatnonzero(used) + first // SLOT_BYTES)
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _guess_precision(self) -> int:
+        """Read a broker's precision off a slot: a unit's time divided by its slot's number."""
+        for index in self.used_slots.tolist() if (self.path / "timerwheel").is_file() else []:
+            slot = self.slots[index]
+            last, time = int(slot["last"]), int(slot["time"])
+            if time <= 0 or not self.timerlog.start <= last < self.timerlog.allocated_end:
+                continue
+            data = self.timerlog.read(last, UNIT_BYTES)
+            unit = np.frombuffer(data.ljust(UNIT_BYTES, b"\0"), UNIT)[0]
+            precision_ms = (int(unit["write_ms"]) + int(unit["delta_ms"])) // time
+            if precision_ms in (100, 200, 500, 1000):
+                return precision_ms
+        return 1000
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue."""
+        return sorted({topic for topic, _ in self.queues})
+
+    def entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """Yield (index of the first, QUEUE_ENTRY array) for each segment of a queue."""
+        queue = self.queues[topic, queue_id]
+        for number in queue.numbers:
+            first = number * queue.segment_bytes // ENTRY_BYTES
+            yield first, queue.map(number).view(QUEUE_ENTRY)
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, verify: bool = True
+    ) -> Scan:
+        """Return a scan over the messages in [start, stop)."""
+        log = self.commitlog
+        return Scan(
+            self,
+            log.start if start is None else start,
+            log.allocated_end if stop is None else stop,
+            verify=verify,
+        )
+
+
+class Scan:
+    """A pass over the commit log: iterating yields int64[n, ROW_COLUMNS] arrays, see `scan.py`.
+
+    It ends at the first thing that is no sound message. `end` is where; `stopped` is why, a STOP_
+    constant of `scan.py`; `bad` the status of the message there, where it is one.
+    """
+
+    def __init__(self, reader: StoreReader, start: int, stop: int, *, verify: bool) -> None:
+        """Begin at `start`, where a message begins."""
+        self.reader, self.end, self._stop, self._verify = reader, start, stop, verify
+        self.stopped, self.bad = scan.STOP_COUNT, 0
+
+    def __iter__(self) -> Iterator[Words]:
+        """Yield arrays that are overwritten by the next step."""
+        reader, log = self.reader, self.reader.commitlog
+        rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
+        found, where = np.zeros(FOUND_WORDS, np.int64), np.array([self.end, 0], np.int64)
+        while self.end < self._stop:
+            if not log.map_from(self.end):
+                self.stopped = scan.STOP_UNMAPPED
+                return
+            count = scan.scan_commitlog(
+                log.table,
+                self.end,
+                self._stop,
+                self._verify,
+                reader.store_tag,
+                reader.precision_ms,
+                reader.level_ms,
+                rows[:CHUNK_ROWS],
+                found,
+                where,
+            )
+            self.end, self.stopped = int(where[0]), int(where[1])
+            if self.stopped == scan.STOP_BAD:
+                self.bad = int(rows[count, scan.ROW_STATUS])
+            if count:
+                yield rows[:count]
+            if self.stopped in (scan.STOP_END, scan.STOP_BAD):
+                return
+        self.stopped = scan.STOP_END
