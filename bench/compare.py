@@ -1,0 +1,437 @@
+"""timerstore beside SQLite, row by row; `--help` lists the options.
+
+Rates are taken in interleaved rounds in one process: ours, SQLite, ours, SQLite, …; each figure is
+the median of its rounds, the first one, which warms caches and compiles kernels, left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lateness
+import machine
+import ours
+from peer import SqliteTimers
+
+FILL_BEGIN = "<!-- figures: begin -->"
+FILL_END = "<!-- figures: end -->"
+
+
+@dataclass
+class Result:
+    """One row of the table, measured."""
+
+    row: str
+    what: str
+    reach: str
+    stretch: str
+    measured: str
+    reached: bool | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each thing one round does."""
+
+    many: int
+    single: int
+    life: int
+    objects: int
+    burst: int
+    sqlite: int
+    synced: int
+    rounds: int
+    lateness_s: float
+    pending: tuple[int, int]
+    first_count: int
+
+
+FULL = Sizes(
+    many=2_000_000,
+    single=200_000,
+    life=2_000_000,
+    objects=500_000,
+    burst=1_000_000,
+    sqlite=50_000,
+    synced=300,
+    rounds=5,
+    lateness_s=15,
+    pending=(1_000_000, 10_000_000),
+    first_count=3,
+)
+QUICK = Sizes(
+    many=500_000,
+    single=50_000,
+    life=500_000,
+    objects=200_000,
+    burst=300_000,
+    sqlite=20_000,
+    synced=50,
+    rounds=2,
+    lateness_s=4,
+    pending=(100_000, 1_000_000),
+    first_count=1,
+)
+
+
+class Bench:
+    """Measures rows."""
+
+    def __init__(self, folder: Path, sizes: Sizes, warm_bytes: int) -> None:
+        """Make stores below `folder`."""
+        self.folder, self.sizes, self.warm_bytes = folder, sizes, warm_bytes
+        self._bodies: list[bytes] = []
+
+    def bodies(self, count: int) -> list[bytes]:
+        """Return `count` bodies; the same objects each time."""
+        if len(self._bodies) < count:
+            self._bodies = ours.make_bodies(count)
+        return self._bodies[:count]
+
+    @contextmanager
+    def _path(self) -> Iterator[Path]:
+        path = Path(tempfile.mkdtemp(dir=self.folder))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    # --- rates
+
+    def rates(
+        self,
+        play: Callable[[Any, list[bytes]], ours.Rate],
+        count: int,
+        against: Callable[[SqliteTimers, int], None] | None,
+        sqlite_count: int,
+        *,
+        durability: str = "process",
+        synchronous: str = "NORMAL",
+    ) -> dict[str, Any]:
+        """Play interleaved rounds; return medians, the ratio, and bytes for each timer."""
+        mine: list[ours.Rate] = []
+        theirs: list[ours.Rate] = []
+        with self._path() as path, ours.open_store(path / "ours", durability) as store:
+            peer = SqliteTimers(path / "sqlite.db", synchronous=synchronous)
+            for _ in range(self.sizes.rounds + 1):
+                machine.warm_memory(self.warm_bytes)
+                mine.append(play(store, self.bodies(count)))
+                if against is not None:
+                    theirs.append(self._play_peer(peer, against, sqlite_count))
+            peer.close()
+        figures = {"per_second": _median(mine), "bytes_each": round(mine[-1].bytes_each)}
+        figures["rounds"] = [round(rate.per_second) for rate in mine]
+        if theirs:
+            figures["sqlite_per_second"] = _median(theirs)
+            figures["sqlite_bytes_each"] = round(theirs[-1].bytes_each)
+            figures["ratio"] = round(figures["per_second"] / figures["sqlite_per_second"], 1)
+        return figures
+
+    def _play_peer(
+        self, peer: SqliteTimers, against: Callable[[SqliteTimers, int], None], count: int
+    ) -> ours.Rate:
+        written, start = machine.written_bytes(), time.perf_counter()
+        against(peer, count)
+        elapsed = time.perf_counter() - start
+        return ours.Rate(count / elapsed, (machine.written_bytes() - written) / count)
+
+    def sqlite_many(self, peer: SqliteTimers, count: int) -> None:
+        """Insert `count` rows in batches."""
+        now_ms = int(time.time() * 1_000)
+        due_ms = [now_ms + ours.FAR_MS + i * 7_919 % ours.FAR_MS for i in range(count)]
+        peer.put_many(due_ms, self.bodies(count))
+
+    def sqlite_single(self, peer: SqliteTimers, count: int) -> None:
+        """Insert `count` rows, a transaction each."""
+        due_ms = int(time.time() * 1_000) + ours.FAR_MS
+        for body in self.bodies(count):
+            peer.put_one(due_ms, body)
+
+    def sqlite_life(self, peer: SqliteTimers, count: int) -> None:
+        """Insert `count` rows that are due, and take them all."""
+        now_ms = int(time.time() * 1_000)
+        peer.put_many([now_ms - i * 7_919 % 100 for i in range(count)], self.bodies(count))
+        got = 0
+        while rows := peer.take_due(now_ms):
+            got += len(rows)
+        assert got == count
+
+    # --- rows
+
+    def put_many(self) -> list[Result]:
+        """`put_many` beside batched inserts."""
+        s = self.sizes
+        f = self.rates(ours.put_many, s.many, self.sqlite_many, s.sqlite)
+        what = "`put_many` from a list of bytes"
+        rows = [_rate("put_many", what, f, 40, "6 M/s")]
+        f = self.rates(
+            ours.put_many,
+            s.many,
+            self.sqlite_many,
+            s.sqlite,
+            durability="group",
+            synchronous="FULL",
+        )
+        return [*rows, _rate("put_many", what + ", `group` beside `FULL`", f)]
+
+    def put_single(self) -> list[Result]:
+        """`put` beside single inserts."""
+        s = self.sizes
+        f = self.rates(ours.put_single, s.single, self.sqlite_single, s.sqlite)
+        what = "single `put` in a loop"
+        rows = [_rate("put", what, f, 25, "1 M/s")]
+        f = self.rates(
+            ours.put_single,
+            s.synced,
+            self.sqlite_single,
+            s.synced,
+            durability="group",
+            synchronous="FULL",
+        )
+        return [*rows, _rate("put", what + ", `group` beside `FULL`", f)]
+
+    def life(self) -> list[Result]:
+        """Whole lives by columns."""
+        s = self.sizes
+        f = self.rates(ours.whole_life, s.life, self.sqlite_life, s.sqlite)
+        what = "whole life, pulled by columns"
+        rows = [_rate("life", what, f, 70, "4 M/s")]
+        f = self.rates(
+            ours.whole_life,
+            s.life,
+            self.sqlite_life,
+            s.sqlite,
+            durability="group",
+            synchronous="FULL",
+        )
+        return [*rows, _rate("life", what + ", `group` beside `FULL`", f)]
+
+    def objects(self) -> list[Result]:
+        """Whole lives, an object each."""
+        s = self.sizes
+        f = self.rates(ours.whole_life_objects, s.objects, self.sqlite_life, s.sqlite)
+        what = "whole life through `for d in consume()` with `ack`"
+        return [_rate("objects", what, f, 20, "1.5 M/s")]
+
+    def late_log(self) -> list[Result]:
+        """Lateness into the log."""
+        late = self._lateness(busy=True, at_pull=False)
+        what = "lateness into the log, 50,000 a second, beside a busy Python thread"
+        return [_late("late_log", what, late, 2, "p99 ≤ 1 ms")]
+
+    def late_pull(self) -> list[Result]:
+        """Lateness when `pull` returns."""
+        late = self._lateness(busy=False, at_pull=True)
+        what = "lateness when `pull` returns, 50,000 a second"
+        return [_late("late_pull", what, late, 5, "p99 ≤ 2 ms")]
+
+    def _lateness(self, *, busy: bool, at_pull: bool) -> lateness.Lateness:
+        machine.warm_memory(self.warm_bytes)
+        with self._path() as path, ours.open_store(path, "process") as store:
+            ours.whole_life(store, self.bodies(1_000))  # kernels are compiled
+            return lateness.measure(
+                store,
+                per_second=50_000,
+                duration_s=self.sizes.lateness_s,
+                busy=busy,
+                at_pull=at_pull,
+            )
+
+    def burst(self) -> list[Result]:
+        """Measure a million timers in one millisecond beside the same, spread out."""
+        count = self.sizes.burst
+        rates: dict[int, list[ours.Rate]] = {1: [], ours.SPREAD_MS: []}
+        with self._path() as path, ours.open_store(path, "process") as store:
+            for _ in range(max(1, self.sizes.rounds // 2)):
+                for spread_ms, played in rates.items():
+                    machine.warm_memory(self.warm_bytes)
+                    played.append(ours.burst(store, self.bodies(count), spread_ms))
+        one, spread = (statistics.median(r.per_second for r in rates[k]) for k in rates)
+        figures = {"per_second": round(one), "spread_per_second": round(spread)}
+        measured = f"{_short(one)}/s, {one / spread:.2f} × the spread-out {_short(spread)}/s"
+        what = f"{_short(count)} timers in the same millisecond, beside over {ours.SPREAD_MS} ms"
+        return [Result("burst", what, "≥ 0.5 ×", "", measured, one >= spread / 2, figures)]
+
+    def pending(self) -> list[Result]:
+        """Memory and opening time of many pending timers."""
+        small, large = self.sizes.pending
+        with self._path() as path:
+            first = _child("pending", str(path / "small"), str(small))
+            shutil.rmtree(path / "small")
+            second = _child("pending", str(path / "large"), str(large))
+            more = (second["private_bytes"] - first["private_bytes"]) / 1e6
+            opened = [_child("open", str(path / "large")) for _ in range(3)]
+        assert all(one["count"] == large for one in opened)
+        open_s = statistics.median(one["open_s"] for one in opened)
+        memory = Result(
+            "pending",
+            f"private memory, {_short(large)} pending over {_short(small)}",
+            "+ ≤ 20 MB",
+            "",
+            f"{more:+.1f} MB ({second['private_bytes'] / 1e6:.0f} MB in all, "
+            f"{second['disk_bytes'] / 1e9:.1f} GB of files)",
+            more <= 20,
+            {"more_mb": more, "small": first, "large": second},
+        )
+        opening = Result(
+            "pending",
+            f"opening {_short(large)} pending timers, closed cleanly",
+            "≤ 1 s",
+            "",
+            f"{open_s:.2f} s (imports {opened[-1]['import_s']:.2f} s)",
+            open_s <= 1,
+            {"open_s": open_s, "runs": opened},
+        )
+        return [memory, opening]
+
+    def first(self) -> list[Result]:
+        """Time the first timer of a new process."""
+        what = "import, open, first put, fire, close"
+        results = []
+        with self._path() as path:
+            cold = _child("first", str(path / "cold"), cache=path / "cache")
+            runs = [
+                _child("first", str(path / str(i)), cache=path / "cache")
+                for i in range(self.sizes.first_count)
+            ]
+        for name, reach_s, total_s, figures in (
+            ("kernels cached", 1.5, statistics.median(r["total_s"] for r in runs), runs[-1]),
+            ("cold cache", 20, cold["total_s"], cold),
+        ):
+            parts = ", ".join(f"{k[:-2]} {v:.2f}" for k, v in figures.items() if k != "total_s")
+            measured = f"{total_s:.2f} s ({parts})"
+            reach, reached = f"≤ {reach_s} s", total_s <= reach_s
+            results.append(
+                Result("first", f"{what}, {name}", reach, "", measured, reached, figures)
+            )
+        return results
+
+
+ROWS = ("put_many", "put_single", "life", "objects", "late_log", "late_pull", "burst")
+ROWS += ("pending", "first")
+
+
+def _median(rates: list[ours.Rate]) -> int:
+    """Return the median rate, the first round left out."""
+    return round(statistics.median(rate.per_second for rate in rates[1:]))
+
+
+def _short(number: float) -> str:
+    if number >= 1e6:
+        return f"{number / 1e6:.3g} M"
+    return f"{number / 1e3:.3g} k" if number >= 1e4 else f"{number:,.0f}"
+
+
+def _rate(
+    row: str, what: str, f: dict[str, Any], reach: int | None = None, stretch: str = ""
+) -> Result:
+    measured = (
+        f"{f['ratio']:.3g} ×: {_short(f['per_second'])}/s with {f['bytes_each']} bytes each, "
+        f"SQLite {_short(f['sqlite_per_second'])}/s with {f['sqlite_bytes_each']}"
+    )
+    reached = None if reach is None else f["ratio"] >= reach
+    return Result(row, what, f"≥ {reach} ×" if reach else "", stretch, measured, reached, f)
+
+
+def _late(row: str, what: str, late: lateness.Lateness, p99_ms: float, stretch: str) -> Result:
+    measured = f"median {late.median:.2f}, p99 {late.p99:.2f}, max {late.maximum:.1f} ms"
+    reached = late.median <= 1 and late.p99 <= p99_ms
+    reach = f"median ≤ 1 ms, p99 ≤ {p99_ms} ms"
+    return Result(row, what, reach, stretch, measured, reached, asdict(late))
+
+
+def _child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
+    """Run child.py and return what it prints."""
+    environment = dict(os.environ)
+    if cache is not None:
+        environment["NUMBA_CACHE_DIR"] = str(cache)
+    script = Path(__file__).with_name("child.py")
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+# --- showing
+
+
+def markdown(results: list[Result], header: str) -> str:
+    """Return the results as a Markdown table."""
+    lines = [header, "", "| what | reach | stretch | measured | |", "|---|---|---|---|---|"]
+    for r in results:
+        mark = {True: "reached", False: "missed", None: ""}[r.reached]
+        lines.append(f"| {r.what} | {r.reach} | {r.stretch} | {r.measured} | {mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def fill(path: Path, table: str) -> None:
+    """Put the table between the marks of a Markdown file."""
+    text = path.read_text()
+    before, rest = text.split(FILL_BEGIN)
+    after = rest.split(FILL_END)[1]
+    path.write_text(f"{before}{FILL_BEGIN}\n{table}{FILL_END}{after}")
+
+
+def show(result: Result) -> None:
+    """Print one row as it is measured."""
+    mark = {True: "reached", False: "MISSED", None: ""}[result.reached]
+    print(f"{result.what}\n    {result.measured}\n    {result.reach} {mark}", flush=True)
+
+
+def main() -> None:
+    """Measure the rows that were asked for."""
+    parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, two rounds")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--rounds", type=int, help="rounds that count")
+    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
+    parser.add_argument("--warm-gib", type=float, default=3.0, help="see machine.warm_memory")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
+    arguments = parser.parse_args()
+    names = arguments.rows.split(",")
+    if unknown := set(names) - set(ROWS):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; use {', '.join(ROWS)}")
+    sizes = QUICK if arguments.quick else FULL
+    if arguments.rounds:
+        sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
+    header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}."
+    print(header)
+    results: list[Result] = []
+    with machine.scratch_folder(arguments.folder) as folder:
+        bench = Bench(folder, sizes, int(arguments.warm_gib * (1 << 30)))
+        for name in names:
+            for result in getattr(bench, name)():
+                results.append(result)
+                show(result)
+    if arguments.json:
+        document = {"machine": header, "sizes": asdict(sizes), "rows": list(map(asdict, results))}
+        arguments.json.write_text(json.dumps(document, indent=1, default=float) + "\n")
+    table = markdown(results, header)
+    if arguments.markdown:
+        print(table)
+    if arguments.fill:
+        fill(arguments.fill, table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What is measured of timerstore itself: each function plays one round and returns a rate."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import timerstore
+from timerstore import Config, TimerStore
+
+BATCH_COUNT = 16_384
+BODY_BYTES = 100
+FAR_MS = 3_600_000
+SPREAD_MS = 100
+_ENTRY_BYTES = 20
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Timers a second, and the bytes written for each."""
+
+    per_second: float
+    bytes_each: float
+
+
+def make_bodies(count: int) -> list[bytes]:
+    """Return `count` bodies of BODY_BYTES, no two the same."""
+    return [b"%0*d" % (BODY_BYTES, i) for i in range(count)]
+
+
+def open_store(path: Path, durability: str) -> TimerStore:
+    """Open a store with its services running."""
+    return timerstore.open(path, config=Config(durability=durability))  # type: ignore[arg-type]
+
+
+def batches(bodies: list[bytes]) -> list[list[bytes]]:
+    """Cut bodies into lists of BATCH_COUNT."""
+    return [bodies[i : i + BATCH_COUNT] for i in range(0, len(bodies), BATCH_COUNT)]
+
+
+def settle(store: TimerStore) -> None:
+    """Wait until every put is linked, and flush, so that no round pays for the one before."""
+    while True:
+        stats = store.stats()
+        if stats.queue_index == stats.queue_end:
+            break
+        time.sleep(0.01)
+    store.flush()
+
+
+def log_bytes(store: TimerStore) -> int:
+    """Return how many bytes all logs and queues have taken since the store was opened."""
+    stats = store.stats()
+    entries = stats.queue_end + stats.fired_count
+    return stats.commitlog_end + stats.timerlog_end + _ENTRY_BYTES * entries
+
+
+class _Round:
+    """A clock and a byte counter around one round."""
+
+    def __init__(self, store: TimerStore, count: int) -> None:
+        self._store, self._count = store, count
+
+    def __enter__(self) -> _Round:
+        self._bytes = log_bytes(self._store)
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        elapsed = time.perf_counter() - self._start
+        settle(self._store)
+        written = log_bytes(self._store) - self._bytes
+        self.rate = Rate(self._count / elapsed, written / self._count)
+
+
+def put_many(store: TimerStore, bodies: list[bytes]) -> Rate:
+    """Put lists of bytes that are due in about an hour, at random milliseconds."""
+    cut = batches(bodies)
+    delays = [np.random.randint(FAR_MS, 2 * FAR_MS, len(part)) for part in cut]
+    with _Round(store, len(bodies)) as played:
+        for part, delay_ms in zip(cut, delays, strict=True):
+            store.put_many(part, delay_ms=delay_ms)
+    return played.rate
+
+
+def put_single(store: TimerStore, bodies: list[bytes]) -> Rate:
+    """Put one after the other, due in about an hour."""
+    at_ms = int(time.time() * 1_000) + FAR_MS
+    with _Round(store, len(bodies)) as played:
+        for body in bodies:
+            store.put(body, at_ms=at_ms)
+    return played.rate
+
+
+def _putting(store: TimerStore, bodies: list[bytes], topic: str) -> threading.Thread:
+    cut = batches(bodies)
+    delays = [np.random.randint(1, SPREAD_MS, len(part)) for part in cut]
+
+    def run() -> None:
+        for part, delay_ms in zip(cut, delays, strict=True):
+            store.put_many(part, topic=topic, delay_ms=delay_ms)
+
+    return threading.Thread(target=run, name="bench-put")
+
+
+def whole_life(store: TimerStore, bodies: list[bytes]) -> Rate:
+    """Put in one thread and pull by columns in another, each timer due within SPREAD_MS."""
+    putter = _putting(store, bodies, "life")
+    got = 0
+    with _Round(store, len(bodies)) as played:
+        putter.start()
+        while got < len(bodies):
+            batch = store.pull("life", max_count=BATCH_COUNT, timeout=30)
+            assert len(batch), f"only {got} of {len(bodies)} came"
+            batch.ack()
+            got += len(batch)
+        putter.join()
+    return played.rate
+
+
+def whole_life_objects(store: TimerStore, bodies: list[bytes]) -> Rate:
+    """Play the same, but each message is a `Delivery` of its own, acknowledged by itself."""
+    putter = _putting(store, bodies, "object")
+    got = 0
+    with _Round(store, len(bodies)) as played:
+        putter.start()
+        for delivery in store.consume("object", timeout=30):
+            delivery.ack()
+            got += 1
+            if got == len(bodies):
+                break
+        putter.join()
+    assert got == len(bodies)
+    return played.rate
+
+
+def burst(store: TimerStore, bodies: list[bytes], spread_ms: int) -> Rate:
+    """Let all timers fall due within `spread_ms`; the clock starts at the first due time."""
+    topic = f"burst{spread_ms}"
+    # Far enough ahead that all are linked by then, whatever the machine.
+    start_ms = int(time.time() * 1_000) + 3_000 + len(bodies) // 200
+    for part in batches(bodies):
+        at_ms = start_ms + np.random.randint(0, spread_ms, len(part))
+        store.put_many(part, topic=topic, at_ms=at_ms)
+    settle(store)
+    before = log_bytes(store)
+    late_s = time.time() - start_ms / 1_000
+    assert late_s < 0, "the machine is too slow for this burst: it came due while being put"
+    got = 0
+    while got < len(bodies):
+        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=60)
+        assert len(batch), f"only {got} of {len(bodies)} came"
+        batch.ack()
+        got += len(batch)
+    elapsed = time.time() - start_ms / 1_000
+    return Rate(len(bodies) / elapsed, (log_bytes(store) - before) / len(bodies))

@@ -1,0 +1,52 @@
+"""The peer: a SQLite table of timers, used as a careful program would."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+ROWS_PER_TRANSACTION = 1_000
+
+_TABLE = """
+CREATE TABLE timers (
+  id INTEGER PRIMARY KEY, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body BLOB NOT NULL)
+"""
+_PUT = "INSERT INTO timers (topic, due_ms, body) VALUES ('default', ?, ?)"
+_TAKE = f"""
+DELETE FROM timers WHERE id IN (
+  SELECT id FROM timers WHERE due_ms <= ? ORDER BY due_ms LIMIT {ROWS_PER_TRANSACTION})
+RETURNING id, due_ms, body
+"""
+
+
+class SqliteTimers:
+    """Timers in SQLite: write-ahead log, an index on the due time, many rows to a transaction."""
+
+    def __init__(self, path: Path, *, synchronous: str) -> None:
+        """Make the table; `synchronous`: NORMAL or FULL."""
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute(f"PRAGMA synchronous = {synchronous}")
+        self._db.execute(_TABLE)
+        self._db.execute("CREATE INDEX by_due ON timers (due_ms)")
+
+    def put_one(self, due_ms: int, body: bytes) -> None:
+        """Insert one row in a transaction of its own."""
+        self._db.execute(_PUT, (due_ms, body))
+
+    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Insert rows, ROWS_PER_TRANSACTION to a transaction."""
+        for at in range(0, len(bodies), ROWS_PER_TRANSACTION):
+            part = slice(at, at + ROWS_PER_TRANSACTION)
+            self._db.execute("BEGIN")
+            self._db.executemany(_PUT, zip(due_ms[part], bodies[part], strict=True))
+            self._db.execute("COMMIT")
+
+    def take_due(self, now_ms: int) -> list[tuple[int, int, bytes]]:
+        """Remove and return up to ROWS_PER_TRANSACTION due rows, in one transaction."""
+        return self._db.execute(_TAKE, (now_ms,)).fetchall()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
