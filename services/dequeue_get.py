@@ -35,14 +35,12 @@ from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
 from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
+    ENTRY_INFO,
+    ENTRY_MESSAGE,
     NEAR_COUNT,
-    NODE_INFO,
-    NODE_MESSAGE,
-    NODE_WORDS,
-    NONE,
     SPAN,
-    free_node,
     near_pop,
+    near_pop_due,
     near_room,
     open_slot,
 )
@@ -173,19 +171,24 @@ def take(world: Any, now_ms: int) -> int:
     taken = 0
     room = min(RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING), TAKE_COUNT)
     bucket_ms = words[SCAN]
-    while bucket_ms <= limit and taken < room:
-        node = near_pop(near, bucket_ms)
-        if node == NONE:
+    behind = now_ms < words[READ] * precision  # the clock was set back: firing looks at it alone
+    if behind:
+        bucket_ms = words[READ] * precision
+    while taken < room and (behind or bucket_ms <= limit):
+        if behind:
+            if not near_pop_due(near, bucket_ms, now_ms):
+                return taken
+        elif not near_pop(near, bucket_ms):
             bucket_ms += 1
             continue
         tail = world.ring_words[DEQUEUE_RING + RING_TAIL]
         at = (tail & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
-        ring[at + DEQUEUE_MESSAGE] = near.nodes[node * NODE_WORDS + NODE_MESSAGE]
-        ring[at + DEQUEUE_INFO] = near.nodes[node * NODE_WORDS + NODE_INFO]
+        ring[at + DEQUEUE_MESSAGE] = near.popped[ENTRY_MESSAGE]
+        ring[at + DEQUEUE_INFO] = near.popped[ENTRY_INFO]
         ring[at + DEQUEUE_MS] = bucket_ms
         world.ring_words[DEQUEUE_RING + RING_TAIL] = tail + 1
-        free_node(near, node)
         words[FRONTIER] = max(words[FRONTIER], bucket_ms)
         taken += 1
-    words[SCAN] = bucket_ms
+    if not behind:
+        words[SCAN] = bucket_ms
     return taken

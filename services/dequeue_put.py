@@ -31,7 +31,7 @@ from timerstore.timelog.append import (
     NEED as APPEND_NEED,
 )
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.format import MESSAGE_STORED_AT, TIMER_TOPIC, UNIT_DELETE, UNIT_ROLL
+from timerstore.timelog.format import TIMER_TOPIC, UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, FIRED, ROLLED, frame_copy
 from timerstore.timelog.intrinsics import get_i64, prefetch, view_words
 from timerstore.timelog.kernel import inlined
@@ -51,20 +51,18 @@ from timerstore.timelog.message import (
     identify_timer,
     java_hash,
     read_message,
+    stored_at,
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 from timerstore.wheel.near import (
-    NODE_MESSAGE,
-    NODE_NEXT,
-    NODE_WORDS,
     NONE,
-    SLOT_DELETES,
     SLOT_FIRST_COPY,
     SLOT_REMAINING,
     SLOT_ROLL_INDEX,
-    free_node,
     info_size,
     info_slot,
+    near_drop_delete,
+    near_last_delete,
     slot_word,
 )
 from timerstore.wheel.sets import set_contains, set_remove
@@ -202,7 +200,7 @@ def _stage(world: Any, message: int, info: int, i: int, at: int, now_ms: int) ->
             words[NEED] = TOPIC
             words[NEED_OFFSET] = message
             return _WAIT
-    stored_ms = get_i64(buf, position + MESSAGE_STORED_AT)
+    stored_ms = get_i64(buf, stored_at(buf, position))
     if kind == FIRED:
         size = frame_copy(
             stage.buffer,
@@ -322,10 +320,10 @@ def _pass_slots(world: Any, now_ms: int) -> int:
 def _forget_deletes(world: Any, slot: int) -> bool:
     """Remove the targets of a passed slot's deletes from the cancelled set."""
     words, near = world.words, world.near
-    at = slot_word(slot, SLOT_DELETES)
-    while near.slots[at] != NONE:
-        node = near.slots[at]
-        message = near.nodes[node * NODE_WORDS + NODE_MESSAGE]
+    while True:
+        message = near_last_delete(near, slot)
+        if message == NONE:
+            return True
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0:
             words[NEED] = COMMITLOG_READ
@@ -337,6 +335,4 @@ def _forget_deletes(world: Any, slot: int) -> bool:
             table = view_words(words[CANCELLED_ADDRESS], words[CANCELLED_LENGTH])
             if set_remove(table, world.found[IDENTITY_HIGH], world.found[IDENTITY_LOW]):
                 words[CANCELLED_COUNT] -= 1
-        near.slots[at] = near.nodes[node * NODE_WORDS + NODE_NEXT]
-        free_node(near, node)
-    return True
+        near_drop_delete(near, slot)

@@ -194,7 +194,9 @@ def near_take(
     if magic & UNIT_ROLL == 0:
         # Not before the ring's start, and not behind it: at most one slot later (a broker's).
         bucket_ms = min(max(due_ms, words[READ] * precision), (slot + 2) * precision)
-    near_insert(near, bucket_ms, message, size, slot, magic, in_front)
+    else:
+        due_ms = bucket_ms
+    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front)
     words[SCAN] = min(words[SCAN], bucket_ms)
 
 

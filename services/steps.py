@@ -26,7 +26,7 @@ from timerstore.timelog.system import (
     wait_readable,
     wake,
 )
-from timerstore.wheel.near import NEAR_COUNT, NONE
+from timerstore.wheel.near import NEAR_COUNT, NONE, near_first_due
 from timerstore.wheel.slots import NO_UNIT, slot_last
 from timerstore.wheel.state import (
     CLAIMED,
@@ -73,7 +73,7 @@ def _step(world: Any, service: int, now_ms: int) -> int:
 def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
     """Run the services `first` to `last` in turn; return the clock that was reached.
 
-    `stop_ms` says how long. ONE_STEP: one step each. `now_ms`: until nothing is left to do then.
+    `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until nothing is left to do then.
     More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK:
     resident, until STOP is set. In each case it returns early where NEED is set; meet that, and
     call again. One kernel for all, so that the services are compiled once.
@@ -95,7 +95,9 @@ def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
             _wake_consumers(world)
         if resident and words[NEED] == FLUSHED:  # the flush service will see WANT_FLUSH
             words[NEED] = NOTHING
-        if words[NEED] != NOTHING or stop_ms == ONE_STEP:
+        if stop_ms == ONE_STEP:
+            return done
+        if words[NEED] != NOTHING:
             return now_ms
         if resident:
             if load_acquire(words, STOP) != 0:
@@ -113,6 +115,8 @@ def _next_event_ms(world: Any, now_ms: int, stop_ms: int) -> int:
     """Return when there may be something to do next, after `now_ms`, `stop_ms` at the latest."""
     words, near = world.words, world.near
     precision = words[PRECISION]
+    if now_ms < words[READ] * precision:  # the clock was set back
+        stop_ms = near_first_due(near, words[READ] * precision, stop_ms)
     if near.words[NEAR_COUNT] > 0:
         ms = max(words[SCAN], now_ms)
         last = min(stop_ms, words[SCAN] + len(near.head) - 1)
@@ -152,5 +156,5 @@ def _sleep(world: Any, now_ms: int) -> None:
 
 
 def step(world: Any, service: int, now_ms: int) -> int:
-    """Run one step of one service; see `words[NEED]` afterwards."""
+    """Run one step of one service; return the work done. See `words[NEED]` afterwards."""
     return int(run(world, service, service, now_ms, ONE_STEP))

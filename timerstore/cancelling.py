@@ -14,6 +14,7 @@ import numpy as np
 from timerstore.arguments import Binaries, Int64s
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
+from timerstore.overdue import find_overdue
 from timerstore.reading import (
     read_timer,
 )
@@ -167,17 +168,11 @@ def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Ver
     if locked:
         return _decide(store, due_ms, offsets, rows, indexes)
     with engine.step_lock:
-        return _decide(store, due_ms, offsets, rows, indexes, look=False)
+        return _decide(store, due_ms, offsets, rows, indexes)
 
 
 def _decide(
-    store: TimerStore,
-    due_ms: Int64s,
-    offsets: Int64s,
-    rows: Int64s,
-    indexes: Int64s,
-    *,
-    look: bool = True,
+    store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s, indexes: Int64s
 ) -> Verdict:
     """Decide under the step lock."""
     engine, words = store.engine, store.engine.words
@@ -189,13 +184,8 @@ def _decide(
     pending |= kept & (indexes >= words[state.LINKED])
     overdue = kept & ~pending
     if overdue.any():
-        pending[overdue] = _find_overdue(store, due_ms[overdue], offsets[overdue])
+        pending[overdue] = find_overdue(store, due_ms[overdue], offsets[overdue], rows[overdue])
     return Verdict(due_ms, offsets, rows, pending, cancelled)
-
-
-def _find_overdue(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> Any:
-    """Look for overdue timers wherever they can still wait; under the step lock."""
-    return np.zeros(len(offsets), np.bool_)
 
 
 def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from timerstore.arguments import check_due_ms
 from timerstore.consume import user_properties
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -40,8 +40,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 from timerstore.wheel import chain, state
-from timerstore.wheel.near import NEAR_COUNT, NODE_MESSAGE, NODE_WORDS, list_nodes
-from timerstore.wheel.place import ring_top
+from timerstore.wheel.near import near_entries
 from timerstore.wheel.sets import map_get, set_contains_all
 from timerstore.wheel.slots import NO_UNIT
 
@@ -154,14 +153,28 @@ def _read_timers(
 
 
 def read_timers(store: TimerStore, messages: Int64s) -> Found:
-    """Read messages into a `Found`, segment by segment; cancelled timers are left out."""
+    """Read messages into a `Found`; cancelled timers are left out. Not under the step lock."""
+    found = read_messages(store, messages)
+    with store.engine.step_lock:
+        cancelled = np.zeros(len(found.message), np.bool_)
+        set_contains_all(store.engine.cancelled, found.high, found.low, cancelled)
+    return Found(*(column[~cancelled] for column in found))
+
+
+def read_messages(store: TimerStore, messages: Int64s) -> Found:
+    """Read messages into a `Found`, segment by segment; sources that are done are left out."""
     engine = store.engine
     messages = np.sort(messages)
     segment_bytes = engine.commitlog.segment_bytes
     parts, found = [], np.zeros(FOUND_WORDS, np.int64)
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
-        pins = engine.commitlog.pin(int(part[0]), int(part[-1]) + 1)
+        try:
+            pins = engine.commitlog.pin(int(part[0]), int(part[-1]) + 1)
+        except CorruptStoreError:
+            if int(part[-1]) >= engine.commitlog.start:
+                raise
+            continue  # fired and removed since
         columns = np.empty((6, len(part)), np.int64)
         count = _read_timers(
             engine.commitlog.table,
@@ -177,10 +190,7 @@ def read_timers(store: TimerStore, messages: Int64s) -> Found:
         del pins
         parts.append(columns[:, :count])
     columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)
-    with engine.step_lock:
-        cancelled = np.zeros(columns.shape[1], np.bool_)
-        set_contains_all(engine.cancelled, columns[2].copy(), columns[3].copy(), cancelled)
-    return Found(*columns[:, ~cancelled])
+    return Found(*(column.copy() for column in columns))
 
 
 class Snapshot(NamedTuple):
@@ -188,6 +198,7 @@ class Snapshot(NamedTuple):
 
     messages: Int64s  # of the near wheel, and taken but not appended yet
     claimed: int
+    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
     top: int
     timerlog_end: int
     queue_start: int
@@ -196,24 +207,28 @@ class Snapshot(NamedTuple):
 
 def capture(store: TimerStore) -> Snapshot:
     """Capture a snapshot; under the step lock for the time it takes to list the near wheel."""
-    engine, words, world = store.engine, store.engine.words, store.engine.world
-    with engine.step_lock:
-        near = world.near
-        nodes = np.empty(int(near.words[NEAR_COUNT]), np.int64)
-        list_nodes(near, nodes)
+    world = store.engine.world
+    with store.engine.step_lock:
+        _, waiting = near_entries(world.near)
         head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
         tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
         taken = np.arange(head, tail) % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE
-        return Snapshot(
-            np.concatenate(
-                [near.nodes[nodes * NODE_WORDS + NODE_MESSAGE], world.dequeue_ring[taken]]
-            ),
-            int(words[state.CLAIMED]),
-            int(ring_top(words)),
-            engine.timerlog.end,
-            int(words[state.LINKED]),
-            engine.queues.next_index(0),
-        )
+        messages = np.concatenate([waiting, world.dequeue_ring[taken]])
+        return capture_locked(store)._replace(messages=messages)
+
+
+def capture_locked(store: TimerStore) -> Snapshot:
+    """Capture a snapshot without the messages; under the step lock. O(1)."""
+    engine, words = store.engine, store.engine.words
+    return Snapshot(
+        np.zeros(0, np.int64),
+        int(words[state.CLAIMED]),
+        int(words[state.CLAIM_OFFSET]),
+        int(words[state.READ_CHECKPOINTED] + 2 * words[state.SLOT_COUNT]),  # see wheel/place.py
+        engine.timerlog.end,
+        int(words[state.LINKED]),
+        engine.queues.next_index(0),
+    )
 
 
 def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
@@ -225,12 +240,18 @@ def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
     return entries["offset"].astype(np.int64)
 
 
-def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int) -> Int64s:
-    """Return the messages of a slot's units, as the snapshot saw them."""
+def half_claimed(store: TimerStore, snapshot: Snapshot) -> Int64s:
+    """Return the messages of the units that are still to be claimed of a slot that was begun."""
+    if snapshot.claim_offset == NO_UNIT:
+        return np.zeros(0, np.int64)
+    return slot_messages(store, snapshot, snapshot.claimed - 1, snapshot.claim_offset)
+
+
+def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int, start: int = NO_UNIT) -> Int64s:
+    """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
     engine, parts = store.engine, []
     units = np.empty((_CHUNK, chain.WALK_COLUMNS), np.int64)
-    where, scratch = np.array([NO_UNIT, 0], np.int64), np.zeros(64, np.uint8)
-    pins: list[Any] = []
+    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
     while True:
         count = chain.walk_chain(
             engine.timerlog.table,
@@ -243,7 +264,9 @@ def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int) -> Int64s:
         )
         parts.append(units[:count][units[:count, chain.WALK_OFFSET] < snapshot.timerlog_end].copy())
         if where[1] == chain.WALK_UNMAPPED:
-            pins.append(engine.timerlog.existing(int(where[0]) // engine.timerlog.segment_bytes))
+            if where[0] < engine.timerlog.start:
+                break  # the slot was passed and its units were removed since
+            engine.timerlog.existing(int(where[0]) // engine.timerlog.segment_bytes)
         elif where[1] != chain.WALK_FULL:
             break
     return np.concatenate(parts)[:, chain.WALK_MESSAGE]
@@ -260,7 +283,7 @@ def unclaimed_slots(store: TimerStore, snapshot: Snapshot, start: int, stop: int
 def find_pending(store: TimerStore) -> Found:
     """Return all pending timers. O(pending)."""
     snapshot = capture(store)
-    parts = [snapshot.messages, unlinked_messages(store, snapshot)]
+    parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
     for slot in unclaimed_slots(store, snapshot, 0, 1 << 62):
         parts.append(slot_messages(store, snapshot, slot))
     return read_timers(store, np.concatenate(parts))
@@ -303,7 +326,13 @@ def _pending(
     order = np.flatnonzero(keep)
     order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
     for i in order.tolist():
-        yield read_timer(store, int(found.message[i]), int(found.due_ms[i]))
+        try:
+            timer = read_timer(store, int(found.message[i]), int(found.due_ms[i]))
+        except CorruptStoreError:
+            if int(found.message[i]) >= store.engine.commitlog.start:
+                raise
+            continue  # fired, consumed and removed while we iterated
+        yield timer
 
 
 def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
@@ -360,7 +389,7 @@ def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int
     if own < put_ms // precision + min(window, int(words[state.SLOT_COUNT])):
         return offset
     snapshot = capture(store)
-    parts = [snapshot.messages, unlinked_messages(store, snapshot)]
+    parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
     for slot in range(own, snapshot.claimed - 1, -int(words[state.HOP])):
         if slot < snapshot.top:
             parts.append(slot_messages(store, snapshot, slot))

@@ -1,0 +1,85 @@
+"""Looks for overdue timers wherever they can still wait.
+
+A timer that is due after the frontier was certainly not taken. Of the others most were fired, but one
+may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its grid
+that was not claimed, because the clock went back or the store was just opened. What is in the
+dequeue-put queue was taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from timerstore.reading import (
+    Int64s,
+    Snapshot,
+    capture_locked,
+    half_claimed,
+    read_messages,
+    slot_messages,
+    unlinked_messages,
+)
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.wheel import state
+from timerstore.wheel.near import near_entries
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+    from timerstore.store import TimerStore
+
+
+def find_overdue(
+    store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell which timers still wait: bool[n]. Under the step lock.
+
+    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
+    the chains of the slots that can hold one of them.
+    """
+    engine = store.engine
+    snapshot = capture_locked(store)
+    own = due_ms // engine.precision_ms
+    parts = [
+        _near_messages(engine, due_ms, own),
+        unlinked_messages(store, snapshot),
+        half_claimed(store, snapshot),
+    ]
+    for slot in _unclaimed_slots(engine, snapshot, own):
+        parts.append(slot_messages(store, snapshot, slot))
+    messages = np.concatenate(parts)
+    if not int(engine.words[state.DONE_COUNT]):
+        waiting = np.isin(offsets, messages)
+        if waiting.all():
+            return waiting
+    # The rest may have rolled: then a later copy waits. A retry has its origin's key, but goes to
+    # another topic.
+    found = read_messages(store, np.unique(messages[messages >= offsets.min()]))
+    ours = found.high == IDENTITY_OURS
+    copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
+    wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
+    return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
+
+
+def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
+    """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
+    near, words = engine.near, engine.words
+    waiting_ms, messages = near_entries(near)
+    read, claimed = int(words[state.READ]), int(words[state.CLAIMED])
+    starts = np.arange(read, claimed) * engine.precision_ms
+    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts]))]
+
+
+def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
+    """Return the used slots that are not claimed, and are on the grid of one of these."""
+    words, hop = engine.words, int(engine.words[state.HOP])
+    wheel = engine.wheel.slots["time"]
+    slots = own
+    found: set[int] = set()
+    if snapshot.claimed == int(words[state.READ]):  # R's slot stands in for those before it
+        found.add(snapshot.claimed)
+    while len(slots := slots[slots >= snapshot.claimed]):
+        found.update(np.unique(slots[slots < snapshot.top]).tolist())
+        slots = slots - hop
+    return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)
