@@ -1,0 +1,380 @@
+"""The shell: what each command writes, with which exit status."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+import timerstore
+from timerstore.cli.commands import app
+from timerstore.errors import TimerStoreError
+
+SMALL = timerstore.Config(
+    durability="process",
+    commitlog_segment_bytes=1 << 20,
+    consumequeue_segment_bytes=20_000,
+    timerlog_segment_bytes=52_000,
+)
+"""Sizes that a test can afford; a store is opened with what it was made with."""
+
+COMMANDS = ["info", "put", "consume", "cancel", "pending"]
+COMMANDS += ["verify", "export", "handover", "demo"]
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small store that holds nothing."""
+    folder = tmp_path / "timers"
+    timerstore.open(folder, config=SMALL).close()
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("info", path)`: a command in this process; a status other than `exits` fails."""
+    for name in os.environ:
+        if name.startswith("TIMERSTORE_") or name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+            monkeypatch.delenv(name)
+
+    def invoke(*arguments: object, exits: int = 0, **options: Any) -> Result:
+        result = CliRunner().invoke(app, [str(each) for each in arguments], **options)
+        assert result.exit_code == exits, (result.output, result.exception)
+        return result
+
+    return invoke
+
+
+def process(*arguments: object, **options: Any) -> "subprocess.Popen[bytes]":
+    """A command in a process of its own."""
+    code = "from timerstore.cli import main; main()"
+    command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **(pipes | options))
+
+
+def finish(child: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
+    out, err = child.communicate(timeout=120)
+    return child.returncode, out.decode(), err.decode()
+
+
+def put(path: Path, *bodies: bytes, **options: Any) -> list[str]:
+    options.setdefault("delay", timedelta(hours=1))
+    with timerstore.open(path, config=SMALL) as store:
+        return [store.put(body, **options) for body in bodies]
+
+
+# --- put, pending, cancel
+
+
+def test_put_pending_cancel(run: Run, path: Path) -> None:
+    id = run("put", path, "order:42", "-t", "mail", "--delay", "1h", "--key", "k").stdout.strip()
+    (line,) = run("pending", path).stdout.splitlines()
+    assert line.split("\t")[1:] == ["mail", id, "k", "", "order:42"]
+
+    assert run("cancel", path, id).stdout == f"{id}\tcancelled\n"
+    assert run("pending", path).stdout == ""
+    late = json.loads(run("put", path, "now", "--json").stdout)
+    run("consume", path, "--count", 1)
+    verdict = json.loads(run("cancel", path, "-", "--json", input=late["id"]).stdout)
+    assert verdict == {"id": late["id"], "cancelled": False}
+
+
+def test_put_makes_the_store_and_takes_every_option(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[timerstore]\ncommitlog_segment_bytes = 1048576\n")
+    path, options = tmp_path / "new", ["--config", config, "--json"]
+    given = ["--at", "2099-01-01T02:00+02:00", "--tag", "t", "-p", "a=1", "-p", "b==", "--key", "k"]
+    made = json.loads(run("put", path, *given, "-", *options, input=b"\xff\x00").stdout)
+    assert made["due_ms"] == 4_070_908_800_000
+
+    (timer,) = map(json.loads, run("pending", path, *options).stdout.splitlines())
+    assert (timer["key"], timer["tag"]) == ("k", "t")
+    assert timer["properties"] == {"a": "1", "b": "="}
+    assert timer["body_base64"] == "/wA="
+    assert timer["id"] == made["id"]
+
+
+def test_put_lines(run: Run, path: Path) -> None:
+    lines = b"one\ntwo\r\n\nthree"
+    ids = run("put", path, "--lines", "--at-ms", 4_070_908_800_000, input=lines).stdout.split()
+    assert len(set(ids)) == 3
+    pending = [json.loads(line) for line in run("pending", path, "--json").stdout.splitlines()]
+    assert [(each["id"], each["body"]) for each in pending] == [
+        (ids[0], "one"),
+        (ids[1], "two"),
+        (ids[2], "three"),
+    ]
+
+
+def test_pending_takes_bounds(run: Run, path: Path) -> None:
+    for at in ("2090", "2091", "2092"):
+        run("put", path, at, "--at", f"{at}-01-01T00:00Z")
+    found = run("pending", path, "--start", "2091-01-01T00:00Z", "--end", "3850761600001")
+    assert [line.split("\t")[-1] for line in found.stdout.splitlines()] == ["2091", "2092"]
+    assert len(run("pending", path, "--limit", 1).stdout.splitlines()) == 1
+    assert run("pending", path, "--topic", "other").stdout == ""
+
+
+def test_text_steers_no_terminal(run: Run, path: Path) -> None:
+    put(path, b"two\nlines\x1b[2J", key="\x1b]0;title\x07[bold]")
+    (line,) = run("pending", path).stdout.splitlines()
+    assert line.split("\t")[-1] == r"two\nlines\x1b[2J"
+    shown = run("pending", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
+    assert "\x1b[2J" not in shown
+    assert "\x1b]0" not in shown
+    assert "[bold]" in shown
+
+
+# --- consume
+
+
+def test_consume_acknowledges_what_it_wrote(run: Run, path: Path) -> None:
+    put(path, b"a", b"b", delay=None)
+    for _ in range(2):
+        assert run("consume", path, "--no-ack", "--count", 2).stdout == "a\nb\n"
+    (first,) = run("consume", path, "--count", 1, "--json").stdout.splitlines()
+    assert json.loads(first).items() >= {"body": "a", "attempt": 0, "topic": "default"}.items()
+    assert run("consume", path, "--timeout", 0.5).stdout == "b\n"
+    assert run("consume", path, "--timeout", 0).stdout == ""
+    assert run("consume", path, "--count", 2, "--group", "other").stdout == "a\nb\n"
+
+
+def test_consume_shows_lateness_on_a_terminal(run: Run, path: Path) -> None:
+    (id,) = put(path, b"a", delay=None)
+    shown = run("consume", path, "--count", 1, env={"FORCE_COLOR": "1"}).stdout
+    assert f" ms\t{id}\ta\n" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_consume_ends_cleanly(path: Path, number: int, status: int) -> None:
+    put(path, b"a", delay=None)
+    child = process("consume", path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"a\n"
+    child.send_signal(number)
+    assert finish(child)[0] == status
+    assert not (path / "abort").exists()
+    with timerstore.open(path) as store:
+        assert store.findings.clean
+
+
+# --- info, export
+
+
+def test_info(run: Run, path: Path) -> None:
+    put(path, b"a", b"b", topic="mail")
+    put(path, b"c", topic="bills")
+    plain = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines()[:9])
+    assert plain["pending"] == "3"
+    told = json.loads(run("info", path, "--json").stdout)
+    assert told["topics"] == {"bills": 1, "mail": 2}
+    assert told["pending_count"] == 3
+    assert told["recovery"]["clean"] is True
+    assert "bills" in run("info", path, env={"FORCE_COLOR": "1"}).stdout
+
+
+def test_export(run: Run, path: Path, tmp_path: Path) -> None:
+    ids = put(path, b"a", b"\xff", properties={"p": "q"}, key="k")
+    line, other = map(json.loads, run("export", path, "-").stdout.splitlines())
+    assert (line["id"], line["body"], line["properties"]) == (ids[0], "a", {"p": "q"})
+    assert other["body_base64"] == "/w=="
+
+    parquet, arrow = tmp_path / "out.parquet", tmp_path / "out.arrow"
+    assert "2 pending timers" in run("export", path, parquet).stdout
+    told = json.loads(run("export", path, arrow, "--json").stdout)
+    assert told == {"file": str(arrow), "format": "arrow", "count": 2}
+    table = pq.read_table(parquet)
+    assert table.column("id").to_pylist() == ids
+    assert table.column("body").to_pylist() == [b"a", b"\xff"]
+    assert table.column("properties").to_pylist() == [[("p", "q")]] * 2
+    with pa.OSFile(str(arrow)) as file:
+        assert pa.ipc.open_file(file).read_all() == table
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_export_of_nothing(run: Run, path: Path, tmp_path: Path) -> None:
+    run("export", path, tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 0
+
+
+# --- verify, handover
+
+
+@dataclass
+class Problem:
+    file: str
+    offset: int
+    reason: str
+
+
+@dataclass
+class Report:
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "problems": [vars(each) for each in self.problems]}
+
+
+def test_verify_shows_a_report(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report()
+    monkeypatch.setattr(timerstore, "verify", lambda path: report, raising=False)
+    assert "no damage" in run("verify", path).stdout
+    assert json.loads(run("verify", path, "--json").stdout) == {"ok": True, "problems": []}
+    report.problems.append(Problem("commitlog", 42, "its CRC differs"))
+    assert run("verify", path, exits=1).stdout == "commitlog\t42\tits CRC differs\n"
+    assert json.loads(run("verify", path, "--json", exits=1).stdout)["ok"] is False
+
+
+def test_verify_finds_damage(run: Run, path: Path) -> None:
+    put(path, b"some body", b"other")
+    run("verify", path)
+    file = path / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"some body")] ^= 1
+    file.write_bytes(data)
+    assert "commitlog" in run("verify", path, exits=1).stdout
+
+
+def test_handover(run: Run, path: Path) -> None:
+    put(path, b"a")
+    assert json.loads(run("handover", path, "--json").stdout)["handed_over"] is True
+    assert not (path / "abort").exists()
+    assert json.loads(run("info", path, "--json").stdout)["pending_count"] == 1
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["put", "STORE", "x", "--delay", "90"], 2, "such as 1h30m"),
+        (["put", "STORE", "x", "--delay", "9" * 30 + "w"], 2, "too long"),
+        (["put", "STORE", "x", "--at", "2099-01-01T00:00"], 2, "End it with Z"),
+        (["put", "STORE", "x", "--at", "tomorrow"], 2, "Write ISO 8601"),
+        (["put", "STORE", "x", "--at-ms", "1800000000"], 2, "looks like seconds"),
+        (["put", "STORE", "x", "--at-ms", "1800000000000", "--delay", "1s"], 2, "Pass one of"),
+        (["put", "STORE", "x", "-p", "name"], 2, "Write NAME=VALUE"),
+        (["put", "STORE", "x", "--topic", "a/b"], 2, "topic is 'a/b'"),
+        (["put", "STORE", "x", "--lines"], 2, "Leave out BODY"),
+        (["put", "STORE", "x", "--config", "MISSING"], 3, "No such file"),
+        (["cancel", "STORE", "0" * 32], 2, "0" * 32),
+        (["export", "STORE", "out.xls"], 2, "pass --format"),
+        (["consume", "STORE", "--group", "a b"], 2, "group is 'a b'"),
+        (["info", "MISSING"], 3, "is no timer store"),
+        (["info", "EMPTY"], 3, "is no timer store"),
+        (["info", "FILE"], 3, "is no timer store"),
+        (["info", "OTHER"], 3, "no store's"),
+        (["put", "OTHER", "x"], 3, "no store's"),
+    ],
+)
+def test_errors_say_what_to_do(
+    run: Run, path: Path, tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "other" / "notes.txt").touch()
+    named = {"STORE": path} | {n: tmp_path / n.lower() for n in ("EMPTY", "OTHER", "FILE")}
+    given = [named.get(each, tmp_path / "no" if each == "MISSING" else each) for each in arguments]
+
+    result = run(*given, exits=status)
+    assert message in result.stderr
+    assert result.stdout == ""
+    told = json.loads(run(*given, "--json", exits=status).stderr)
+    assert message in told["message"]
+    assert sorted(each.name for each in (tmp_path / "other").iterdir()) == ["notes.txt"]
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_wrong_usage(run: Run, path: Path) -> None:
+    run("put", exits=2)
+    run("info", path, "--colour", exits=2)
+    run("nothing", exits=2)
+
+
+def test_help_names_every_command(run: Run) -> None:
+    told = run("--help").stdout
+    for name in [
+        "info",
+        "put",
+        "consume",
+        "cancel",
+        "pending",
+        "verify",
+        "export",
+        "handover",
+        "demo",
+    ]:
+        assert name in told
+        assert "--json" in run(name, "--help", env={"COLUMNS": "200"}).stdout
+
+
+def test_a_setting_of_the_environment_is_checked(run: Run, path: Path) -> None:
+    result = run("info", path, exits=2, env={"TIMERSTORE_DURABILITY": "none"})
+    assert 'Use "group" or "process"' in result.stderr
+
+
+def test_another_error_has_its_own_status(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise timerstore.StoreFullError("The disk is full. Make room.")
+
+    monkeypatch.setattr(timerstore.TimerStore, "put", fail)
+    assert issubclass(timerstore.StoreFullError, TimerStoreError)
+    assert "Make room" in run("put", path, "x", exits=4).stderr
+
+
+@pytest.mark.slow
+def test_a_store_in_use_names_its_holder(path: Path) -> None:
+    with timerstore.open(path):
+        status, out, err = finish(process("info", path))
+        told = finish(process("info", path, "--json"))
+    assert (status, out) == (3, "")
+    assert f"pid {os.getpid()}" in err
+    assert json.loads(told[2])["error"] == "StoreLockedError"
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_seen_enough_is_no_error(path: Path) -> None:
+    with timerstore.open(path) as store:
+        store.put_many([b"x" * 50] * 4_000, delay_ms=3_600_000)
+    child = process("pending", path)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(timeout=120) == 0
+    assert child.stderr is not None
+    with child.stderr:
+        assert child.stderr.read() == b""
+
+
+@pytest.mark.parametrize("name", ["typer", "rich"])
+def test_a_missing_extra_is_named(name: str) -> None:
+    code = f"import sys; sys.modules[{name!r}] = None; from timerstore.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "info"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"timerstore: this command needs {name}. Install it: pip install 'timerstore[cli]'\n"
+    )

@@ -1,0 +1,97 @@
+"""The public names: that they are there, are described, and that their examples run."""
+
+import doctest
+import importlib
+import inspect
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import timerstore
+from tests.markdown import ROOT
+
+CALLS = {
+    "TimerStore": (
+        "put put_many cancel cancel_many reschedule get pending count horizon consume pull stats "
+        "flush close handover"
+    ),
+    "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
+    "Delivery": ("id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack"),
+    "Timer": "id topic body key tag properties due_ms put_ms roll_count",
+    "Config": "from_toml from_env",
+    "ManualClock": "now_ms advance",
+    "TimerIds": "__len__ __getitem__",
+    "Report": "ok problems to_dict",
+}
+"""API.md's classes, with what a program may use of each."""
+ERRORS = [
+    "TimerStoreError",
+    "StoreClosedError",
+    "StoreLockedError",
+    "ForkedProcessError",
+    "StoreFullError",
+    "FlushFailedError",
+    "CorruptStoreError",
+    "UnknownTimerError",
+    "TooLateError",
+]
+
+
+def modules() -> Iterator[str]:
+    for path in sorted((ROOT / "timerstore").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[1] not in {"timelog", "wheel", "services", "spark"}:
+            yield ".".join(part for part in parts if part != "__init__")
+    yield "timerstore.services.clock"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_class_has_its_calls(name: str) -> None:
+    assert name in timerstore.__all__
+    known = getattr(timerstore, name)
+    fields = getattr(known, "__annotations__", {}) | dict.fromkeys(getattr(known, "__slots__", ()))
+    for call in CALLS[name].split():
+        assert hasattr(known, call) or call in fields, f"{name}.{call}"
+
+
+def test_errors_are_of_one_family() -> None:
+    for name in ERRORS:
+        error = getattr(timerstore, name)
+        assert issubclass(error, timerstore.TimerStoreError)
+        assert name in timerstore.__all__
+
+
+def test_all_is_sorted_and_described() -> None:
+    assert timerstore.__all__ == sorted(timerstore.__all__)
+    for name in timerstore.__all__:
+        assert inspect.getdoc(getattr(timerstore, name)), name
+
+
+def test_functions_are_exported() -> None:
+    assert {"open", "verify"} <= set(timerstore.__all__)
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_examples_in_docstrings_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with `store`, `timerstore` and `timedelta` at hand, in an empty folder."""
+    module = importlib.import_module(name)
+    examples = [each for each in doctest.DocTestFinder().find(module) if each.examples]
+    if not examples:
+        return
+    monkeypatch.chdir(tmp_path)
+    config = timerstore.Config(commitlog_segment_bytes=1 << 20)
+    with timerstore.open("shared", config=config, clock=timerstore.ManualClock()) as store:
+        for each in examples:
+            run(module, each, {"store": store, "timerstore": timerstore, "timedelta": timedelta})
+
+
+def run(module: ModuleType, example: doctest.DocTest, names: dict[str, object]) -> None:
+    example.globs = vars(module) | names
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    told: list[str] = []
+    assert runner.run(example, out=told.append).failed == 0, "".join(told)

@@ -1,0 +1,32 @@
+"""The shell's door to a store: `timerstore COMMAND PATH …`.
+
+main           the entry point              here
+app.py         the options that commands share, and what an error means to the shell
+commands.py    info, put, consume, cancel, pending, verify, handover, demo
+exporting.py   export
+output.py      tables on a terminal, plain lines in a pipe, JSON
+times.py       the times that a person types
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+_MISSING = "timerstore: this command needs {}. Install it: pip install 'timerstore[cli]'\n"
+_NEEDED = ("typer", "rich")
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from timerstore.cli.commands import app
+    except ModuleNotFoundError as e:
+        package = (e.name or "").split(".")[0]
+        if package not in _NEEDED:
+            raise
+        sys.stderr.write(_MISSING.format(package))
+        sys.exit(2)
+    # A polite kill leaves the way that an error does, so that the store is closed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    app()
