@@ -1,4 +1,4 @@
-"""The demonstration: a small one, and what it would say if a promise were broken."""
+"""The demonstration, run small; its judgement, where a promise was broken."""
 
 import json
 from contextlib import closing

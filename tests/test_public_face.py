@@ -1,4 +1,4 @@
-"""The public names: that they are there, are described, and that their examples run."""
+"""The public names: each is there, is described, has examples that run."""
 
 import doctest
 import importlib

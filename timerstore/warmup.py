@@ -31,12 +31,12 @@ _SMALL = Config(
 
 
 def kernels_are_cached() -> bool:
-    """Tell whether the largest kernel's machine code is on disk; True where nobody can tell."""
+    """Tell whether the largest kernel's machine code is at hand; True where nobody can tell."""
+    if INTERPRETED or getattr(run, "signatures", None):
+        return True
     # These are internals of Numba; without them nothing but the word to the user is lost.
     cache_file: Any = getattr(getattr(run, "_cache", None), "_cache_file", None)
-    if INTERPRETED or not hasattr(cache_file, "_load_index"):
-        return True
-    return bool(cache_file._load_index())
+    return not hasattr(cache_file, "_load_index") or bool(cache_file._load_index())
 
 
 def compile_kernels() -> None:

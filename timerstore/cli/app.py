@@ -28,7 +28,6 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.warmup import kernels_are_cached
 
 DAMAGED: Final = 1
 WRONG_USAGE: Final = 2
@@ -93,12 +92,10 @@ def status_of(error: Exception) -> int:
 
 
 def open_store(
-    out: Output, path: Path, config_file: Path | None, *, create: bool = False
+    path: Path, config_file: Path | None, *, create: bool = False
 ) -> timerstore.TimerStore:
     """Open a store with the settings of a file, or of the environment."""
     if not create and not (path.is_dir() and any(path.iterdir())):
         raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
     config = Config.from_env() if config_file is None else Config.from_toml(config_file)
-    if not kernels_are_cached():
-        out.note("timerstore: compiling the kernels, about 20 seconds, this first time alone.")
     return timerstore.open(path, create=create, config=config)

@@ -55,7 +55,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     It opens the store, so what is overdue is fired into the log, to be consumed later. One process
     at a time can do that: of a store that is in use it tells who has it.
     """
-    with answering(as_json=as_json) as out, open_store(out, path, config) as store:
+    with answering(as_json=as_json) as out, open_store(path, config) as store:
         stats, topics = store.stats(), pending_by_topic(store)
         if as_json:
             out.json({"path": str(path), "topics": topics} | stats.to_dict())
@@ -130,11 +130,11 @@ def put(
                 raise InvalidArgumentError(
                     "--lines reads bodies from standard input. Leave out BODY, --key, --property."
                 )
-            with open_store(out, path, config, create=True) as store:
+            with open_store(path, config, create=True) as store:
                 put_lines(out, store, topic, resolve_times(store, wait, time, at_ms), tag)
             return
         data = read_body(body)
-        with open_store(out, path, config, create=True) as store:
+        with open_store(path, config, create=True) as store:
             id = store.put(
                 data,
                 topic=topic,
@@ -225,7 +225,7 @@ def consume(
     config: ConfigFile = None,
 ) -> None:
     """Write each message of a topic once it is due; in a pipe its body alone."""
-    with answering(as_json=as_json) as out, open_store(out, path, config) as store:
+    with answering(as_json=as_json) as out, open_store(path, config) as store:
         left = sys.maxsize if count is None else count
         while left > 0:
             batch = store.pull(topic, group=group, max_count=min(left, PULL_COUNT), timeout=timeout)
@@ -267,7 +267,7 @@ def cancel(
     with answering(as_json=as_json) as out:
         if ids == ["-"]:
             ids = sys.stdin.read().split()
-        with open_store(out, path, config) as store:
+        with open_store(path, config) as store:
             verdicts = store.cancel_many(ids).tolist()
             if as_json:
                 for id, worked in zip(ids, verdicts, strict=True):
@@ -298,7 +298,7 @@ def pending(
     """List pending timers in the order of their due time."""
     with answering(as_json=as_json) as out:
         start_ms, end_ms = parse_time_ms(start), parse_time_ms(end)
-        with open_store(out, path, config) as store:
+        with open_store(path, config) as store:
             shown_limit = ROWS_ON_TERMINAL if limit is None and out.on_terminal else limit
             timers = store.pending(topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit)
             if as_json:
@@ -364,7 +364,7 @@ def export(
     with answering(as_json=as_json) as out:
         if form is None:
             form = ExportFormat.of(target)
-        with open_store(out, path, config) as store:
+        with open_store(path, config) as store:
             with out.progress("exporting", store.count(topic)) as update:
                 count = export_pending(store, target, form, topic, update)
             if str(target) == "-":
@@ -378,7 +378,7 @@ def export(
 @app.command()
 def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
     """Make a store fit for a RocketMQ broker, and close it."""
-    with answering(as_json=as_json) as out, open_store(out, path, config) as store:
+    with answering(as_json=as_json) as out, open_store(path, config) as store:
         with out.progress("handing over"):
             store.handover()
         if as_json:

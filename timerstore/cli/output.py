@@ -57,12 +57,12 @@ class Output:
         """
         names = [name.removeprefix(">") for name in columns]
         if not self.on_terminal and aligned:
-            cells = [names, *([shown(str(value)) for value in row] for row in rows)]
+            cells = [names] + [[shown(str(value)) for value in row] for row in rows]
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            for row in cells:
+            for line in cells:
                 padded = [
                     cell.rjust(width) if name.startswith(">") else cell.ljust(width)
-                    for cell, width, name in zip(row, widths, columns, strict=True)
+                    for cell, width, name in zip(line, widths, columns, strict=True)
                 ]
                 sys.stdout.write("  ".join(padded).rstrip() + "\n")
             return
