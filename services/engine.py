@@ -24,7 +24,7 @@ from timerstore.errors import (
 from timerstore.services.clock import Clock
 from timerstore.services.world import World, new_world
 from timerstore.timelog.append import NEED as APPEND_NEED
-from timerstore.timelog.append import NEED_COMMITLOG, NEED_NOTHING, NEED_QUEUE, NEED_ROW
+from timerstore.timelog.append import NEED_AT, NEED_COMMITLOG, NEED_NOTHING, NEED_QUEUE, NEED_ROW
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import BLANK_BYTES, MESSAGE_BYTES_MAX, SLOT_BYTES
@@ -38,8 +38,8 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.system import KernelLock, poll_words
 from timerstore.wheel import state
 from timerstore.wheel.near import SLOT_COLUMNS, SLOT_FIRST_COPY, SPAN, new_near_wheel
@@ -218,11 +218,14 @@ class Engine:
     def meet_append(self) -> None:
         """Make what `append` found missing, when called by a thread that puts."""
         words = self.queues.table.words
-        need = int(words[APPEND_NEED])
+        with self.append_lock:  # another thread's append may have come between: then try again
+            need, row, at = int(words[APPEND_NEED]), int(words[NEED_ROW]), int(words[NEED_AT])
         if need in (NEED_COMMITLOG, NEED_NOTHING):
             self.prepare_commitlog()
+        if need == NEED_COMMITLOG:  # of messages that go together the last may lie further on
+            self.commitlog.ensure(at // self.commitlog.segment_bytes)
         if need == NEED_QUEUE:
-            self.queues.prepare(int(words[NEED_ROW]))
+            self.queues.prepare(row, index=at)
         self.queues.prepare(0)
 
     def _row_of_message(self, offset: int) -> None:

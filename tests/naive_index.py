@@ -128,6 +128,10 @@ def check_unit(unit: Unit, offset: int) -> None:
         raise DamageError(offset, f"a unit of {unit.unit_bytes} bytes")
     if unit.magic | 0xF != 0xF:
         raise DamageError(offset, f"unit magic {unit.magic}")
+    if not -1 <= unit.prev_pos < offset:
+        raise DamageError(offset, f"previous unit at {unit.prev_pos}")
+    if unit.delta_ms < 0 or not 0 <= unit.write_ms < 1 << 48:
+        raise DamageError(offset, f"write time {unit.write_ms} and {unit.delta_ms}")
     if (unit.crc, unit.extra) != (0, 0) and unit.crc != unit_crc(unit, offset):
         raise DamageError(offset, "CRC of the unit")
 
@@ -135,6 +139,12 @@ def check_unit(unit: Unit, offset: int) -> None:
 def blank_unit(remaining: int) -> bytes:
     """The end of a timer log segment."""
     return struct.pack(">iqI", remaining, 0, BLANK_MAGIC) + bytes(remaining - TIMER_LOG_BLANK_BYTES)
+
+
+def next_unit_offset(segment_bytes: int, end: int) -> int:
+    """Where the next unit goes: at `end`, or at the next segment's start."""
+    left = segment_bytes - end % segment_bytes
+    return end + left if UNIT_BYTES + TIMER_LOG_BLANK_BYTES > left else end
 
 
 class TimerLogScan(NamedTuple):

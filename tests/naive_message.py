@@ -342,3 +342,23 @@ def unsealed(message: Message) -> bytes:
     """A message that ends in a CRC whose digits are still zeros."""
     data = encode_message(message)
     return data[:-11] + b"0" * 10 + data[-1:]
+
+
+def place_behind(segment_bytes: int, end: int, size: int) -> int:
+    """Where a message goes that is to be appended at `end`: there, or in the next segment."""
+    left = segment_bytes - end % segment_bytes
+    return end if size + COMMIT_LOG_BLANK_BYTES <= left else end + left
+
+
+def lay_out(messages: list[Message], segment_bytes: int, count: int) -> bytes:
+    """The bytes of a log's first `count` segments, which hold these messages at their offsets."""
+    log = bytearray(segment_bytes * count)
+    end = 0
+    for message in messages:
+        if message.offset != end and end % segment_bytes:
+            left = segment_bytes - end % segment_bytes
+            log[end : end + COMMIT_LOG_BLANK_BYTES] = blank_message(left)[:COMMIT_LOG_BLANK_BYTES]
+        data = encode_message(message)
+        log[message.offset : message.offset + len(data)] = data
+        end = message.offset + len(data)
+    return bytes(log)

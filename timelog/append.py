@@ -31,7 +31,6 @@ from timerstore.timelog.format import (
     MESSAGE_BYTES_MAX,
     MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_INDEX_AT,
-    MESSAGE_STORED_AT,
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.intrinsics import (
@@ -42,6 +41,7 @@ from timerstore.timelog.intrinsics import (
     view_bytes,
 )
 from timerstore.timelog.kernel import inlined
+from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
 from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.system import lock_acquire, lock_release
@@ -63,6 +63,8 @@ NEED: Final = 2
 NEED_ROW: Final = 3
 STORED_MS: Final = 4
 """The stored time of the last message; it never falls."""
+NEED_AT: Final = 5
+"""What lies in the missing segment: a commit log offset, or an index of the queue NEED_ROW."""
 
 NEED_NOTHING: Final = 0
 NEED_COMMITLOG: Final = 1
@@ -186,6 +188,7 @@ def append(
         if need != NEED_NOTHING:
             words[NEED] = need
             words[NEED_ROW] = row
+            words[NEED_AT] = start if need == NEED_COMMITLOG else index
             break
         stage.offset[i] = start
         stage.index[i] = index
@@ -219,7 +222,7 @@ def _stamp(stage: Any, count: int, stored_ms: int) -> None:
     for i in range(count):
         put_i64(stage.buffer, at + MESSAGE_QUEUE_INDEX_AT, stage.index[i])
         put_i64(stage.buffer, at + MESSAGE_OFFSET_AT, stage.offset[i])
-        put_i64(stage.buffer, at + MESSAGE_STORED_AT, stored_ms)
+        put_i64(stage.buffer, stored_at(stage.buffer, at), stored_ms)
         if stage.key_at[i] >= 0:
             put_hex_12(stage.buffer, at + stage.key_at[i], stage.offset[i])
         at += stage.size[i]

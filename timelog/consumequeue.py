@@ -168,13 +168,17 @@ class ConsumeQueues:
         data = np.frombuffer(blanks.tobytes(), np.uint8)
         self.files[row].ensure(number).view[: len(data)] = data
 
-    def prepare(self, row: int, *, ahead: bool = False) -> None:
-        """Map the segment that the next entry goes to; with `ahead` the one behind it as well."""
+    def prepare(self, row: int, *, ahead: bool = False, index: int = 0) -> None:
+        """Map the segment that the next entry goes to; with `ahead` the one behind it as well.
+
+        That one is also mapped if it holds `index`: messages that go together may need both.
+        """
         file = self.files[row]
         with file.lock:
             number, position = divmod(int(self.table.next_index[row]), self.segment_entries)
             wanted = [number]
-            if ahead and 2 * position >= self.segment_entries:
+            late = ahead and 2 * position >= self.segment_entries
+            if late or index // self.segment_entries == number + 1:
                 wanted.append(number + 1)
             for each in wanted:
                 slot = 2 * row + (each & 1)

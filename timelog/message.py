@@ -24,6 +24,7 @@ from timerstore.timelog.format import (
     MESSAGE_MAGIC_AT,
     MESSAGE_MAGIC_LONG_TOPIC,
     MESSAGE_SIZE_AT,
+    MESSAGE_STORED_AT,
     MESSAGE_SYSTEM_FLAG_AT,
     NAME_END,
     PROPERTY_CRC,
@@ -208,6 +209,14 @@ def read_frame(buf: Any, at: int, found: Any) -> int:
         if get_u8(buf, end - 12) == NAME_END and get_u8(buf, end - 1) == VALUE_END:
             found[WHOLE_CRC] = 1
     return GOOD
+
+
+@inlined
+def stored_at(buf: Any, at: int) -> int:
+    """Return where a message's stored time stands: an IPv6 born host moves it."""
+    if get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT) & SYSTEM_FLAG_BORN_V6:
+        return at + MESSAGE_STORED_AT + HOST_V6_EXTRA_BYTES
+    return at + MESSAGE_STORED_AT
 
 
 @inlined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.timelog.format import MESSAGE_STORED_AT
 from timerstore.timelog.intrinsics import copy_bytes, get_i64, prefetch
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
@@ -17,6 +16,7 @@ from timerstore.timelog.message import (
     SIZE,
     exact_due_ms,
     read_message,
+    stored_at,
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 
@@ -73,7 +73,7 @@ def pull_messages(
             id_end += found[KEY_BYTES]
         body_ends[count + 1] = body_end
         id_ends[count + 1] = id_end
-        fired_ms[count] = get_i64(buf, at + MESSAGE_STORED_AT)
+        fired_ms[count] = get_i64(buf, stored_at(buf, at))
         due_ms[count] = fired_ms[count]
         if found[DUE_MS] >= 0:
             due_ms[count] = exact_due_ms(buf, found, tag, precision_ms)

@@ -18,7 +18,6 @@ from timerstore.timelog.format import (
     MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
-    MESSAGE_STORED_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, get_u32
 from timerstore.timelog.kernel import inlined, kernel
@@ -49,6 +48,7 @@ from timerstore.timelog.message import (
     identify_timer,
     java_hash,
     read_message,
+    stored_at,
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 
@@ -181,7 +181,7 @@ def fill_row(
     row[ROW_QUEUE_ID] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT)
     row[ROW_QUEUE_INDEX] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
     row[ROW_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
-    stored_ms = get_i64(buf, at + MESSAGE_STORED_AT)
+    stored_ms = get_i64(buf, stored_at(buf, at))
     row[ROW_STORED_MS] = stored_ms
     row[ROW_TAGS_CODE] = tags_code(buf, found, stored_ms, level_ms)
     row[ROW_TOPIC] = base + found[TOPIC_AT]

@@ -1,0 +1,215 @@
+"""The appender against a log that is laid out slowly: bytes, queues, counts, what it asks for."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import Bytes, table_over
+from tests.strategies import TAG
+from timerstore.timelog.append import (
+    NEED,
+    NEED_AT,
+    NEED_COMMITLOG,
+    NEED_NOTHING,
+    NEED_QUEUE,
+    NEED_ROW,
+    Stage,
+    append,
+    new_queue_table,
+    new_stage,
+    place_behind,
+)
+from timerstore.timelog.compose import stage_messages
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.system import LOCK_WORDS
+
+SEGMENT_BYTES = 700
+ENTRIES = 3
+QUEUES = [("rmq_sys_wheel_timer", 0), ("orders", 0), ("orders", 5)]
+
+
+@kernel
+def _append(
+    commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
+) -> int:
+    return append(commitlog, queues, lock, stage, count, now_ms, together)
+
+
+@kernel
+def _place(segment_bytes: int, end: int, size: int) -> int:
+    return place_behind(segment_bytes, end, size)
+
+
+class Log:
+    """A commit log and three queues in memory, and beside it what they should hold."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, Bytes] = {}
+        self.table = table_over({}, SEGMENT_BYTES)
+        self.queues = new_queue_table(ENTRIES)
+        self.queue_arrays: dict[tuple[int, int], Bytes] = {}
+        self.lock = np.zeros(LOCK_WORDS, np.int64)
+        self.stage: Stage = new_stage(64, 1 << 16)
+        self.messages: list[naive.Message] = []
+        self.rows: list[int] = []
+        self.pending = [0] * len(QUEUES)
+        self.stored_ms = 0
+
+    def meet(self) -> int:
+        """Map what was missing."""
+        need = int(self.queues.words[NEED])
+        if need == NEED_COMMITLOG:
+            number = int(self.queues.words[NEED_AT]) // SEGMENT_BYTES
+            assert number not in self.arrays
+            self.arrays[number] = np.zeros(SEGMENT_BYTES, np.uint8)
+            self.table.address[number] = self.arrays[number].ctypes.data
+            self.table.number[number] = number
+        elif need == NEED_QUEUE:
+            row = int(self.queues.words[NEED_ROW])
+            number = int(self.queues.words[NEED_AT]) // ENTRIES
+            assert (row, number) not in self.queue_arrays
+            self.queue_arrays[row, number] = array = np.zeros(ENTRIES * 20, np.uint8)
+            self.queues.address[2 * row + (number & 1)] = array.ctypes.data
+            self.queues.number[2 * row + (number & 1)] = number
+        return need
+
+    def put(self, batch: list[tuple[int, int, bool]], now_ms: int, together: bool) -> None:
+        """Append a batch of (row, bytes of body, with a key of ours), as often as it takes."""
+        left = []
+        for row, body_bytes, keyed in batch:
+            key = naive.encode_unique_key(naive.UniqueKey(now_ms, 0, TAG))
+            pairs = {"a": "b"} | ({"UNIQ_KEY": key} if keyed else {})
+            topic, queue_id = QUEUES[row]
+            message = naive.Message(topic, bytes(body_bytes), pairs, queue_id, born_ms=now_ms)
+            if body_bytes % 3 == 0:  # a copy of a message that came over IPv6
+                message.system_flag, message.born_host = naive.BORN_HOST_IPV6, ("fe80::1", 9)
+            left.append((row, message))
+        tries = 0
+        while left:
+            tries += 1
+            assert tries < 200
+            entries = [
+                (
+                    *(naive.unsealed(message), row, naive.java_hash(f"tag {row}")),
+                    *((row + 1) % 3, 1 - 2 * (row == 2)),
+                )
+                for row, message in left
+            ]
+            count = stage_messages(self.stage, entries)
+            done = int(
+                _append(self.table, self.queues, self.lock, self.stage, count, now_ms, together)
+            )
+            assert done == count or self.queues.words[NEED] != NEED_NOTHING
+            assert not together or done in (0, count)
+            self.note(left[:done], now_ms)
+            left = left[done:]
+            assert (self.queues.next_index[:3] == self.queues.planned[:3]).all()
+            self.meet()
+
+    def note(self, done: list[tuple[int, naive.Message]], now_ms: int) -> None:
+        """Give each message the place that it should have, and compare it with what the stage says."""
+        if done:
+            self.stored_ms = max(self.stored_ms, now_ms)
+        for i, (row, message) in enumerate(done):
+            end = self.end
+            message.offset = naive.place_behind(SEGMENT_BYTES, end, message.size_bytes)
+            message.queue_offset = self.rows.count(row)
+            message.stored_ms = self.stored_ms
+            if "UNIQ_KEY" in message.properties:
+                key = message.properties["UNIQ_KEY"]
+                message.properties["UNIQ_KEY"] = f"{key[:12]}{message.offset:012X}{key[24:]}"
+            assert self.stage.offset[i] == message.offset
+            assert self.stage.index[i] == message.queue_offset
+            self.messages.append(message)
+            self.rows.append(row)
+            self.pending[(row + 1) % 3] += 1 - 2 * (row == 2)
+
+    @property
+    def end(self) -> int:
+        if not self.messages:
+            return 0
+        return self.messages[-1].offset + self.messages[-1].size_bytes
+
+    def check(self) -> None:
+        """Every byte is what the slow twins say."""
+        assert self.table.words[1] == self.end
+        log = b"".join(self.arrays[number].tobytes() for number in sorted(self.arrays))
+        assert log == naive.lay_out(self.messages, SEGMENT_BYTES, len(self.arrays))
+        assert naive.scan_commit_log(self.split(log)).messages == self.messages
+        assert self.queues.pending[:3].tolist() == self.pending
+        for row in range(3):
+            mine = [m for m, r in zip(self.messages, self.rows, strict=True) if r == row]
+            assert self.queues.next_index[row] == len(mine)
+            code = naive.java_hash(f"tag {row}")
+            data = b"".join(
+                naive.encode_entry(naive.Entry(m.offset, m.size_bytes, code)) for m in mine
+            )
+            numbers = sorted(number for r, number in self.queue_arrays if r == row)
+            held = b"".join(self.queue_arrays[row, number].tobytes() for number in numbers)
+            assert held == data.ljust(len(held), b"\0")
+        assert self.lock[0] == self.lock[8]  # let go again
+
+    def split(self, log: bytes) -> dict[int, bytes]:
+        parts = {at: log[at : at + SEGMENT_BYTES] for at in range(0, len(log), SEGMENT_BYTES)}
+        return parts or {0: bytes(SEGMENT_BYTES)}
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 400), st.booleans()), min_size=1, max_size=9
+        ),
+        st.integers(0, 10**13),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(batches=BATCHES)
+def test_what_is_appended(batches: list[tuple[list[tuple[int, int, bool]], int, bool]]) -> None:
+    log = Log()
+    for batch, now_ms, together in batches:
+        # Of a batch that goes together no queue may need three segments: two can be mapped.
+        log.put(batch[:3] if together else batch, now_ms, together)
+        log.check()
+
+
+def test_nothing_is_done_before_its_segments_are_there() -> None:
+    log = Log()
+    message = naive.Message("t", b"b" * 300)
+    entry = (naive.unsealed(message), 1, 0, 1, 1)
+    log.queues.next_index[1] = log.queues.planned[1] = 2
+    count = stage_messages(log.stage, [entry] * 3)
+    asked = []
+    for _ in range(6):
+        done = _append(log.table, log.queues, log.lock, log.stage, count, 1, True)
+        asked.append((int(done), log.meet()))
+    needs = [NEED_COMMITLOG, NEED_QUEUE, NEED_COMMITLOG, NEED_QUEUE, NEED_COMMITLOG]
+    assert asked == [*((0, need) for need in needs), (3, NEED_NOTHING)]
+    assert log.queues.next_index[1] == log.queues.planned[1] == 5
+    assert log.queues.pending[1] == 3
+
+
+def test_a_clock_that_goes_back_is_not_stored() -> None:
+    log = Log()
+    log.put([(0, 10, True)], 5000, False)
+    log.put([(0, 10, True)], 3000, False)
+    assert [message.stored_ms for message in log.messages] == [5000, 5000]
+    log.check()
+
+
+@given(
+    segment_bytes=st.integers(100, 2000),
+    before=st.integers(0, 3),
+    position=st.integers(0, 1999),
+    size=st.integers(1, 92),
+)
+def test_place_behind(segment_bytes: int, before: int, position: int, size: int) -> None:
+    end = before * segment_bytes + position % segment_bytes
+    got = _place(segment_bytes, end, size)
+    assert got == naive.place_behind(segment_bytes, end, size)
+    assert got % segment_bytes + size + 8 <= segment_bytes

@@ -1,0 +1,48 @@
+"""Compiling: the cache's stamp, and the Python object that stays in the interpreted mode."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_view, kernel, source_stamp
+
+
+def test_the_stamp_is_of_the_sources() -> None:
+    stamp = source_stamp()
+    assert len(stamp) == 64
+    code = "from timerstore.timelog.kernel import source_stamp; print(source_stamp())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == stamp, done.stderr
+
+
+def load(path: Path, source: str) -> ModuleType:
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("kernel_on_trial", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is cached")
+def test_a_changed_kernel_is_compiled_anew(tmp_path: Path) -> None:
+    source = (
+        "from timerstore.timelog.kernel import kernel\n\n@kernel\ndef f(x):\n    return x + {}\n"
+    )
+    assert load(tmp_path / "on_trial.py", source.format(1)).f(1) == 2
+    assert load(tmp_path / "on_trial.py", source.format(7)).f(1) == 8
+
+
+def test_interpreted_kernels_are_the_functions_themselves() -> None:
+    def plain(x: int) -> int:
+        return x + 1
+
+    for decorate in (kernel, inlined, inlined_view):
+        made = decorate(plain)
+        assert (made is plain) == INTERPRETED
+    assert kernel(plain)(np.int64(1)) == 2

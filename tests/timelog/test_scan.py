@@ -1,0 +1,275 @@
+"""Scanning the commit log: the golden stores' rows, then logs that are cut or damaged."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import as_array, table_of, table_over
+from tests.strategies import TAG, messages
+from timerstore.timelog import scan
+from timerstore.timelog.message import BAD_CRC, BAD_PARTS, FOUND_WORDS, GOOD
+from timerstore.timelog.scan import ROW_COLUMNS, scan_commitlog
+from timerstore.timelog.segments import SegmentTable
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
+SEGMENT_BYTES = 4096
+
+
+def scan_all(
+    table: SegmentTable,
+    stop: int,
+    *,
+    start: int = 0,
+    at_a_time: int = 97,
+    tag: int = TAG,
+    precision_ms: int = 1000,
+    verify: bool = True,
+) -> tuple[Rows, int, int, list[int]]:
+    """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
+    rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
+    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    levels = np.array(LEVELS_MS, np.int64)
+    parts = []
+    offset = start
+    while True:
+        count = scan_commitlog(
+            *(
+                table,
+                offset,
+                stop,
+                verify,
+                tag,
+                precision_ms,
+                levels,
+                rows[:at_a_time],
+                found,
+                state,
+            )
+        )
+        parts.append(rows[:count].copy())
+        assert state[0] >= offset
+        offset = int(state[0])
+        if state[1] != scan.STOP_COUNT or offset >= stop:
+            return np.concatenate(parts), offset, int(state[1]), rows[count].tolist()
+        assert count == at_a_time
+
+
+def expected_row(message: naive.Message, precision_ms: int, tag: int) -> dict[int, int]:
+    """What a row says about a message, but for the places of its texts."""
+    properties = message.properties
+    topic, key = properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY")
+    deletes = properties.get("TIMER_DEL_UNIQKEY")
+    if deletes is not None:
+        identity = naive.target_identity((topic or "").encode(), deletes.encode(), tag)
+    else:
+        identity = naive.identity((topic or "").encode(), (key or "").encode(), tag)
+
+    def length(text: str | None) -> int:
+        return -1 if text is None else len(text.encode("utf-8", "surrogateescape"))
+
+    due_ms = naive.number(properties.get("TIMER_OUT_MS"))
+    exact_ms = -1 if due_ms < 0 else naive.due_ms(properties, precision_ms, tag)
+    return {
+        scan.ROW_OFFSET: message.offset,
+        scan.ROW_SIZE: message.size_bytes,
+        scan.ROW_QUEUE_ID: message.queue_id,
+        scan.ROW_QUEUE_INDEX: message.queue_offset,
+        scan.ROW_BORN_MS: message.born_ms,
+        scan.ROW_STORED_MS: message.stored_ms,
+        scan.ROW_TAGS_CODE: naive.tags_code(message, LEVELS_MS),
+        scan.ROW_TOPIC_BYTES: length(message.topic),
+        scan.ROW_KEY_BYTES: length(key),
+        scan.ROW_REAL_TOPIC_BYTES: length(topic),
+        scan.ROW_REAL_QUEUE: naive.number(properties.get("REAL_QID")),
+        scan.ROW_DUE_MS: due_ms,
+        scan.ROW_EXACT_DUE_MS: exact_ms,
+        scan.ROW_ROLL_TIMES: max(0, naive.number(properties.get("TIMER_ROLL_TIMES"))),
+        scan.ROW_ORIGIN: naive.number(properties.get("TIMER_ORIGIN"), 20),
+        scan.ROW_IS_DELETE: int(deletes is not None),
+        scan.ROW_IS_REPLACEMENT: int("TIMER_REPLACES" in properties),
+        scan.ROW_IDENTITY_HIGH: identity[0],
+        scan.ROW_IDENTITY_LOW: identity[1],
+        scan.ROW_LEVEL: naive.number(properties.get("DELAY")),
+        scan.ROW_STATUS: GOOD,
+    }
+
+
+TEXTS = [
+    (scan.ROW_TOPIC, scan.ROW_TOPIC_BYTES, None),
+    (scan.ROW_KEY, scan.ROW_KEY_BYTES, "UNIQ_KEY"),
+    (scan.ROW_REAL_TOPIC, scan.ROW_REAL_TOPIC_BYTES, "REAL_TOPIC"),
+]
+
+
+def check_rows(
+    rows: Rows,
+    messages: list[naive.Message],
+    segments: Mapping[int, bytes],
+    precision_ms: int,
+    tag: int,
+) -> None:
+    """Every row says what the slow scan says, text for text."""
+    assert len(rows) == len(messages)
+    segment_bytes = len(segments[0])
+    for row, message in zip(rows.tolist(), messages, strict=True):
+        expected = expected_row(message, precision_ms, tag)
+        assert {column: row[column] for column in expected} == expected
+        for at, count, name in TEXTS:
+            text = message.topic if name is None else message.properties.get(name)
+            if text is not None:
+                begin = row[at] // segment_bytes * segment_bytes
+                data = segments[begin][row[at] - begin :][: row[count]]
+                assert data == text.encode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_rows(
+    name: str,
+    golden_unpacked: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    folder = golden_unpacked(name) / "commitlog"
+    segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
+    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
+    size = len(segments[0])
+    slow = naive.scan_commit_log(segments)
+    table = table_of(segments, size)
+    precision_ms = state["precision_ms"]
+    rows, end, stopped, _ = scan_all(table, max(segments) + size, precision_ms=precision_ms)
+    assert (end, stopped) == (state["commit_log_max"], scan.STOP_END)
+    check_rows(rows, slow.messages, segments, precision_ms, TAG)
+    by_offset = {row[scan.ROW_OFFSET]: row for row in rows.tolist()}
+    for line in golden_list(name):
+        if line["kind"] in ("timer", "delete", "level", "plain"):
+            row = by_offset[line["commit_log_offset"]]
+            assert row[scan.ROW_SIZE] == line["bytes"]
+            assert row[scan.ROW_QUEUE_ID] == line["queue"]
+            assert row[scan.ROW_QUEUE_INDEX] == line["queue_offset"]
+            assert row[scan.ROW_IS_DELETE] == (line["kind"] == "delete")
+            out_ms = line["properties"].get("TIMER_OUT_MS")
+            if out_ms is not None:
+                assert row[scan.ROW_DUE_MS] == int(out_ms)
+                assert row[scan.ROW_EXACT_DUE_MS] == line["due_ms"]
+
+
+# --- logs that are made here
+
+
+def log_of(found: list[naive.Message], behind: bytes = b"") -> tuple[bytes, int]:
+    """Three segments with these messages one behind the other, and their end."""
+    end = 0
+    for index, message in enumerate(found):
+        message.queue_offset = index
+        message.offset = naive.place_behind(SEGMENT_BYTES, end, message.size_bytes)
+        end = message.offset + message.size_bytes
+    data = bytearray(naive.lay_out(found, SEGMENT_BYTES, 3))
+    data[end : end + len(behind)] = behind
+    return bytes(data[: 3 * SEGMENT_BYTES]), end
+
+
+def split(data: bytes) -> dict[int, bytes]:
+    return {at: data[at : at + SEGMENT_BYTES] for at in range(0, len(data), SEGMENT_BYTES)}
+
+
+def numeric(message: naive.Message) -> naive.Message:
+    """The message without what the slow rules refuse to read as a number."""
+    for name in ("TIMER_OUT_MS", "TIMER_DELIVER_MS", "DELAY"):
+        if naive.number(message.properties.get(name)) < 0:
+            message.properties.pop(name, None)
+    message.has_crc = True
+    return message
+
+
+LOGS = st.lists(messages().map(numeric), min_size=1, max_size=9).map(
+    lambda found: found if sum(m.size_bytes for m in found) < 2 * SEGMENT_BYTES else found[:3]
+)
+
+
+@given(found=LOGS, at_a_time=st.integers(1, 10))
+def test_rows_of_any_log(found: list[naive.Message], at_a_time: int) -> None:
+    data, end = log_of(found)
+    segments = split(data)
+    table = table_of(segments, SEGMENT_BYTES)
+    rows, stopped_at, stopped, _ = scan_all(table, len(data), at_a_time=at_a_time)
+    assert (stopped_at, stopped) == (end, scan.STOP_END)
+    check_rows(rows, naive.scan_commit_log(segments).messages, segments, 1000, TAG)
+    rows, stopped_at, _, _ = scan_all(table, found[-1].offset, at_a_time=at_a_time)
+    assert len(rows) == len(found) - 1
+    assert stopped_at <= found[-1].offset
+
+
+@given(
+    found=LOGS,
+    changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4),
+    behind=st.binary(max_size=100),
+)
+def test_a_damaged_log_ends_where_the_damage_is(
+    found: list[naive.Message], changes: list[tuple[int, int]], behind: bytes
+) -> None:
+    whole, end = log_of(found, behind)
+    data = bytearray(whole)
+    in_a_crc = False
+    for place, change in changes:
+        place %= end
+        data[place] ^= change
+        ends = [message.offset + message.size_bytes for message in found]
+        in_a_crc |= any(at - 20 <= place < at for at in ends)
+    table = table_of(split(bytes(data)), SEGMENT_BYTES)
+    for verify in (True, False):
+        rows, stopped_at, stopped, bad = scan_all(table, len(data), verify=verify)
+        assert stopped in (scan.STOP_END, scan.STOP_BAD, scan.STOP_COUNT)
+        assert stopped_at <= len(data)
+        if stopped == scan.STOP_BAD:
+            assert bad[scan.ROW_OFFSET] == stopped_at
+            assert bad[scan.ROW_STATUS] != GOOD
+        if verify and not in_a_crc:
+            slow = naive.scan_commit_log(split(bytes(data)))
+            assert (stopped_at, len(rows)) == (slow.end, len(slow.messages))
+
+
+@given(data=st.binary(max_size=600), at=st.integers(0, SEGMENT_BYTES - 1))
+def test_random_bytes(data: bytes, at: int) -> None:
+    segment = np.zeros(SEGMENT_BYTES, np.uint8)
+    part = data[: SEGMENT_BYTES - at]
+    segment[at : at + len(part)] = np.frombuffer(part, np.uint8)
+    table = table_over({0: segment}, SEGMENT_BYTES)
+    _, _, stopped, _ = scan_all(table, SEGMENT_BYTES, start=at)
+    assert stopped in (scan.STOP_END, scan.STOP_BAD)
+
+
+def test_what_stops_a_scan() -> None:
+    message = naive.Message("t", b"body", {"a": "b"})
+    second = naive.Message("t", b"body", {"a": "c"}, offset=message.size_bytes)
+    data = bytearray(naive.lay_out([message, second], SEGMENT_BYTES, 1))
+    array = as_array(bytes(data))
+    table = table_over({0: array}, SEGMENT_BYTES)
+    assert scan_all(table, 1 << 20)[2] == scan.STOP_END
+    array[second.offset + 90] ^= 1
+    rows, at, stopped, bad = scan_all(table, 1 << 20)
+    assert (len(rows), at, stopped) == (1, second.offset, scan.STOP_BAD)
+    assert bad[scan.ROW_STATUS] == BAD_CRC
+
+    # A message of an earlier use of the segment: whole, but of another place.
+    stale = naive.Message("t", b"body", {"a": "c"}, offset=7 * SEGMENT_BYTES)
+    array[second.offset : second.offset + second.size_bytes] = as_array(naive.encode_message(stale))
+    _, at, stopped, bad = scan_all(table, 1 << 20)
+    assert (at, stopped) == (second.offset, scan.STOP_BAD)
+    assert bad[scan.ROW_STATUS] == BAD_PARTS
+
+    array[second.offset :] = 0
+    blank = naive.blank_message(SEGMENT_BYTES - second.offset)
+    array[second.offset : second.offset + 8] = as_array(blank[:8])
+    _, at, stopped, _ = scan_all(table, 1 << 20)
+    assert (at, stopped) == (SEGMENT_BYTES, scan.STOP_UNMAPPED)
+    assert scan_all(table, 1 << 20, start=-5)[2] == scan.STOP_UNMAPPED
+    array[second.offset + 3] ^= 1  # a blank of the wrong length
+    assert scan_all(table, 1 << 20)[1:3] == (second.offset, scan.STOP_END)
+    for start in range(SEGMENT_BYTES - 120, SEGMENT_BYTES):
+        assert scan_all(table, SEGMENT_BYTES, start=start)[1:3] == (start, scan.STOP_END)
