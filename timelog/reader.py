@@ -188,6 +188,20 @@ class ReadSegments:
                         return base + first + at + int(used[0])
         return stop
 
+    def used_end(self) -> int:
+        """Return the offset behind the last byte that is not 0; the log's start where all are."""
+        for number in reversed(self.numbers):
+            base = number * self.segment_bytes
+            path = self.folder / segment_name(base)
+            for first, last in reversed(list(data_ranges(path, 0, self.segment_bytes))):
+                view = self.map(number)[first:last]
+                for stop in range(len(view), 0, -_PIECE_BYTES):
+                    at = max(0, stop - _PIECE_BYTES)
+                    used = np.flatnonzero(view[at:stop])
+                    if len(used):
+                        return base + first + at + int(used[-1]) + 1
+        return self.start
+
     def find(self, pattern: bytes, start: int, stop: int) -> int:
         """Return the offset of a pattern in [start, stop), which lie in one segment, or −1."""
         base = start - start % self.segment_bytes

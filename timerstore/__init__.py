@@ -3,6 +3,7 @@
     open      a directory, for one process          store.py
     put       a payload that falls due              putting.py
     consume   what is due                           consume.py
+    verify    every byte of a closed one            verify.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. The folders: `timelog` (append-only logs), `wheel`
@@ -11,6 +12,7 @@ near wheel → dequeue-put → commit log → consume. The folders: `timelog` (a
 
 from __future__ import annotations
 
+import logging
 import os
 
 from timerstore.config import Config
@@ -35,6 +37,8 @@ from timerstore.reading import Horizon, Timer
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
+from timerstore.verify import Problem, Report, verify
+from timerstore.warmup import kernels_are_cached
 
 
 def open(
@@ -54,6 +58,10 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
+    if not kernels_are_cached():
+        logging.getLogger("timerstore").warning(
+            "compiling the kernels, about 20 seconds, once for each version and machine"
+        )
     return TimerStore(path, create=create, read_only=read_only, config=config, clock=clock)
 
 
@@ -69,7 +77,9 @@ __all__ = [
     "InvalidArgumentError",
     "ManualClock",
     "NotAStoreError",
+    "Problem",
     "ReadOnlyError",
+    "Report",
     "Stats",
     "StoreClosedError",
     "StoreFullError",
@@ -81,4 +91,5 @@ __all__ = [
     "TooLateError",
     "UnknownTimerError",
     "open",
+    "verify",
 ]

@@ -1,0 +1,234 @@
+"""Auditing the timer index: units against their messages, slots against their chains."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from timerstore.timelog import audit as kernels
+from timerstore.timelog.format import (
+    BLANK_MAGIC,
+    SLOT_BYTES,
+    SLOT_TIME_AT,
+    TIMERLOG_BLANK_BYTES,
+    UNIT_BYTES,
+)
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.record import Words
+from timerstore.timelog.unit import next_unit_offset
+from timerstore.wheel.audit import (
+    CHAIN_COLUMNS,
+    CHAIN_COUNT,
+    CHAIN_CUT,
+    CHAIN_OFFSET,
+    CHAIN_VERDICT,
+    CHAIN_VERDICTS,
+    CHAIN_WHOLE,
+    audit_chains,
+)
+
+if TYPE_CHECKING:
+    from timerstore.auditlog import LogAudit
+    from timerstore.verify import Audit
+
+_CHUNK_UNITS: Final = 65_536
+_NAMED_MAX: Final = 100
+_SEGMENTS_MAX: Final = 30_000
+
+
+class TimerAudit:
+    """Reads the timer log from end to end, and walks every chain."""
+
+    def __init__(self, audit: Audit, log: LogAudit) -> None:
+        """`log`: the audited commit log."""
+        self.audit, self.reader, self.log = audit, audit.reader, log
+        self.units = audit.reader.timerlog
+        self.units.open_count_max = _SEGMENTS_MAX
+        self.end = self.units.start
+        self.unit_count = self.slot_count = 0
+        checkpoint = self.reader.checkpoint
+        self.read_slot = 0
+        self._flushed = 1 << 62
+        self._queue_index = 0
+        if checkpoint is not None:
+            self.read_slot = checkpoint.read_ms // self.reader.precision_ms
+            self._queue_index = checkpoint.queue_index
+            if not checkpoint.by_broker:
+                self._flushed = checkpoint.timerlog_flushed
+        self._scratch = np.zeros(64, np.uint8)
+        self._broker_units = False
+
+    def run(self) -> None:
+        """Audit the chains, then all units, then that each timer has its unit."""
+        self.audit.faults(self.units.faults)
+        used_end = self.units.used_end()
+        if not self.audit.by_broker and self._flushed < 1 << 62:
+            used_end = max(used_end, min(self._flushed, self.units.allocated_end))
+        visited = np.zeros((used_end - self.units.start) // UNIT_BYTES + 2, np.uint8)
+        for number in self.units.numbers[:_SEGMENTS_MAX]:
+            self.units.map(number)
+        self._check_slots(used_end, visited)
+        covered = np.zeros(self.log.timer_queue_end + 1, np.bool_)
+        first_index = self._check_units(used_end, visited, covered)
+        self._check_blanks()
+        if first_index >= 0 and not self._broker_units and not self.audit.by_broker:
+            self._check_covered(first_index, covered)
+
+    # --- units
+
+    def _check_units(self, used_end: int, visited: Words, covered: Words) -> int:
+        """Judge all units; return the queue index of the first's message, or −1."""
+        audit, first_index = self.audit, -1
+        units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
+        found = np.zeros(FOUND_WORDS, np.int64)
+        where = np.array([self.units.start, 0, 0], np.int64)
+        while True:
+            count = kernels.audit_units(
+                self.units.table,
+                self.reader.commitlog.table,
+                self.units.start,
+                used_end,
+                self.read_slot,
+                self.reader.commitlog.start,
+                self.log.end,
+                self.reader.precision_ms,
+                units,
+                found,
+                self._scratch,
+                where,
+            )
+            part = units[:count]
+            if count:
+                self.unit_count += count
+                self.end = int(part[-1, kernels.AUDIT_OFFSET]) + UNIT_BYTES
+                self._broker_units |= bool(part[:, kernels.AUDIT_BROKER].any())
+                first_index = self._take(part, visited, covered, first_index)
+            if where[1] == 0 and count < len(units):
+                return first_index
+            if where[1] == 0:
+                continue
+            segments = self.units if where[1] == 1 else self.reader.commitlog
+            number = int(where[2]) // segments.segment_bytes
+            if number in segments.numbers:
+                segments.map(number)
+            elif where[1] == 1:  # a gap of the timer log, named by the reader
+                following = [each for each in segments.numbers if each > number]
+                if not following:
+                    return first_index
+                where[0] = following[0] * segments.segment_bytes
+            else:
+                offset = next_unit_offset(self.units.segment_bytes, int(where[0]))
+                audit.problem("timerlog", offset, kernels.VERDICTS[kernels.NO_MESSAGE])
+                where[0] = offset + UNIT_BYTES
+
+    def _take(self, part: Words, visited: Words, covered: Words, first_index: int) -> int:
+        offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
+        for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
+            behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
+            reason = kernels.VERDICTS[int(verdicts[i])]
+            self.audit.torn("timerlog", int(offsets[i]), reason, behind=behind)
+        live = (part[:, kernels.AUDIT_UNIT_MS] // self.reader.precision_ms >= self.read_slot) & (
+            (verdicts == 0) & (offsets + UNIT_BYTES <= self._flushed)
+        )
+        unchained = live & (visited[(offsets - self.units.start) // UNIT_BYTES] == 0)
+        for i in np.flatnonzero(unchained)[:_NAMED_MAX].tolist():
+            reason = "no slot leads to this unit: its timer would not fire"
+            if self.audit.by_broker or part[i, kernels.AUDIT_BROKER]:
+                self.audit.warning("timerlog", int(offsets[i]), reason)
+            else:
+                self.audit.problem("timerlog", int(offsets[i]), reason)
+        indexes = part[:, kernels.AUDIT_QUEUE_INDEX]
+        indexes = indexes[(indexes >= 0) & (indexes < len(covered))]
+        covered[indexes] = True
+        if first_index < 0 and len(indexes):
+            first_index = int(indexes[0])
+        return first_index
+
+    def _check_blanks(self) -> None:
+        """Check how each full segment of the timer log is closed, and that zeros follow the end."""
+        segment_bytes = self.units.segment_bytes
+        position = 0
+        while UNIT_BYTES + TIMERLOG_BLANK_BYTES <= segment_bytes - position:
+            position += UNIT_BYTES
+        left = segment_bytes - position
+        blank = struct.pack(">iqI", left, 0, BLANK_MAGIC).ljust(left, b"\0")[:left]
+        if left < TIMERLOG_BLANK_BYTES:
+            blank = bytes(left)
+        for number in self.units.numbers:
+            base = number * segment_bytes
+            tail = self.units.read(base + position, left)
+            is_last = base + segment_bytes >= self.end
+            if tail == blank or (is_last and not any(tail)):
+                continue
+            strange = np.frombuffer(tail, np.uint8) != np.frombuffer(blank, np.uint8)
+            at = base + position + int(np.argmax(strange))
+            behind = at >= self._flushed or self.audit.by_broker
+            self.audit.torn("timerlog", at, "the segment is not closed", behind=behind)
+
+    def _check_covered(self, first_index: int, covered: Words) -> None:
+        """Check that every entry of the timer topic's queue before Q has its unit."""
+        stop = min(self._queue_index, self.log.timer_queue_end)
+        missing = np.flatnonzero(~covered[first_index:stop]) + first_index
+        for index in missing[:_NAMED_MAX].tolist():
+            if self.log.has_timer(index):
+                reason = f"entry {index} of the timer topic's queue has no unit"
+                self.audit.problem("timerlog", self.end, reason)
+
+    # --- slots
+
+    def _check_slots(self, used_end: int, visited: Words) -> None:
+        """Check every used slot, and walk its chain."""
+        slots, audit = self.reader.slots, self.audit
+        path = self.reader.path / "timerwheel"
+        if not path.is_file():
+            audit.torn("timerwheel", 0, "there is no wheel", behind=self.unit_count == 0)
+            return
+        expected = 2 * self.reader.sizes.wheel_slot_count * SLOT_BYTES
+        size = path.stat().st_size
+        if size != expected:
+            reason = f"the wheel has {size} bytes where {expected} were expected"
+            audit.problem("timerwheel", min(size, expected), reason)
+        indexes = self.reader.used_slots
+        used = slots[indexes]
+        times, lasts = used["time"].astype(np.int64), used["last"].astype(np.int64)
+        emptied = (times == -1) & (lasts == -1)
+        misplaced = ~emptied & ((times < 0) | (times % max(1, len(slots)) != indexes))
+        misplaced |= used["magic"] != 0
+        for i in np.flatnonzero(misplaced)[:_NAMED_MAX].tolist():
+            reason = f"the slot's time, {times[i]}, does not belong here"
+            audit.problem("timerwheel", int(indexes[i]) * SLOT_BYTES + SLOT_TIME_AT, reason)
+        indexes = indexes[~emptied & ~misplaced]
+        self.slot_count = len(indexes)
+        if not len(indexes):
+            return
+        chains = np.zeros((len(indexes), CHAIN_COLUMNS), np.int64)
+        audit_chains(
+            self.units.table,
+            slots.view(np.uint8),
+            indexes,
+            self.units.start,
+            used_end + UNIT_BYTES,
+            self.read_slot,
+            self.reader.precision_ms,
+            visited,
+            chains,
+            self._scratch,
+        )
+        self._judge_chains(indexes, chains)
+
+    def _judge_chains(self, indexes: Words, chains: Words) -> None:
+        audit, used = self.audit, self.reader.slots[indexes]
+        verdicts = chains[:, CHAIN_VERDICT]
+        broken = (verdicts != CHAIN_WHOLE) & (verdicts != CHAIN_CUT)
+        for i in np.flatnonzero(broken)[:_NAMED_MAX].tolist():
+            verdict, offset = int(verdicts[i]), int(chains[i, CHAIN_OFFSET])
+            reason = f"{CHAIN_VERDICTS[verdict]}, at {offset} of the timer log"
+            behind = audit.by_broker
+            audit.torn("timerwheel", int(indexes[i]) * SLOT_BYTES, reason, behind=behind)
+        counts = used["count"].astype(np.int64)
+        wrong = (verdicts == CHAIN_WHOLE) & (counts != chains[:, CHAIN_COUNT])
+        for i in np.flatnonzero(wrong)[:_NAMED_MAX].tolist():
+            reason = f"the slot counts {counts[i]}, its chain {chains[i, CHAIN_COUNT]}"
+            audit.warning("timerwheel", int(indexes[i]) * SLOT_BYTES, reason)
