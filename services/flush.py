@@ -44,6 +44,7 @@ class Flusher:
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
         self.last: Checkpoint | None = None  # the last durable checkpoint of this life
+        self.on_failure: Callable[[], None] | None = None
         self.error: FlushFailedError | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
@@ -81,8 +82,14 @@ class Flusher:
                 self.durable_end = end
                 self.sync_count += 1
             except FlushFailedError as e:
-                self.error = e
+                self._fail(e)
                 raise
+
+    def _fail(self, error: FlushFailedError) -> None:
+        """Remember a failed fsync; it is final, for the kernel may have dropped the pages."""
+        self.error = error
+        if self.on_failure is not None:
+            self.on_failure()
 
     def _check(self) -> None:
         if self.error is not None:
@@ -118,7 +125,7 @@ class Flusher:
                 with engine.step_lock:
                     engine.wheel.mark_dirty(runs)
                 if isinstance(e, FlushFailedError):
-                    self.error = e
+                    self._fail(e)
                 raise
             with engine.step_lock:
                 words[state.READ_CHECKPOINTED] = read_slot
@@ -208,7 +215,7 @@ class Flusher:
             except FlushFailedError:
                 return  # kept in `error`, and raised by the next call
             except OSError as e:
-                self.error = FlushFailedError(f"{e}. Check the disk, then reopen the store.")
+                self._fail(FlushFailedError(f"{e}. Check the disk, then reopen the store."))
                 return
 
     def _changed(self) -> bool:

@@ -46,6 +46,7 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
+from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 from timerstore.wheel import chain, state
 from timerstore.wheel.sets import (

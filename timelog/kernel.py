@@ -43,14 +43,18 @@ def kernel(function: F) -> F:
     """Compile a kernel that Python calls; it is cached and needs no GIL."""
     if INTERPRETED:
         return function
-    dispatcher: Any = numba.njit(cache=True, **_OPTIONS)(function)
+    return stamped(numba.njit(cache=True, **_OPTIONS)(function), function)
+
+
+def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
+    """Make a dispatcher's cache notice changes in any kernel source."""
     # These are internals of Numba. Without them the cache only loses its notice of changes in
     # other files, which concerns those who edit kernels.
     cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         own = Path(function.__code__.co_filename).read_bytes()  # a test's kernel stands elsewhere
         cache_file._source_stamp = source_stamp() + hashlib.sha256(own).hexdigest()
-    return dispatcher  # type: ignore[no-any-return]
+    return dispatcher
 
 
 def inlined(function: F, **options: Any) -> F:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
     PROPERTIES_BYTES_MAX,
@@ -213,6 +214,12 @@ class Binaries:
                 f"{what} is {type(values).__name__}. Pass a sequence of bytes, "
                 "an Arrow binary array, or a 2-D uint8 array."
             )
+        if type(values) in (list, tuple) and OBJECTS_ARE_READABLE:
+            self._owner = tuple(values)  # keeps each object, whatever becomes of the list
+            read = read_bytes_objects(self._owner)
+            if read is not None:
+                self.address, self.length = read
+                return
         self._from_arrow(values, what)
 
     def _from_arrow(self, values: Any, what: str) -> None:

@@ -36,6 +36,7 @@ from timerstore.errors import (
     ReadOnlyError,
     StoreClosedError,
 )
+from timerstore.fastput import FastPutter
 from timerstore.ids import TimerIds, format_id
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
@@ -82,6 +83,7 @@ class TimerStore:
         self.path = Path(path)
         self.closed = True
         self._forked = False
+        self._plain = False  # True: a plain put may take the short way
         self._error: BaseException | None = None
         self._reported: set[int] = set()
         self.disk = Disk() if disk is None else disk
@@ -113,16 +115,20 @@ class TimerStore:
         self.flusher.flush()
         write_abort(self.path)
         self._putter = Putter(self)
+        self._fast = FastPutter(self.engine)
+        self._group_commit = self.engine.config.durability == "group"
         self._groups: dict[tuple[str, str], Group] = {}
         self._groups_lock = threading.Lock()
         self._waiter_slots: list[int] = list(range(WAITER_COUNT_MAX))
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self._before_checkpoint()
+        self.flusher.before, self.flusher.on_failure = self._write_offsets, self._end_short_way
         self.retention = Retention(
             self.engine, self.flusher, self.runner.parked, self._committed_indexes
         )
         self.flusher.after = self.retention.run
         self.closed = False
+        limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
+        self._plain = not self.clock.manual and not any(limits)
         self.open_s = time.monotonic() - started
         if not self.findings.clean:
             log.warning("%s was not closed cleanly: %s", self.path, self.findings)
@@ -133,8 +139,8 @@ class TimerStore:
             self.runner.start()
             self.flusher.start()
 
-    def _before_checkpoint(self) -> None:
-        self.flusher.before = self._write_offsets
+    def _end_short_way(self) -> None:
+        self._plain = False
 
     def _write_offsets(self) -> None:
         for group in list(self._groups.values()):
@@ -151,6 +157,7 @@ class TimerStore:
         self.runner.play(start_ms, stop_ms)
 
     def _stopped(self) -> None:
+        self._plain = False
         self._error = self.runner.error
         log.error("%s has stopped: %r", self.path, self._error)
 
@@ -217,6 +224,16 @@ class TimerStore:
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
+        if self._plain and key is None and tag is None and properties is None:
+            if delay is None and at is None and delay_level is None:
+                now_ms = time.time_ns() // 1_000_000
+                done = self._fast.put(topic, body, now_ms if at_ms is None else at_ms, now_ms)
+                if done is not None:
+                    if done[1]:
+                        self.runner.wake()
+                    if self._group_commit:
+                        self.flusher.wait_durable(self.engine.commitlog.end)
+                    return done[0]
         self.check_open()
         if delay_level is not None:
             raise InvalidArgumentError("delay_level is not supported yet. Pass delay.")
@@ -227,6 +244,8 @@ class TimerStore:
         encoded = encode_properties(key, tag, properties)
         body = check_body(body, engine.message_bytes_max)
         message, row = putter.one(topic_bytes, body, due_ms, encoded, tag)
+        if tag is None:
+            self._fast.add(topic, putter.template(topic_bytes, None))
         if engine.config.congestion_slot_count is not None:
             putter.check_congestion(np.array([due_ms], np.int64))
         offset = putter.append_one(message, row, tag)
@@ -450,7 +469,7 @@ class TimerStore:
         """Stop the services, flush, and let the directory go. Closing twice does nothing."""
         if self.closed or self._forked:
             return
-        self.closed = True
+        self.closed, self._plain = True, False
         failed = self._error is not None or self.flusher.error is not None
         if isinstance(self.clock, ManualClock):
             self.clock.unlisten(self._clock_moved)
@@ -470,7 +489,7 @@ class TimerStore:
         """Let everything go without flushing, as a crash of the process would. For tests."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self._plain = True, False
         if isinstance(self.clock, ManualClock):
             self.clock.unlisten(self._clock_moved)
         self.runner.stop()
@@ -544,7 +563,7 @@ _open_stores: weakref.WeakSet[TimerStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in _open_stores:
-        store._forked = True
+        store._forked, store._plain = True, False
 
 
 os.register_at_fork(after_in_child=_after_fork)

