@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -214,43 +213,25 @@ def test_export_of_nothing(run: Run, path: Path, tmp_path: Path) -> None:
 # --- verify, handover
 
 
-@dataclass
-class Problem:
-    file: str
-    offset: int
-    reason: str
-
-
-@dataclass
-class Report:
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "problems": [vars(each) for each in self.problems]}
-
-
-def test_verify_shows_a_report(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = Report()
-    monkeypatch.setattr(timerstore, "verify", lambda path: report, raising=False)
-    assert "no damage" in run("verify", path).stdout
-    assert json.loads(run("verify", path, "--json").stdout) == {"ok": True, "problems": []}
-    report.problems.append(Problem("commitlog", 42, "its CRC differs"))
-    assert run("verify", path, exits=1).stdout == "commitlog\t42\tits CRC differs\n"
-    assert json.loads(run("verify", path, "--json", exits=1).stdout)["ok"] is False
+def test_verify_of_a_sound_store(run: Run, path: Path) -> None:
+    put(path, b"a", b"b")
+    (line,) = run("verify", path).stdout.splitlines()
+    assert line.startswith(f"{path}: no damage found in 2 messages")
+    told = json.loads(run("verify", path, "--json").stdout)
+    assert (told["ok"], told["problems"], told["message_count"]) == (True, [], 2)
 
 
 def test_verify_finds_damage(run: Run, path: Path) -> None:
     put(path, b"some body", b"other")
-    run("verify", path)
     file = path / "commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     data[data.index(b"some body")] ^= 1
     file.write_bytes(data)
-    assert "commitlog" in run("verify", path, exits=1).stdout
+    first, *_, last = run("verify", path, exits=1).stdout.splitlines()
+    assert first.split("\t")[:2] == ["commitlog", "0"]
+    assert "damaged places in" in last
+    assert json.loads(run("verify", path, "--json", exits=1).stdout)["ok"] is False
+    assert "commitlog" in run("verify", path, exits=1, env={"FORCE_COLOR": "1"}).stdout
 
 
 def test_handover(run: Run, path: Path) -> None:
@@ -281,6 +262,8 @@ def test_handover(run: Run, path: Path) -> None:
         (["consume", "STORE", "--group", "a b"], 2, "group is 'a b'"),
         (["info", "MISSING"], 3, "is no timer store"),
         (["info", "EMPTY"], 3, "is no timer store"),
+        (["verify", "EMPTY"], 3, "no commit log"),
+        (["verify", "MISSING"], 3, "no commit log"),
         (["info", "FILE"], 3, "is no timer store"),
         (["info", "OTHER"], 3, "no store's"),
         (["put", "OTHER", "x"], 3, "no store's"),
@@ -349,6 +332,7 @@ def test_a_store_in_use_names_its_holder(path: Path) -> None:
     with timerstore.open(path):
         status, out, err = finish(process("info", path))
         told = finish(process("info", path, "--json"))
+        assert finish(process("verify", path))[0] == 3
     assert (status, out) == (3, "")
     assert f"pid {os.getpid()}" in err
     assert json.loads(told[2])["error"] == "StoreLockedError"

@@ -85,6 +85,7 @@ def test_examples_in_docstrings_run(
         return
     monkeypatch.chdir(tmp_path)
     config = timerstore.Config(commitlog_segment_bytes=1 << 20)
+    timerstore.open("timers", config=config).close()
     with timerstore.open("shared", config=config, clock=timerstore.ManualClock()) as store:
         for each in examples:
             run(module, each, {"store": store, "timerstore": timerstore, "timedelta": timedelta})

@@ -82,7 +82,7 @@ def demonstrate(
         raise InvalidArgumentError(f"{path} is not empty. Pass a new folder for the demonstration.")
     if not kernels_are_cached():
         out.say("Compiling the kernels: about 20 seconds, this first time alone.")
-    with out.progress("compiling the kernels"):
+    with out.progress("loading the kernels"):
         compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="timerstore-demo-"))
     try:

@@ -6,6 +6,7 @@ disk, 130 interrupted.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sys
@@ -99,3 +100,24 @@ def open_store(
         raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
     config = Config.from_env() if config_file is None else Config.from_toml(config_file)
     return timerstore.open(path, create=create, config=config)
+
+
+def refuse_in_use(path: Path) -> None:
+    """Raise StoreLockedError where a process has the store open; take no lock, change nothing.
+
+    Not to be called by a process that has it open itself: that would lose a lock that Java sees.
+    """
+    try:
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+    except BlockingIOError as e:
+        pid = (path / "abort").read_text().strip()
+        raise StoreLockedError(
+            f"{path} is open in another process (pid {pid}). Stop it, or verify a copy."
+        ) from e
+    finally:
+        os.close(fd)

@@ -18,6 +18,7 @@ from timerstore.cli.app import (
     answering,
     app,
     open_store,
+    refuse_in_use,
 )
 from timerstore.cli.exporting import ExportFormat, export_pending
 from timerstore.cli.output import (
@@ -61,13 +62,11 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
             out.json({"path": str(path), "topics": topics} | stats.to_dict())
             return
         out.table(["what", "value"], info_rows(path, stats))
-        if topics and out.on_terminal:
+        if not out.on_terminal:
+            out.table(["", "", ""], [("pending in", *each) for each in topics.items()])
+        elif topics:
             out.say()
-        rows = [(topic, f"{count:,}") for topic, count in topics.items()]
-        if out.on_terminal and rows:
-            out.table(["topic", ">pending"], rows)
-        for topic, count in topics.items() if not out.on_terminal else ():
-            out.line("pending in", topic, count)
+            out.table(["topic", ">pending"], [(name, f"{n:,}") for name, n in topics.items()])
 
 
 def pending_by_topic(store: timerstore.TimerStore) -> dict[str, int]:
@@ -85,12 +84,12 @@ def info_rows(path: Path, stats: Stats) -> list[tuple[str, str]]:
         found = f"not closed cleanly; {recovery['scanned_count']:,} messages were read again"
     return [
         ("path", str(path)),
-        ("pending", f"{stats.pending_count:,}"),
+        ("pending", str(stats.pending_count)),
         ("fired up to", shown_time(stats.read_ms)),
         ("commit log", f"{shown_bytes(stats.commitlog_end - stats.commitlog_start)}"),
         ("timer log", shown_bytes(stats.timerlog_end)),
         ("on disk", shown_bytes(stats.disk_bytes)),
-        ("unreadable", f"{stats.unreadable_count:,}"),
+        ("unreadable", str(stats.unreadable_count)),
         ("last time", found),
         ("opened in", f"{stats.open_s:.3f} s"),
     ]
@@ -335,18 +334,32 @@ def timer_row(timer: Timer) -> tuple[str, ...]:
 def verify(path: StorePath, as_json: AsJson = False) -> None:
     """Check every byte of a closed store, or of a copy; change nothing."""
     with answering(as_json=as_json) as out:
+        refuse_in_use(path)
         with out.progress(f"checking {path}"):
             report = timerstore.verify(path)
         if as_json:
             out.json(report.to_dict())
         else:
-            rows = [(each.file, each.offset, each.reason) for each in report.problems]
-            if rows:
-                out.table(["file", ">offset", "reason"], rows)
-            else:
-                out.say(f"{path}: no damage found")
+            show_report(out, report)
         if not report.ok:
             raise typer.Exit(DAMAGED)
+
+
+def show_report(out: Output, report: timerstore.Report) -> None:
+    """Write what was found, damage first; what the next opening mends is no damage."""
+    rows: list[tuple[str, int, str]] = []
+    for found, prefix in ((report.problems, ""), (report.warnings, "mended at open: ")):
+        rows += [(each.file, each.offset, prefix + each.reason) for each in found]
+    out.table(["file", ">offset", "reason"], rows)
+    more = report.problem_count + report.warning_count - len(rows)
+    if more:
+        out.say(f"and {more:,} more")
+    verdict = "no damage found" if report.ok else f"{report.problem_count:,} damaged places"
+    out.say(
+        f"{report.path}: {verdict} in {report.message_count:,} messages, "
+        f"{report.entry_count:,} queue entries, {report.unit_count:,} units and "
+        f"{report.slot_count:,} slots"
+    )
 
 
 @app.command()
