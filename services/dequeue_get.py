@@ -60,6 +60,7 @@ from timerstore.wheel.state import (
     READ,
     SCAN,
     STORE_TAG,
+    TAKE_LIMIT,
     TIMERLOG_SEGMENT,
 )
 
@@ -163,6 +164,7 @@ def take(world: Any, now_ms: int) -> int:
     words, near, ring = world.words, world.near, world.dequeue_ring
     precision = words[PRECISION]
     limit = min(now_ms, words[READ] * precision + len(near.head) - 1)
+    limit = min(limit, words[TAKE_LIMIT])
     if words[CLAIM_OFFSET] != NO_UNIT:  # the newest slot is only half claimed: not from it yet
         limit = min(limit, (words[CLAIMED] - 1) * precision - 1)
     if near.words[NEAR_COUNT] == 0:

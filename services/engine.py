@@ -121,6 +121,7 @@ class Engine:
         words[state.HOP] = max(1, 2 * self.config.roll_window_slots // 3)
         words[state.STORE_TAG] = self.store_tag
         words[state.CLAIM_OFFSET] = NO_UNIT
+        words[state.TAKE_LIMIT] = 1 << 62
         return words
 
     # --- cursors

@@ -9,7 +9,6 @@ timers, count, and repair a torn reschedule. Nothing is fired before all of that
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,8 +20,10 @@ from timerstore.services.engine import Engine
 from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
 from timerstore.timelog import scan
 from timerstore.timelog.append import new_stage
+from timerstore.timelog.audit import find_rows
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
 from timerstore.timelog.consumequeue import find_row
+from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.format import (
     ENTRY_BYTES,
@@ -197,7 +198,7 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
     found, where = np.zeros(FOUND_WORDS, np.int64), np.array([scan_from, 0], np.int64)
     names: dict[tuple[bytes, int], int] = {}
     first_timer_index = -1
-    broker: _BrokerCopies | None = _BrokerCopies() if not ours else None
+    broker: BrokerCopies | None = BrokerCopies() if not ours else None
     while True:
         _map_commitlog(engine, int(where[0]), int(where[0]) + 2 * commitlog.segment_bytes)
         count = scan.scan_commitlog(
@@ -228,7 +229,7 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
             if len(fired):
                 log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
             if broker is not None:
-                broker.take(part, queue_rows)
+                broker.take(part, queue_rows == 0)
         stopped = int(where[1])
         if stopped == scan.STOP_COUNT and count == CHUNK_ROWS:
             continue
@@ -272,27 +273,13 @@ def _torn_bytes(engine: Engine, end: int) -> int:
 def _queue_rows(engine: Engine, part: Words, names: dict[tuple[bytes, int], int]) -> Words:
     """Return the queue row of each scanned message."""
     result = np.empty(len(part), np.int64)
-    lost = _find_rows(engine.queues.table, engine.commitlog.table, part, result)
+    lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
     while lost >= 0:
         row = part[lost]
         topic = engine.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
         engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
-        lost = _find_rows(engine.queues.table, engine.commitlog.table, part, result)
+        lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
     return result
-
-
-@kernel
-def _find_rows(queues: Any, commitlog: Any, part: Any, result: Any) -> int:
-    """Fill `result` with queue rows; return the first message whose queue has none, or −1."""
-    for i in range(len(part)):
-        offset = part[i, scan.ROW_TOPIC]
-        buf = segment_at(commitlog, offset)
-        at = offset % commitlog.words[SEGMENT_BYTES]
-        row = find_row(queues, buf, at, part[i, scan.ROW_TOPIC_BYTES], part[i, scan.ROW_QUEUE_ID])
-        if row < 0:
-            return i
-        result[i] = row
-    return -1
 
 
 def _find_queue_end(engine: Engine, row: int, durable: int) -> None:
@@ -336,37 +323,6 @@ def _index_part(engine: Engine, part: Words, queue_rows: Words, durable: int) ->
             view[at : at + len(data)] = np.frombuffer(data, np.uint8)
             done += room
         queues.table.next_index[row] = queues.table.planned[row] = int(indexes[-1]) + 1
-
-
-class _BrokerCopies:
-    """Matches copies without TIMER_ORIGIN to their sources, by identity and roll count."""
-
-    def __init__(self) -> None:
-        """Begin with nothing seen."""
-        self.sources: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
-        self.origins: list[int] = []
-        self.copies: list[int] = []
-
-    def take(self, part: Words, queue_rows: Words) -> None:
-        """Take scanned messages in the order of the log."""
-        timed = part[:, scan.ROW_DUE_MS] >= 0
-        for i in np.flatnonzero(timed & (part[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)).tolist():
-            row = part[i]
-            rolls, offset = int(row[scan.ROW_ROLL_TIMES]), int(row[scan.ROW_OFFSET])
-            who = int(row[scan.ROW_IDENTITY_HIGH]), int(row[scan.ROW_IDENTITY_LOW])
-            delete = int(row[scan.ROW_IS_DELETE])
-            in_timer_topic = int(queue_rows[i]) == 0
-            if row[scan.ROW_ORIGIN] < 0 and (rolls > 0 or not in_timer_topic):
-                waiting = self.sources[*who, rolls - in_timer_topic, delete]
-                if waiting:
-                    self.origins.append(waiting.pop(0))
-                    self.copies.append(offset)
-            if in_timer_topic:
-                self.sources[*who, rolls, delete].append(offset)
-
-    def match(self) -> tuple[Words, Words]:
-        """Return the sources that were copied, and the copies."""
-        return np.array(self.origins, np.int64), np.array(self.copies, np.int64)
 
 
 # --- the timer index
@@ -459,7 +415,7 @@ def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
     engine.use_tables(engine.cancelled, done, 0, len(origins))
 
 
-def _live_units(engine: Engine) -> Any:
+def live_units(engine: Engine) -> Any:
     """Yield the units of slots at or after R, in chunks, in the order of the log."""
     timerlog = engine.timerlog
     units = np.zeros((CHUNK_ROWS, chain.WALK_COLUMNS), np.int64)
@@ -490,7 +446,7 @@ def _live_units(engine: Engine) -> Any:
 
 def _find_deletes(engine: Engine) -> None:
     """Put the targets of all live deletes into the cancelled set."""
-    for units in _live_units(engine):
+    for units in live_units(engine):
         deletes = units[units[:, chain.WALK_MAGIC] & UNIT_DELETE != 0]
         if not len(deletes):
             continue
@@ -530,7 +486,7 @@ def _count_pending(engine: Engine) -> None:
     """Count the pending timers of each topic from the units, once for each timer."""
     engine.queues.table.pending[:] = 0
     where = np.array([0, -1], np.int64)
-    for units in _live_units(engine):
+    for units in live_units(engine):
         timers = units[units[:, chain.WALK_MAGIC] & UNIT_DELETE == 0]
         where[0] = 0
         while not _count_units(engine.world, timers, engine.cancelled, engine.done, where):

@@ -37,6 +37,7 @@ from timerstore.errors import (
     StoreClosedError,
 )
 from timerstore.fastput import FastPutter
+from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
@@ -86,6 +87,7 @@ class TimerStore:
         self._plain = False  # True: a plain put may take the short way
         self._error: BaseException | None = None
         self._reported: set[int] = set()
+        self._refusal: str | None = None
         self.disk = Disk() if disk is None else disk
         self.clock = SystemClock() if clock is None else clock
         if not self.path.exists() and not create:
@@ -176,6 +178,16 @@ class TimerStore:
         if self.flusher.error is not None:
             raise self.flusher.error
 
+    def refuse(self, reason: str | None) -> None:
+        """Refuse everything that would append, for this reason; None: no more."""
+        self._refusal, self._plain = reason, False
+
+    def check_writable(self) -> None:
+        """Raise where nothing may be put, cancelled or sent back."""
+        self.check_open()
+        if self._refusal is not None:
+            raise ReadOnlyError(self._refusal)
+
     def report_unreadable(self, offset: int) -> None:
         """Log a message that cannot be read, and is not passed on."""
         if offset not in self._reported and len(self._reported) < _REPORTS_MAX:
@@ -234,7 +246,7 @@ class TimerStore:
                     if self._group_commit:
                         self.flusher.wait_durable(self.engine.commitlog.end)
                     return done[0]
-        self.check_open()
+        self.check_writable()
         if delay_level is not None:
             raise InvalidArgumentError("delay_level is not supported yet. Pass delay.")
         engine, putter = self.engine, self._putter
@@ -272,7 +284,7 @@ class TimerStore:
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
-        self.check_open()
+        self.check_writable()
         engine, now_ms = self.engine, self.clock.now_ms
         topic_bytes = check_topic(topic)
         if tag is not None:
@@ -308,12 +320,12 @@ class TimerStore:
         Durable like a put. O(1) for a timer that lies ahead. Raises UnknownTimerError for an id
         that is none of this store's.
         """
-        self.check_open()
+        self.check_writable()
         return bool(cancelling.cancel_many(self, [id])[0])
 
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Cancel many timers; bool[n] as from `cancel`. One fsync for all."""
-        self.check_open()
+        self.check_writable()
         return cancelling.cancel_many(self, ids)
 
     def reschedule(
@@ -329,7 +341,7 @@ class TimerStore:
         Atomic also over a crash: either the old or the new time holds. Durable like a put. Raises
         TooLateError where the timer was fired or cancelled; then nothing changed.
         """
-        self.check_open()
+        self.check_writable()
         now_ms = self.clock.now_ms
         due_ms = resolve_due_ms(now_ms, delay, at, at_ms, self.engine.config.max_delay_ms)
         return cancelling.reschedule(self, id, due_ms)
@@ -452,7 +464,7 @@ class TimerStore:
 
     def send_back(self, group: Group, message: Message, delay: timedelta | None) -> None:
         """Put a delivered message again for its group's retry topic; durable like a put."""
-        self.check_open()
+        self.check_writable()
         retry_topic = RETRY_PREFIX + group.retry_name.encode()
         self._putter.send_back(group.name, retry_topic, message, delay)
         now_ms = self.clock.now_ms
@@ -464,6 +476,16 @@ class TimerStore:
         """Write a checkpoint; everything put before is durable on return."""
         self.check_open()
         self.flusher.flush()
+
+    def handover(self) -> None:
+        """Make the store fit for a RocketMQ broker, and close it.
+
+        What is due goes on firing until the slot that has begun is finished, about one
+        `precision_ms`. A broker has no memory of what was fired inside a slot; after a mere
+        `close` it would fire that again. Raises TimerStoreError where R is ahead of the clock.
+        """
+        self.check_open()
+        handover(self)
 
     def close(self) -> None:
         """Stop the services, flush, and let the directory go. Closing twice does nothing."""

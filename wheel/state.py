@@ -26,6 +26,7 @@ READ_CHECKPOINTED: Final = 12  # R of the last durable checkpoint. Written by fl
 FRONTIER: Final = 13  # no timer due later than this ms was ever taken. Written by dequeue-*
 SCAN: Final = 14  # ms: the near wheel's buckets before it are empty. Written by dequeue-get, -put
 CLAIM_OFFSET: Final = 15  # the unit at which a claim goes on, −1 for none. Written by dequeue-get
+TAKE_LIMIT: Final = 17  # nothing behind this ms is taken; set by a handover
 ROLLS_BEFORE: Final = 16  # timer queue index behind the last roll of a passed slot
 
 # --- sets: address and length of their arrays; replaced by Python under the step lock

@@ -1,0 +1,254 @@
+"""Handover: leaves a directory that a RocketMQ broker can go on with.
+
+A broker knows a slot as read or not read, and matches a delete with its timer only inside one slot.
+So the last slot from which anything was taken is finished and nothing later is taken; each
+cancelled timer gets a delete unit in its own slot; and the last unit of the timer log is made the
+last entry of the timer topic's queue, from which a broker works out how far it came.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from timerstore.errors import TimerStoreError
+from timerstore.ids import format_id
+from timerstore.services.clock import ManualClock
+from timerstore.services.deletes import DELETE_BODY, append_all
+from timerstore.services.recovery import live_units
+from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
+from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import (
+    PROPERTY_DELETES,
+    PROPERTY_DUE,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+    UNIT_BYTES,
+    UNIT_DELETE,
+    UNIT_PLAIN,
+)
+from timerstore.timelog.frame import encode_property
+from timerstore.timelog.jsonfile import write_json
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.message import (
+    FOUND_WORDS,
+    GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    identify_target,
+    identify_timer,
+    java_hash,
+    read_message,
+)
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
+from timerstore.wheel import chain, state
+from timerstore.wheel.slots import link_unit, slot_last
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+_HANDOVER_TOPIC = b"timerstore_handover"
+
+
+def handover(store: TimerStore) -> None:
+    """Make the store fit for a broker and close it; see `TimerStore.handover`."""
+    engine, words = store.engine, store.engine.words
+    precision = engine.precision_ms
+    if engine.read_slot > store.clock.now_ms // precision + 1:
+        raise TimerStoreError(
+            f"The store has fired up to {engine.read_slot * precision} ms, which the clock has not "
+            "reached again. Set the clock, or wait until then."
+        )
+    store.refuse("The store is being handed over to a broker. Put into the broker.")
+    try:
+        _finish_slot(store)
+        _place_deletes(store)
+        _append_last(store)
+    except BaseException:
+        words[state.TAKE_LIMIT] = 1 << 62
+        store.refuse(None)
+        raise
+    _write_topics(store)
+    store.refuse(None)
+    store.close()
+
+
+# --- finish the slot that has begun
+
+
+def _finish_slot(store: TimerStore) -> None:
+    """Fire until R is behind the last slot from which anything was taken."""
+    engine, words = store.engine, store.engine.words
+    precision = engine.precision_ms
+    with engine.step_lock:
+        last = int(words[state.FRONTIER]) // precision
+        words[state.TAKE_LIMIT] = (last + 1) * precision - 1
+    while True:
+        with engine.step_lock:
+            linked = int(words[state.LINKED]) == engine.queues.next_index(0)
+            if engine.read_slot > last and linked:
+                break
+            if engine.read_slot <= last and store.clock.now_ms >= (last + 2) * precision:
+                last += 1  # a broker's timer of this slot is due in the next one
+                words[state.TAKE_LIMIT] = (last + 1) * precision - 1
+        store.check_open()
+        if isinstance(store.clock, ManualClock):  # to wait is to move it
+            store.clock.advance(timedelta(milliseconds=precision - store.clock.now_ms % precision))
+        else:
+            time.sleep(0.005)
+    store.runner.stop()
+
+
+# --- deletes beside their timers
+
+
+@kernel
+def _identify_all(world: Any, units: Any, found: Any, columns: Any, start: int) -> int:
+    """Fill identity and topic hash of each unit's timer, or target: int64[3, n].
+
+    Return the first whose message is not mapped, or n.
+    """
+    for i in range(start, len(units)):
+        message = units[i, chain.WALK_MESSAGE]
+        buf = segment_at(world.commitlog, message)
+        if len(buf) == 0:
+            return i
+        at = message % world.commitlog.words[SEGMENT_BYTES]
+        columns[0, i] = columns[1, i] = columns[2, i] = 0
+        if read_message(buf, at, found, False) != GOOD or found[REAL_TOPIC_BYTES] < 0:
+            continue
+        if units[i, chain.WALK_MAGIC] & UNIT_DELETE != 0:
+            identify_target(buf, found, world.words[state.STORE_TAG])
+        else:
+            identify_timer(buf, found, world.words[state.STORE_TAG])
+        columns[0, i] = found[IDENTITY_HIGH]
+        columns[1, i] = found[IDENTITY_LOW]
+        columns[2, i] = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
+    return len(units)
+
+
+@kernel
+def _link_delete(
+    world: Any, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
+) -> bool:
+    """Write a plain delete unit at a timer's time; False where a segment is missing."""
+    precision = world.words[state.PRECISION]
+    segment_bytes = world.timerlog.words[SEGMENT_BYTES]
+    slot = unit_ms // precision
+    end = world.timerlog.words[END]
+    offset = next_unit_offset(segment_bytes, end)
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0:
+        return False
+    if offset != end and end % segment_bytes != 0:
+        put_timerlog_blank(segment_at(world.timerlog, end), end % segment_bytes)
+    put_unit(
+        buf,
+        offset % segment_bytes,
+        offset,
+        slot_last(world.wheel, slot),
+        UNIT_PLAIN | UNIT_DELETE,
+        now_ms // precision * precision,
+        unit_ms,
+        slot * precision,
+        message,
+        size,
+        topic_hash,
+        unit_ms,
+        world.scratch,
+    )
+    link_unit(world.wheel, slot, offset, -1)
+    world.timerlog.words[END] = offset + UNIT_BYTES
+    return True
+
+
+def _place_deletes(store: TimerStore) -> None:
+    """Link a delete into the slot of each cancelled timer that a broker would still reach."""
+    engine = store.engine
+    if not engine.words[state.CANCELLED_COUNT]:
+        return
+    deletes: dict[tuple[int, int], tuple[int, int]] = {}
+    beside: set[tuple[int, int, int]] = set()
+    timers: list[tuple[tuple[int, int], int, int]] = []
+    for units in live_units(engine):
+        columns = _identities(store, units)
+        times_ms = units[:, chain.WALK_UNIT_MS].tolist()
+        for i, (high, low, topic_hash) in enumerate(columns.T.tolist()):
+            who = (high, low)
+            if units[i, chain.WALK_MAGIC] & UNIT_DELETE:
+                message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
+                deletes[who] = int(message), int(size)
+                beside.add((*who, times_ms[i]))
+            else:
+                timers.append((who, times_ms[i], topic_hash))
+    for who, unit_ms, topic_hash in timers:
+        if who not in deletes or (*who, unit_ms) in beside:
+            continue
+        message, size = deletes[who]
+        place = (engine.world, unit_ms, message, size, topic_hash, store.clock.now_ms)
+        while not _link_delete(*place):
+            engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
+            engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes + 1)
+
+
+def _identities(store: TimerStore, units: Any) -> Any:
+    engine, found = store.engine, np.zeros(FOUND_WORDS, np.int64)
+    columns = np.zeros((3, len(units)), np.int64)
+    done, pins = 0, []
+    while True:
+        done = _identify_all(engine.world, units, found, columns, done)
+        if done == len(units):
+            return columns
+        number = int(units[done, chain.WALK_MESSAGE]) // engine.commitlog.segment_bytes
+        pins.append(engine.commitlog.existing(number))
+
+
+# --- the last unit is the last entry
+
+
+def _append_last(store: TimerStore) -> None:
+    """Append a delete of nothing, and link it: then the last unit is of the last entry."""
+    engine, now_ms = store.engine, store.clock.now_ms
+    due_ms = max(now_ms, engine.read_slot * engine.precision_ms)
+    own = format_id(due_ms, 0, engine.store_tag).encode()
+    properties = encode_property(PROPERTY_DUE, str(due_ms).encode())
+    properties += encode_property(PROPERTY_UNIQUE_KEY, own)
+    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    properties += encode_property(PROPERTY_REAL_TOPIC, _HANDOVER_TOPIC)
+    properties += encode_property(PROPERTY_DELETES, _HANDOVER_TOPIC + b"+" + b"0" * 32)
+    message = compose(TIMER_TOPIC, DELETE_BODY.tobytes(), properties, born_ms=now_ms)
+    stage = store._putter.take_stage()
+    count = stage_messages(stage, [(message, 0, 0, -1, 0)])
+    append_all(engine, stage, count, now_ms, together=True)
+    store._putter.free_stage(stage)
+    words = engine.words
+    words[state.TAKE_LIMIT] = engine.read_slot * engine.precision_ms - 1
+    while int(words[state.LINKED]) < engine.queues.next_index(0):
+        run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, now_ms, now_ms)
+        if words[state.NEED] != state.NOTHING:
+            engine.meet()
+
+
+def _write_topics(store: TimerStore) -> None:
+    """Write the JSON files that a broker wants besides the cursors."""
+    engine = store.engine
+    version = {"counter": 1, "stateVersion": 0, "timestamp": store.clock.now_ms}
+    table: dict[str, dict[str, Any]] = {}
+    for row, topic in enumerate(engine.queues.topics):
+        queues = int(engine.queues.table.queue_id[row]) + 1
+        entry = table.setdefault(text(topic), {"readQueueNums": queues})
+        entry["readQueueNums"] = max(entry["readQueueNums"], queues)
+    for name, entry in table.items():
+        entry |= {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicName": name}
+        entry |= {"topicSysFlag": 0, "writeQueueNums": entry["readQueueNums"]}
+    content = {"dataVersion": version, "topicConfigTable": table}
+    write_json(engine.disk, engine.path / "config" / "topics.json", content)
