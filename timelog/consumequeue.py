@@ -29,7 +29,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_u8, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
-from timerstore.timelog.segments import SegmentedFile
+from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
 
 TIMER_ROW = 0
 Entries = np.ndarray[Any, Any]
@@ -125,7 +125,11 @@ class ConsumeQueues:
                 raise NotAStoreError(f"{topic!r} cannot be a topic. Look where it was read.")
             path = self.folder / topic.decode("utf-8", "surrogateescape") / str(queue_id)
             file = SegmentedFile(
-                self.disk, path, self.segment_bytes, open_count_max=self.open_count_max
+                self.disk,
+                path,
+                self.segment_bytes,
+                open_count_max=self.open_count_max,
+                table_length=TABLE_LENGTH if row == TIMER_ROW else 1,
             )
             enter_queue(self.table, row, topic, queue_id)
             self.files.append(file)

@@ -32,7 +32,10 @@ class MappedFile:
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which from then on this object closes."""
         self.path, self.fd, self.length = path, -1, length
-        with pa.memory_map(str(path), "r+") as mapped:
+        name = str(path)
+        if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
+            name = f"/proc/self/fd/{fd}"  # Arrow takes no name that is not UTF-8
+        with pa.memory_map(name, "r+") as mapped:
             self._buffer = mapped.read_buffer(length)
         self.address: int = self._buffer.address
         self.view: Bytes = np.ctypeslib.as_array(
@@ -108,7 +111,7 @@ class Disk:
                     f"{path} has {status.st_size} bytes where {length} were expected. "
                     "Open the store with the segment sizes it was made with."
                 )
-            if status.st_blocks * 512 < length:
+            if status.st_size < length or status.st_blocks * 512 < length:
                 # A copy may have made it sparse; a write into a hole of a full disk is a SIGBUS.
                 os.posix_fallocate(fd, 0, length)
             return MappedFile(path, fd, length)

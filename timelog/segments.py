@@ -64,16 +64,26 @@ class SegmentedFile:
     """A folder of segment files of one size."""
 
     def __init__(
-        self, disk: Disk, folder: Path, segment_bytes: int, *, open_count_max: int
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        *,
+        open_count_max: int,
+        table_length: int = TABLE_LENGTH,
     ) -> None:
-        """List the segments that exist; none is mapped yet."""
+        """List the segments that exist; none is mapped yet.
+
+        `table_length`: TABLE_LENGTH, or 1 where no kernel looks segments up: a whole table takes
+        half a megabyte, and there is a consume queue for each topic.
+        """
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
         self.open_count_max = open_count_max
         self.lock = threading.RLock()
         self.table = SegmentTable(
             np.zeros(8, np.int64),
-            np.zeros(TABLE_LENGTH, np.int64),
-            np.full(TABLE_LENGTH, -1, np.int64),
+            np.zeros(table_length, np.int64),
+            np.full(table_length, -1, np.int64),
         )
         self.table.words[SEGMENT_BYTES] = segment_bytes
         self._mapped: dict[int, MappedFile] = {}  # in the order of their last use by Python
@@ -141,7 +151,7 @@ class SegmentedFile:
                     self.numbers.append(number)
                     self.numbers.sort()
                     self._unsynced_names = True
-                slot = number % TABLE_LENGTH
+                slot = number % len(self.table.number)
                 self.table.address[slot] = file.address
                 self.table.number[slot] = number
             self._mapped[number] = file
@@ -205,7 +215,7 @@ class SegmentedFile:
         """Take a segment out of the table; it is unmapped with the last reference."""
         file = self._mapped.pop(number, None)
         if file is not None:
-            slot = number % TABLE_LENGTH
+            slot = number % len(self.table.number)
             if self.table.number[slot] == number:
                 self.table.number[slot] = -1
             if self._reader_count:

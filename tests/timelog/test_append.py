@@ -110,7 +110,7 @@ class Log:
             self.meet()
 
     def note(self, done: list[tuple[int, naive.Message]], now_ms: int) -> None:
-        """Give each message the place that it should have, and compare it with what the stage says."""
+        """Give each message the place that it should have; the stage must say the same."""
         if done:
             self.stored_ms = max(self.stored_ms, now_ms)
         for i, (row, message) in enumerate(done):

@@ -19,7 +19,7 @@ from timerstore.timelog.segments import SegmentTable
 def pull(
     table: SegmentTable, offsets: list[int], sizes: list[int], precision_ms: int = 1000
 ) -> tuple[int, list[tuple[bytes, bytes, int, int]], list[bool]]:
-    """What a kernel returns, as (body, id, due, fired) of each sound message, and which those are."""
+    """What a kernel returns, (body, id, due, fired) of each sound message, which those are."""
     count, room = len(offsets), sum(sizes) + 1
     bodies, ids = np.zeros(room, np.uint8), np.zeros(room, np.uint8)
     body_ends, id_ends = np.zeros((2, count + 1), np.int32)

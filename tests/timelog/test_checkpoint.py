@@ -1,0 +1,175 @@
+"""Checkpoints: round trips, writes that are torn at any byte, a broker's rewrite."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.timelog.test_disk import Watched
+from timerstore.timelog.checkpoint import (
+    Checkpoint,
+    decode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+    write_store_checkpoint,
+)
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import CHECKPOINT_BYTES, CHECKPOINT_COPY_AT
+
+WORDS = st.integers(-(2**63), 2**63 - 1)
+CURSORS = st.integers(0, 2**48)
+CHECKPOINTS = st.builds(
+    Checkpoint,
+    **dict.fromkeys(
+        ("read_ms", "timerlog_flushed", "queue_index", "scan_from", "commitlog_flushed"), CURSORS
+    ),
+    **dict.fromkeys(
+        ("state_version", "state_timestamp", "state_counter", "claimed_slot", "frontier_ms"), WORDS
+    ),
+    sequence=st.integers(1, 2**40),
+    clean=st.booleans(),
+    cancelled_count=CURSORS,
+    store_tag=st.integers(0, 2**32 - 1),
+    level_offsets=st.lists(CURSORS, min_size=32, max_size=32),
+)
+
+
+def image(first: bytes, second: bytes) -> bytes:
+    """A file of both copies."""
+    return first.ljust(CHECKPOINT_COPY_AT, b"\0") + second.ljust(
+        CHECKPOINT_BYTES - CHECKPOINT_COPY_AT, b"\0"
+    )
+
+
+def base_of(checkpoint: Checkpoint) -> bytes:
+    """The 56 bytes, as the slow twin writes them."""
+    return naive.encode_timercheck(
+        naive.TimerCheck(
+            *(checkpoint.read_ms, checkpoint.timerlog_flushed, checkpoint.queue_index),
+            *(checkpoint.queue_index, checkpoint.state_version, checkpoint.state_timestamp),
+            checkpoint.state_counter,
+        )
+    )
+
+
+def pair(old: Checkpoint, new: Checkpoint) -> tuple[bytes, bytes]:
+    """Both encoded, as one flush follows the other."""
+    new.sequence = old.sequence + 1
+    return old.encode(), new.encode()
+
+
+@given(checkpoint=CHECKPOINTS)
+def test_a_checkpoint_comes_back(checkpoint: Checkpoint) -> None:
+    data = checkpoint.encode()
+    assert data[:56] == base_of(checkpoint)
+    assert len(data) <= 512
+    assert decode_checkpoint(image(data, data)) == checkpoint
+    assert decode_checkpoint(data) == checkpoint
+
+
+def torn(old: bytes, new: bytes) -> list[bytes]:
+    """What can stand where `new` was written over `old`: cut at any byte."""
+    return [new[:k] + old[k:] for k in range(len(new) + 1)]
+
+
+@given(old=CHECKPOINTS, new=CHECKPOINTS)
+def test_a_torn_write_of_either_copy_leaves_one_that_holds(
+    old: Checkpoint, new: Checkpoint
+) -> None:
+    before, after = pair(old, new)
+    for second in torn(before, after):
+        assert decode_checkpoint(image(before, second)) == old
+    for first in torn(before, after):
+        expected = old if first == before else new
+        assert decode_checkpoint(image(first, after)) == expected
+
+
+@given(new=CHECKPOINTS, cut=st.integers(0, 511))
+def test_the_first_write_of_all_may_be_torn(new: Checkpoint, cut: int) -> None:
+    data = new.encode()
+    cut = min(cut, len(data) - 1)
+    assert decode_checkpoint(image(b"", data[:cut])) is None
+    # Until the first copy is whole, the second holds.
+    assert decode_checkpoint(image(data[:cut], data)) == new
+    for length in (0, 10, 55, 56, 100, 2048, 2100):
+        assert decode_checkpoint(bytes(length)) is None
+
+
+@given(old=CHECKPOINTS, new=CHECKPOINTS, written=CHECKPOINTS)
+def test_a_broker_writes_the_first_56_bytes(
+    old: Checkpoint, new: Checkpoint, written: Checkpoint
+) -> None:
+    before, after = pair(old, new)
+    base = base_of(written)
+    mixes = [before[i] == base[i] or after[i] == base[i] for i in range(56)]
+    if all(mixes):
+        return
+    # After a completed flush, then after one that a crash left between its copies.
+    for first, second in ((before, before), (before, after), (after, after)):
+        got = decode_checkpoint(image(base + first[56:], second))
+        assert got is not None
+        assert got.by_broker
+        assert base_of(got) == base
+        assert got.store_tag == (new if first == after else old).store_tag
+        assert got.scan_from == 0
+
+
+@given(checkpoint=CHECKPOINTS, data=st.binary(max_size=4096))
+def test_any_bytes(checkpoint: Checkpoint, data: bytes) -> None:
+    for content in (data, data.ljust(4096, b"\0"), base_of(checkpoint) + data):
+        got = decode_checkpoint(content)
+        assert got is None or got.by_broker
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden(
+    name: str,
+    golden_unpacked: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    path = golden_unpacked(name) / "config" / "timercheck"
+    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
+    checkpoint = read_checkpoint(path)
+    assert checkpoint is not None
+    assert checkpoint.by_broker
+    assert base_of(checkpoint) == path.read_bytes()[:56]
+    assert checkpoint.read_ms == state["read_ms"]
+    assert checkpoint.queue_index == state["queue_offset"]
+
+
+def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "timercheck"
+    old, new = Checkpoint(5, 6, 7, sequence=1), Checkpoint(8, 9, 10, sequence=2, scan_from=3)
+    assert read_checkpoint(path) is None
+    first = Watched()
+    write_checkpoint(first, path, old)
+    kinds = [kind for kind, name in first.events if name == "timercheck"]
+    assert kinds == ["write", "write", "sync", "write", "sync"]
+    assert first.events[-1] == ("sync_folder", "config")
+    assert path.stat().st_size == CHECKPOINT_BYTES
+    assert read_checkpoint(path) == old
+    for stop_at in range(4):
+        with pytest.raises(InterruptedError):
+            write_checkpoint(Watched(stop_at), path, new)
+        assert read_checkpoint(path) == (new if stop_at == 3 else old)
+        write_checkpoint(Disk(), path, old)
+    write_checkpoint(Disk(), path, new)
+    assert read_checkpoint(path) == new
+    for stop_at in range(len(first.events)):
+        other = tmp_path / str(stop_at) / "timercheck"
+        with pytest.raises(InterruptedError):
+            write_checkpoint(Watched(stop_at), other, new)
+        assert read_checkpoint(other) in (None, new)
+        write_checkpoint(Disk(), other, new)
+        assert read_checkpoint(other) == new
+
+
+def test_the_stores_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_store_checkpoint(Disk(), path, 123, 456)
+    expected = naive.encode_checkpoint(naive.Checkpoint(123, 123, 0, 0, 456))
+    assert path.read_bytes() == expected.ljust(4096, b"\0")

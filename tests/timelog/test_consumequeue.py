@@ -1,0 +1,180 @@
+"""Consume queues: the golden stores' entries, rows by name, segments, blanks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import as_array
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
+from timerstore.timelog.append import new_queue_table
+from timerstore.timelog.consumequeue import ConsumeQueues, enter_queue, find_row
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import QUEUE_ENTRY
+from timerstore.timelog.kernel import kernel
+
+
+@kernel
+def _find(queues: Any, buf: Any, at: int, count: int, queue_id: int) -> int:
+    return find_row(queues, buf, at, count, queue_id)
+
+
+def opened(folder: Path, segment_bytes: int = 60) -> ConsumeQueues:
+    return ConsumeQueues(Disk(), folder, segment_bytes, open_count_max=4)
+
+
+def segments_of(folder: Path) -> dict[int, bytes]:
+    return {int(file.name): file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_entries(
+    name: str, golden: Callable[[str], Path], golden_list: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    folder = golden(name) / "consumequeue"
+    queues = opened(folder, 2000)
+    listed = {}
+    for line in golden_list(name):
+        if line["kind"] in ("timer", "delete", "level", "plain"):
+            key = line["stored_topic"], line["queue"], line["queue_offset"]
+            listed[key] = line["commit_log_offset"], line["bytes"]
+    seen = 0
+    for row, file in enumerate(queues.files):
+        topic, queue_id = file.folder.parent.name, int(file.folder.name)
+        assert queues.topics[row] == topic.encode()
+        encoded = as_array(b"." + topic.encode())
+        assert _find(queues.table, encoded, 1, len(encoded) - 1, queue_id) == row
+        expected = naive.scan_queue(segments_of(file.folder))
+        entries = queues.read(row, 0, len(expected))
+        assert entries.dtype == QUEUE_ENTRY
+        assert [tuple(entry) for entry in entries.tolist()] == list(expected.values())
+        for index, entry in enumerate(entries.tolist()):
+            if (topic, queue_id, index) in listed:
+                assert entry[:2] == listed[topic, queue_id, index]
+                seen += 1
+        queues.set_end(row, len(expected))
+        assert queues.next_index(row) == len(expected)
+        assert queues.first_kept(row, 0) == 0
+        for part in (len(expected) // 2, len(expected)):
+            start = entries[part - 1]["offset"] + 1 if part else 0
+            assert queues.first_kept(row, int(start)) == part
+    assert seen == len(listed)
+    assert queues.disk_bytes == sum(
+        file.stat().st_size for file in folder.rglob("*") if file.is_file()
+    )
+    queues.close()
+
+
+NAMES = st.binary(min_size=1, max_size=12) | st.sampled_from([b"a", b"b", b"ab", b"ba", b"x" * 255])
+
+
+@given(
+    keys=st.lists(st.tuples(NAMES, st.integers(0, 3)), unique=True, max_size=30),
+    others=st.lists(st.tuples(NAMES, st.integers(0, 4)), max_size=10),
+)
+def test_rows_by_name(keys: list[tuple[bytes, int]], others: list[tuple[bytes, int]]) -> None:
+    table = new_queue_table(3)
+    for row, (topic, queue_id) in enumerate(keys):
+        enter_queue(table, row, topic, queue_id)
+    rows = {key: row for row, key in enumerate(keys)}
+    for topic, queue_id in keys + others:
+        buf = as_array(b"##" + topic)
+        assert _find(table, buf, 2, len(topic), queue_id) == rows.get((topic, queue_id), -1)
+
+
+def test_names_whose_hashes_are_equal() -> None:
+    # "Aa" and "BB" have the same hash in Java, hence all their combinations.
+    names = [b"AaAa", b"AaBB", b"BBAa", b"BBBB"]
+    table = new_queue_table(3)
+    for row, name in enumerate(names):
+        enter_queue(table, row, name, 0)
+    for row, name in enumerate(names):
+        assert _find(table, as_array(name), 0, 4, 0) == row
+    assert _find(table, as_array(b"AaAb"), 0, 4, 0) == -1
+
+
+def test_rows_stay_over_reopening(tmp_path: Path) -> None:
+    folder = tmp_path / "consumequeue"
+    queues = opened(folder)
+    assert queues.row(b"rmq_sys_wheel_timer", 0) == 0
+    raw = b"caf\xc3\xa9 \xff"
+    for topic, queue_id in ((b"orders", 0), (b"orders", 7), (raw, 0)):
+        row = queues.row(topic, queue_id)
+        assert queues.row(topic, queue_id) == row
+        queues.prepare(row)
+    assert len(queues.rows(b"orders")) == 2
+    queues.close()
+    again = opened(folder)
+    assert set(again.topics) == {b"rmq_sys_wheel_timer", b"orders", raw}
+    assert len(again.rows(b"orders")) == 2
+
+
+@pytest.mark.parametrize("topic", [b"", b".", b"..", b"a/b", b"a\0b", b"x" * 256])
+def test_what_can_be_no_topic(tmp_path: Path, topic: bytes) -> None:
+    queues = opened(tmp_path / "consumequeue")
+    with pytest.raises(NotAStoreError, match="cannot be a topic"):
+        queues.row(topic)
+    assert len(queues.files) == 1
+
+
+def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "orders" / "x").mkdir(parents=True)
+    with pytest.raises(NotAStoreError, match="Move it out"):
+        opened(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="multiple of 20"):
+        opened(tmp_path / "other", 50)
+
+
+def test_preparing_maps_what_comes_next(tmp_path: Path) -> None:
+    queues = opened(tmp_path / "consumequeue")  # three entries in a segment
+    row = queues.row(b"orders")
+    table, places = queues.table, slice(2 * row, 2 * row + 2)
+    queues.set_end(row, 4)
+    queues.prepare(row)
+    assert table.number[places].tolist() == [-1, 1]
+    queues.prepare(row, ahead=True)  # not yet half full
+    assert table.number[places].tolist() == [-1, 1]
+    queues.prepare(row, index=5)
+    assert table.number[places].tolist() == [-1, 1]
+    queues.prepare(row, index=6)
+    assert table.number[places].tolist() == [2, 1]
+    queues.set_end(row, 8)
+    assert table.number[places].tolist() == [-1, -1]
+    queues.prepare(row, ahead=True)
+    assert table.number[places].tolist() == [2, 3]
+    assert queues.files[row].numbers == [1, 2, 3]
+    assert queues.first_index(row) == 3
+    assert queues.disk_bytes == 180
+
+
+def test_reading_crosses_segments(tmp_path: Path) -> None:
+    queues = opened(tmp_path / "consumequeue")
+    row = queues.row(b"orders")
+    data = b"".join(naive.encode_entry(naive.Entry(i, i + 1, -i)) for i in range(9))
+    for number in range(3):
+        queues.files[row].ensure(number).view[:] = as_array(data[60 * number :][:60])
+    assert queues.read(row, 1, 7).tolist() == [(i, i + 1, -i) for i in range(1, 8)]
+    assert len(queues.read(row, 1, 0)) == 0
+    with pytest.raises(CorruptStoreError, match="missing"):
+        queues.read(row, 8, 2)
+    queues.set_end(row, 9)
+    queues.trim()
+    assert queues.read(row, 0, 9).tolist() == [(i, i + 1, -i) for i in range(9)]
+
+
+def test_a_queue_that_begins_with_blanks(tmp_path: Path) -> None:
+    queues = opened(tmp_path / "consumequeue")
+    row = queues.row(b"orders")
+    queues.fill_blanks(row, 4)
+    view = queues.files[row].ensure(1).view
+    assert view[:20].tobytes() == naive.encode_entry(naive.QUEUE_BLANK)
+    entry = naive.Entry(500, 91, 0)
+    view[20:40] = as_array(naive.encode_entry(entry))
+    queues.set_end(row, 5)
+    assert naive.scan_queue(segments_of(queues.files[row].folder)) == {4: entry}
+    assert queues.first_kept(row, 0) == 4
+    assert queues.first_kept(row, 501) == 5

@@ -1,0 +1,215 @@
+"""The disk's calls: what they leave, which events they show, what an interrupt leaves."""
+
+import errno
+import gc
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
+from timerstore.timelog.disk import Disk, MappedFile
+
+
+class Watched(Disk):
+    """A disk that notes each event, and stops at one of them."""
+
+    def __init__(self, stop_at: int = -1) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.stop_at = stop_at
+
+    def event(self, kind: str, path: Path) -> None:
+        if len(self.events) == self.stop_at:
+            raise InterruptedError(kind)
+        self.events.append((kind, path.name))
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+def test_a_new_segment(tmp_path: Path) -> None:
+    disk = Watched()
+    file = disk.create_mapped(tmp_path / "a", 10_000)
+    assert disk.events == [("create", "a")]
+    assert not file.view.any()
+    assert len(file.view) == file.length == 10_000
+    assert file.view.ctypes.data == file.address
+    status = (tmp_path / "a").stat()
+    assert status.st_size == 10_000
+    assert status.st_blocks * 512 >= 10_000
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    file.view[:3] = (1, 2, 3)
+    disk.sync(file, file.path)
+    assert (tmp_path / "a").read_bytes()[:4] == b"\x01\x02\x03\0"
+    assert disk.events[1:] == [("sync", "a")]
+
+
+def test_no_room_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Watched()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = open_files()
+    with pytest.raises(StoreFullError, match="Free some"):
+        disk.create_mapped(tmp_path / "a", 4096)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "b").write_bytes(b"")
+    os.truncate(tmp_path / "b", 8192)
+    with pytest.raises(StoreFullError):
+        disk.map_existing(tmp_path / "b", 8192)
+    assert (tmp_path / "b").stat().st_size == 8192
+    assert open_files() == before
+
+
+def test_what_cannot_be_mapped_keeps_no_descriptor(tmp_path: Path) -> None:
+    disk, before = Watched(), open_files()
+    for _ in range(3):
+        with pytest.raises((OSError, ValueError)):
+            disk.create_mapped(tmp_path / "a", -1)
+    gc.collect()
+    assert open_files() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file(tmp_path: Path) -> None:
+    disk = Watched()
+    data = bytes(range(200)) * 50
+    (tmp_path / "a").write_bytes(data)
+    file = disk.map_existing(tmp_path / "a", 10_000)
+    assert file.view.tobytes() == data
+    for wrong in (9_999, 10_001):
+        with pytest.raises(NotAStoreError, match="segment sizes"):
+            disk.map_existing(tmp_path / "a", wrong)
+    with pytest.raises(FileNotFoundError):
+        disk.map_existing(tmp_path / "b", 10)
+
+
+def test_a_hole_is_filled_before_it_is_written_to(tmp_path: Path) -> None:
+    with open(tmp_path / "a", "wb") as file:
+        file.write(b"head")
+        file.truncate(1 << 20)
+    mapped = Watched().map_existing(tmp_path / "a", 1 << 20)
+    assert (tmp_path / "a").stat().st_blocks * 512 >= 1 << 20
+    assert mapped.view[:5].tobytes() == b"head\0"
+
+
+@pytest.mark.parametrize("length", [0, 1, 4096, 9_999])
+def test_a_file_that_was_about_to_be_made_is_finished(tmp_path: Path, length: int) -> None:
+    (tmp_path / "a").write_bytes(bytes(length))
+    file = Watched().map_existing(tmp_path / "a", 10_000)
+    assert file.length == (tmp_path / "a").stat().st_size == 10_000
+    assert not file.view.any()
+
+
+def test_a_descriptor_goes_with_its_file(tmp_path: Path) -> None:
+    before = open_files()
+    file = Watched().create_mapped(tmp_path / "a", 4096)
+    view = file.view
+    assert open_files() == before + 1
+    file.close()
+    file.close()
+    assert open_files() == before
+    view[0] = 7  # the mapping is still there
+    assert (tmp_path / "a").read_bytes()[0] == 7
+    other = Watched().map_existing(tmp_path / "a", 4096)
+    assert isinstance(other, MappedFile)
+    del other
+    gc.collect()
+    assert open_files() == before
+
+
+def test_folders(tmp_path: Path) -> None:
+    disk = Watched()
+    disk.make_folder(tmp_path / "a" / "b" / "c")
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "c").stat().st_mode) == 0o700
+    assert disk.events[0] == ("mkdir", "c")
+    synced = [name for kind, name in disk.events if kind == "sync_folder"]
+    assert synced == [tmp_path.name, "a", "b"]
+    disk.events.clear()
+    disk.make_folder(tmp_path / "a")
+    assert disk.events == []
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(NotAStoreError, match="symbolic link"):
+        disk.make_folder(tmp_path / "link")
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    disk = Watched()
+    with pytest.raises(NotAStoreError, match="symbolic link"):
+        disk.open_file(tmp_path / "link")
+    with pytest.raises(NotAStoreError):
+        disk.create_mapped(tmp_path / "link", 4096)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a").read_bytes() == b"x"
+
+
+def test_replacing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    watched = Watched()
+    watched.replace(path, b"old" * 100)
+    assert [kind for kind, _ in watched.events] == ["replace", "write", "sync", "sync_folder"]
+    for stop_at in range(len(watched.events)):
+        before = open_files()
+        with pytest.raises(InterruptedError):
+            Watched(stop_at).replace(path, b"new!" * 50)
+        content = path.read_bytes()
+        assert content == (b"new!" * 50 if stop_at == 3 else b"old" * 100)
+        assert open_files() == before
+        Watched().replace(path, b"old" * 100)  # what was left over is in nobody's way
+        assert path.read_bytes() == b"old" * 100
+    Watched().replace(path, b"s")
+    assert path.read_bytes() == b"s"
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_writing_goes_on_after_a_short_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Watched()
+    fd = disk.open_file(tmp_path / "a", create=True)
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:7], at))
+    data = bytes(range(100))
+    disk.write_at(fd, data, 5, tmp_path / "a")
+    disk.write_at(fd, np.frombuffer(data, np.uint8), 200, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == bytes(5) + data + bytes(95) + data
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StoreFullError):
+        disk.write_at(fd, data, 0, tmp_path / "a")
+    os.close(fd)
+
+
+def test_a_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Watched()
+    file = disk.create_mapped(tmp_path / "a", 4096)
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", fails)
+    monkeypatch.setattr(os, "fsync", fails)
+    before = open_files()
+    with pytest.raises(FlushFailedError, match="reopen"):
+        disk.sync(file, file.path)
+    with pytest.raises(FlushFailedError, match="reopen"):
+        disk.sync(file.fd, file.path)
+    with pytest.raises(FlushFailedError, match="reopen"):
+        disk.sync_folder(tmp_path)
+    assert open_files() == before
+
+
+def test_removing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    disk = Watched()
+    disk.remove(tmp_path / "a")
+    disk.remove(tmp_path / "a")
+    assert disk.events == [("remove", "a")] * 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,252 @@
+"""Segmented files: crossing, the kernels' table, maps that outlive a drop, cutting, growing."""
+
+import errno
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.timelog.test_disk import Watched
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
+from timerstore.timelog.intrinsics import get_u8
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.segments import (
+    TABLE_LENGTH,
+    SegmentedFile,
+    segment_at,
+    segment_name,
+)
+
+SIZE = 1024
+
+
+@kernel
+def _byte(table: Any, offset: int) -> int:
+    segment = segment_at(table, offset)
+    if len(segment) == 0:
+        return -1
+    return get_u8(segment, offset % table.words[0])
+
+
+def new(folder: Path, count_max: int = 8, disk: Watched | None = None) -> SegmentedFile:
+    return SegmentedFile(disk or Watched(), folder, SIZE, open_count_max=count_max)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> SegmentedFile:
+    """Five segments, each filled with its number + 1."""
+    log = new(tmp_path / "log")
+    for number in range(5):
+        log.ensure(number).view[:] = number + 1
+    log.end = 4 * SIZE + 10
+    return log
+
+
+def test_names() -> None:
+    assert segment_name(0) == "0" * 20
+    assert segment_name(1 << 30) == "00000000001073741824"
+
+
+def test_segments_are_listed(log: SegmentedFile) -> None:
+    again = new(log.folder)
+    assert again.numbers == [0, 1, 2, 3, 4]
+    assert (again.start, again.allocated_end, again.disk_bytes) == (0, 5 * SIZE, 5 * SIZE)
+    assert _byte(again.table, 0) == -1  # none is mapped yet
+    assert new(log.folder / "none").numbers == []
+
+
+@pytest.mark.parametrize("name", ["x", "0" * 19, "0" * 21, "0" * 19 + "x", f"{SIZE + 1:020d}"])
+def test_what_is_no_segment_is_refused(log: SegmentedFile, name: str) -> None:
+    (log.folder / name).write_bytes(b"")
+    with pytest.raises(NotAStoreError, match=r"(Move|Open) "):
+        new(log.folder)
+
+
+@given(offset=st.integers(0, 5 * SIZE - 1), count=st.integers(0, 3 * SIZE))
+def test_reading_crosses_segments(offset: int, count: int) -> None:
+    log = test_reading_crosses_segments.log  # type: ignore[attr-defined]
+    count = min(count, 5 * SIZE - offset)
+    whole = b"".join(bytes([number + 1]) * SIZE for number in range(5))
+    assert log.read(offset, count) == whole[offset : offset + count]
+    assert _byte(log.table, offset) == whole[offset]
+    view = log.view(offset)
+    assert len(view) == SIZE - offset % SIZE
+    assert view[0] == whole[offset]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_log(tmp_path_factory: pytest.TempPathFactory) -> None:
+    log = new(tmp_path_factory.mktemp("shared") / "log")
+    for number in range(5):
+        log.ensure(number).view[:] = number + 1
+    test_reading_crosses_segments.log = log  # type: ignore[attr-defined]
+
+
+def test_the_table_tells_what_is_mapped(log: SegmentedFile) -> None:
+    for offset in (-1, -SIZE, 5 * SIZE, TABLE_LENGTH * SIZE, (TABLE_LENGTH + 1) * SIZE, 1 << 61):
+        assert _byte(log.table, offset) == -1
+    assert _byte(log.table, 4 * SIZE) == 5
+    log.close()
+    assert _byte(log.table, 4 * SIZE) == -1
+
+
+def test_segments_far_apart_share_a_place_in_the_table(tmp_path: Path) -> None:
+    log = new(tmp_path / "log")
+    log.ensure(3).view[:] = 1
+    log.ensure(TABLE_LENGTH + 3).view[:] = 2
+    assert _byte(log.table, 3 * SIZE) == -1
+    assert _byte(log.table, (TABLE_LENGTH + 3) * SIZE) == 2
+    log.open_count_max, log.end = 1, (TABLE_LENGTH + 3) * SIZE
+    log.trim()  # the one that is dropped must leave the other's place alone
+    assert _byte(log.table, (TABLE_LENGTH + 3) * SIZE) == 2
+
+
+def test_a_log_without_kernels_has_a_short_table(tmp_path: Path) -> None:
+    log = SegmentedFile(Watched(), tmp_path / "q", SIZE, open_count_max=2, table_length=1)
+    for number in range(6):
+        log.ensure(number).view[:] = number
+        log.end = number * SIZE
+        log.trim()
+    assert log.table.number.nbytes == 8
+    assert log.read(0, 6 * SIZE) == b"".join(bytes([number]) * SIZE for number in range(6))
+
+
+def test_a_missing_segment_is_damage(log: SegmentedFile) -> None:
+    with pytest.raises(CorruptStoreError, match="missing") as caught:
+        log.read(4 * SIZE + 1000, 100)
+    assert (caught.value.file, caught.value.offset) == ("log", 5 * SIZE)
+    with pytest.raises(CorruptStoreError):
+        log.existing(-1)
+    with pytest.raises(CorruptStoreError):
+        log.pin(4 * SIZE, 5 * SIZE + 1)
+
+
+def test_a_pin_keeps_maps_alive_after_a_drop(log: SegmentedFile) -> None:
+    pinned = log.pin(SIZE - 1, 2 * SIZE + 1)
+    assert [file.view[0] for file in pinned] == [1, 2, 3]
+    view = log.view(100)
+    part = view[10:20]
+    del view
+    log.open_count_max = 1
+    log.trim()
+    gc.collect()
+    assert _byte(log.table, 0) == -1
+    assert _byte(log.table, 4 * SIZE) == 5  # the one being appended to stays
+    assert [file.view[SIZE - 1] for file in pinned] == [1, 2, 3]
+    assert part.tolist() == [1] * 10
+    assert log.read(0, 1) == b"\x01"  # mapped again
+    log.remove(log.detach_before(3 * SIZE))
+    log.close()
+    gc.collect()
+    assert [file.view[5] for file in pinned] == [1, 2, 3]
+    assert part.tolist() == [1] * 10
+
+
+def test_pinning_nothing_maps_where_it_stands(log: SegmentedFile) -> None:
+    assert len(log.pin(SIZE, SIZE)) == 1
+    assert len(log.pin(SIZE, SIZE + 1)) == 1
+    assert len(log.pin(SIZE, 2 * SIZE)) == 1
+    assert len(log.pin(SIZE, 2 * SIZE + 1)) == 2
+
+
+def test_readers_keep_what_is_dropped_meanwhile(log: SegmentedFile) -> None:
+    address = int(log.table.address[0])
+    with log.reading():
+        with log.reading():
+            log.remove(log.detach_before(SIZE))
+        gc.collect()
+        raw = (np.ctypeslib.ctypes.c_uint8 * SIZE).from_address(address)  # type: ignore[attr-defined]
+        assert bytes(raw) == b"\x01" * SIZE
+        assert len(log._retired) == 1
+    assert log._retired == []
+    assert log.start == SIZE
+
+
+def test_trimming_keeps_the_last_used(log: SegmentedFile) -> None:
+    log.open_count_max = 3
+    for number in (2, 0):
+        log.existing(number)
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    disk.events.clear()
+    log.trim()
+    mapped = [number for number in range(5) if _byte(log.table, number * SIZE) > 0]
+    assert mapped == [0, 2, 4]
+    # What was written must be durable before its descriptor goes.
+    assert disk.events == [("sync", segment_name(SIZE)), ("sync", segment_name(3 * SIZE))]
+
+
+@pytest.mark.parametrize("offset", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 500, 5 * SIZE, 9 * SIZE])
+def test_zeroing(log: SegmentedFile, offset: int) -> None:
+    log.close()
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    disk.events.clear()
+    log.zero_from(offset)
+    whole = b"".join(bytes([number + 1]) * SIZE for number in range(5))
+    on_disk = b"".join(log.path(number).read_bytes() for number in range(5))
+    assert on_disk == whole[:offset].ljust(5 * SIZE, b"\0")
+    touched = [segment_name(n * SIZE) for n in range(5) if (n + 1) * SIZE > offset]
+    assert disk.events == [("sync", name) for name in touched]
+
+
+def test_flushing(log: SegmentedFile) -> None:
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    disk.events.clear()
+    log.flush(SIZE + 5, 3 * SIZE)
+    names = [("sync", segment_name(number * SIZE)) for number in (1, 2)]
+    assert disk.events == [*names, ("sync_folder", "log")]
+    disk.events.clear()
+    log.flush(SIZE, SIZE)
+    log.flush(5, 6)
+    assert disk.events == [("sync", segment_name(0))]
+
+
+def test_the_next_segment_is_made_in_time(tmp_path: Path) -> None:
+    log = new(tmp_path / "log")
+    log.ensure(0)
+    log.end = SIZE // 2 - 1
+    log.prepare_next()
+    assert log.numbers == [0]
+    log.end = SIZE // 2
+    log.prepare_next()
+    log.prepare_next()
+    assert log.numbers == [0, 1]
+
+
+def test_removing(log: SegmentedFile) -> None:
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    disk.events.clear()
+    log.remove(log.detach_before(2 * SIZE + 100))
+    assert log.numbers == [2, 3, 4]
+    assert log.start == 2 * SIZE
+    assert sorted(os.listdir(log.folder)) == [segment_name(n * SIZE) for n in (2, 3, 4)]
+    removes = [name for kind, name in disk.events if kind == "remove"]
+    assert removes == [segment_name(0), segment_name(SIZE)]
+    assert disk.events[-1] == ("sync_folder", "log")
+    with pytest.raises(CorruptStoreError):
+        log.view(0)
+
+
+def test_no_room_leaves_the_log_as_it_was(
+    log: SegmentedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StoreFullError):
+            log.ensure(5)
+    assert log.numbers == [0, 1, 2, 3, 4]
+    assert len(os.listdir(log.folder)) == 5
+    assert _byte(log.table, 5 * SIZE) == -1
+    log.ensure(5)
+    assert _byte(log.table, 5 * SIZE) == 0
