@@ -168,6 +168,9 @@ def _judge_message(source: Any, place: int, message: int, buf: Any, at: int, fou
     ms = unit_ms(buf, at)
     if magic & UNIT_ROLL != 0:
         return UNIT_GOOD if ms < found[DUE_MS] else OTHER_TIME
+    # A handover puts a delete beside its timer, also where that is a roll.
+    if magic & UNIT_DELETE != 0 and not is_broker_unit(buf, at):
+        return UNIT_GOOD
     # A timer that came after its slot had passed waits in a later one; a broker's does not.
     if ms < found[DUE_MS] or (is_broker_unit(buf, at) and ms != found[DUE_MS]):
         return OTHER_TIME
