@@ -197,7 +197,7 @@ class Engine:
             file = self.queues.files[0]
             file.existing(offset // file.segment_bytes)
         elif need == state.TOPIC:
-            self._row_of_message(offset)
+            self.row_of_message(offset)
         elif need == state.CANCELLED_ROOM:
             with self.step_lock:
                 self.reserve_cancelled(CANCELLED_GROWTH)
@@ -229,7 +229,7 @@ class Engine:
             self.queues.prepare(row, index=at)
         self.queues.prepare(0)
 
-    def _row_of_message(self, offset: int) -> None:
+    def row_of_message(self, offset: int) -> None:
         view = self.commitlog.view(offset)
         found = np.zeros(FOUND_WORDS, np.int64)
         if _read_at(view.view(np.ndarray), 0, found) == GOOD:

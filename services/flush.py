@@ -22,7 +22,7 @@ from timerstore.services.engine import Engine
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
 from timerstore.timelog.decode import text
-from timerstore.timelog.disk import Bytes
+from timerstore.timelog.disk import Bytes, Disk
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.jsonfile import write_json
 from timerstore.wheel import state
@@ -234,11 +234,12 @@ def remove_abort(path: Path) -> None:
     (path / "abort").unlink(missing_ok=True)
 
 
-def write_abort(path: Path) -> None:
-    """Say that a store is open, with this process's id as RocketMQ does."""
+def write_abort(disk: Disk, path: Path) -> None:
+    """Say that a store is open, with this process's id as RocketMQ does; durable on return."""
     fd = os.open(path / "abort", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, str(os.getpid()).encode())
-        os.fsync(fd)
+        disk.sync(fd, path / "abort")
     finally:
         os.close(fd)
+    disk.sync_folder(path)

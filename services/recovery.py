@@ -17,6 +17,7 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
+from timerstore.services.flush import write_abort
 from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
 from timerstore.timelog import scan
 from timerstore.timelog.append import new_stage
@@ -97,13 +98,16 @@ def recover(engine: Engine, now_ms: int) -> Findings:
     """Bring the engine into a state from which all services can run."""
     findings = Findings()
     checkpoint = read_checkpoint(engine.path / "config" / "timercheck")
+    crashed = (engine.path / "abort").exists()
+    # Before anything changes: were we killed between writing the wheel and the next checkpoint, the
+    # one of a clean close would still hold, with slots that point past its end of the timer log.
+    write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
         engine.timerlog.ensure(0)
         return findings
-    crashed = (engine.path / "abort").exists()
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not crashed
     if checkpoint is None or not engine.had_timerlog or engine.wheel.is_new:

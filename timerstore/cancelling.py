@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = -1
 _GONE: Final = -2
 _UNMAPPED: Final = -3
+_NO_ROW: Final = -4
 
 
 class Verdict(NamedTuple):
@@ -86,11 +87,13 @@ def _look_up(
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, _UNKNOWN or _GONE.
 
+    Or _NO_ROW, where nothing was put to that topic or fired since the store was opened.
+
     `indexes`: written: its index in the timer topic's queue. Return the first whose segment is not
     mapped, or n. `start`, `end`: what the commit log holds.
     """
     for i in range(len(offsets)):
-        if rows[i] != _UNMAPPED:
+        if rows[i] != _UNMAPPED and rows[i] != _NO_ROW:
             continue
         offset = offsets[i]
         rows[i] = _UNKNOWN
@@ -115,6 +118,9 @@ def _look_up(
         rows[i] = find_row(
             queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
         )
+        if rows[i] < 0:
+            rows[i] = _NO_ROW
+            return i
     return len(offsets)
 
 
@@ -162,6 +168,8 @@ def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Ver
             break
         number = int(offsets[stopped]) // engine.commitlog.segment_bytes
         pins.append(engine.commitlog.existing(number))
+        if rows[stopped] == _NO_ROW:
+            engine.row_of_message(int(offsets[stopped]))
     unknown = np.flatnonzero(rows == _UNKNOWN)
     if len(unknown):
         raise _unknown(ids[int(unknown[0])])

@@ -1,8 +1,8 @@
 """Looks for overdue timers wherever they can still wait.
 
-A timer that is due after the frontier was certainly not taken. Of the others most were fired, but one
-may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its grid
-that was not claimed, because the clock went back or the store was just opened. What is in the
+A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
+one may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its
+grid that was not claimed, because the clock went back or the store was just opened. What is in the
 dequeue-put queue was taken.
 """
 
@@ -75,11 +75,12 @@ def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[in
     """Return the used slots that are not claimed, and are on the grid of one of these."""
     words, hop = engine.words, int(engine.words[state.HOP])
     wheel = engine.wheel.slots["time"]
-    slots = own
+    # The latest slot of each grid that lies in the ring.
+    slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
     found: set[int] = set()
     if snapshot.claimed == int(words[state.READ]):  # R's slot stands in for those before it
         found.add(snapshot.claimed)
     while len(slots := slots[slots >= snapshot.claimed]):
-        found.update(np.unique(slots[slots < snapshot.top]).tolist())
+        found.update(np.unique(slots).tolist())
         slots = slots - hop
     return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -390,9 +390,10 @@ def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int
         return offset
     snapshot = capture(store)
     parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
-    for slot in range(own, snapshot.claimed - 1, -int(words[state.HOP])):
-        if slot < snapshot.top:
-            parts.append(slot_messages(store, snapshot, slot))
+    hop = int(words[state.HOP])
+    latest = own - max(0, -(-(own - snapshot.top + 1) // hop)) * hop
+    for slot in range(latest, snapshot.claimed - 1, -hop):
+        parts.append(slot_messages(store, snapshot, slot))
     found = read_timers(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

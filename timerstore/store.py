@@ -42,9 +42,10 @@ from timerstore.ids import TimerIds, format_id
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
 from timerstore.reading import Horizon, Timer
+from timerstore.retries import GroupRetries
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.engine import Engine
-from timerstore.services.flush import Flusher, remove_abort, write_abort
+from timerstore.services.flush import Flusher, remove_abort
 from timerstore.services.recovery import recover
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
@@ -53,7 +54,6 @@ from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import RETRY_PREFIX
 from timerstore.timelog.lockfile import LockFile
 from timerstore.wheel import state
 
@@ -115,11 +115,11 @@ class TimerStore:
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
-        write_abort(self.path)
         self._putter = Putter(self)
         self._fast = FastPutter(self.engine)
         self._group_commit = self.engine.config.durability == "group"
         self._groups: dict[tuple[str, str], Group] = {}
+        self._retries: dict[str, GroupRetries] = {}
         self._groups_lock = threading.Lock()
         self._waiter_slots: list[int] = list(range(WAITER_COUNT_MAX))
         self.runner = Runner(self.engine, self.flusher, self._stopped)
@@ -400,6 +400,10 @@ class TimerStore:
                 found = self._groups[topic, name] = Group(self, topic, name)
             return found
 
+    def retries(self, name: str) -> GroupRetries:
+        """Return what all groups of one name share."""
+        return self._retries.setdefault(name, GroupRetries(self, name))
+
     def consume(
         self, topic: str, *, group: str = "default", timeout: float | None = None
     ) -> Iterator[Delivery]:
@@ -465,8 +469,7 @@ class TimerStore:
     def send_back(self, group: Group, message: Message, delay: timedelta | None) -> None:
         """Put a delivered message again for its group's retry topic; durable like a put."""
         self.check_writable()
-        retry_topic = RETRY_PREFIX + group.retry_name.encode()
-        self._putter.send_back(group.name, retry_topic, message, delay)
+        self._putter.send_back(group.retries.topic.encode(), message, delay)
         now_ms = self.clock.now_ms
         self._after_put(now_ms, now_ms)
 

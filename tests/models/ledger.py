@@ -1,0 +1,119 @@
+"""What the commit log alone says about timers: the oracle of the tests that attack a whole store.
+
+It reads the files with the slow twins of `tests/naive.py`, and knows nothing of any index.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests import naive
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+
+
+@dataclass
+class Root:
+    """A timer as it was first put, and what became of it."""
+
+    key: str
+    topic: str
+    body: bytes
+    due_ms: int
+    offset: int
+    stored_ms: int
+    replaces: str | None
+    fired_ms: list[int] = field(default_factory=list)
+    rolls: int = 0
+    deleted: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Neither fired nor cancelled."""
+        return not self.fired_ms and not self.deleted
+
+
+@dataclass
+class Ledger:
+    """All timers of a log, by the offset of their first put.
+
+    `root_of`: by the offset of any of its messages, None for a delete's; `names`: by topic + key.
+    """
+
+    roots: dict[int, Root] = field(default_factory=dict)
+    delete_count: int = 0
+    copied: Counter[int] = field(default_factory=Counter)
+    end: int = 0
+    root_of: dict[int, Root | None] = field(default_factory=dict)
+    names: dict[str, Root] = field(default_factory=dict)
+
+    def pending_count(self) -> Counter[str]:
+        """How many timers are pending, by topic: counted again from the log."""
+        return Counter(root.topic for root in self.roots.values() if root.pending)
+
+    def check(self) -> None:
+        """Assert what holds of any log: nothing copied twice, early, or fired after its delete."""
+        twice = {offset: n for offset, n in self.copied.items() if n > 1}
+        assert not twice, f"messages that were copied more than once: {twice}"
+        for root in self.roots.values():
+            assert len(root.fired_ms) <= 1, f"{root} was fired twice"
+            assert all(fired >= root.due_ms for fired in root.fired_ms), f"{root} was fired early"
+            assert not (root.deleted and root.fired_ms), f"{root} was cancelled, then fired"
+
+
+def read_ledger(path: Path, ledger: Ledger | None = None) -> Ledger:
+    """Read a store's commit log; its messages must reach up to zeros.
+
+    With a `ledger` that was read before, only what came since is read.
+    """
+    ledger = Ledger() if ledger is None else ledger
+    files = {int(file.name): file for file in (path / "commitlog").iterdir()}
+    first = max((start for start in files if start <= ledger.end), default=0)
+    segments = {start: files[start].read_bytes() for start in sorted(files) if start >= first}
+    log = naive.scan_commit_log(segments, ledger.end)
+    assert log.damage is None, log.damage
+    for message in log.messages:
+        _take(ledger, message)
+    ledger.end = log.end
+    return ledger
+
+
+def _take(ledger: Ledger, message: naive.Message) -> None:
+    properties, is_timer = message.properties, message.topic == TIMER_TOPIC
+    origin = properties.get("TIMER_ORIGIN")
+    if origin is not None:
+        ledger.copied[int(origin)] += 1
+        root = ledger.root_of[int(origin)]
+        ledger.root_of[message.offset] = root
+        if root is not None and is_timer:
+            root.rolls += 1
+        elif root is not None:
+            assert message.topic == root.topic and message.body == root.body
+            root.fired_ms.append(message.stored_ms)
+    elif is_timer and "TIMER_DEL_UNIQKEY" in properties:
+        ledger.delete_count += 1
+        ledger.root_of[message.offset] = None
+        ledger.names[properties["TIMER_DEL_UNIQKEY"]].deleted = True
+    elif is_timer:
+        root = Root(
+            key=properties["UNIQ_KEY"],
+            topic=properties["REAL_TOPIC"],
+            body=message.body,
+            due_ms=int(properties["TIMER_OUT_MS"]),
+            offset=message.offset,
+            stored_ms=message.stored_ms,
+            replaces=properties.get("TIMER_REPLACES"),
+        )
+        ledger.roots[message.offset] = ledger.root_of[message.offset] = root
+        ledger.names[f"{root.topic}+{root.key}"] = root
+
+
+def check_store(store: object, ledger: Ledger) -> None:
+    """Assert that an open store's counts are those of its log, and that nothing is damaged."""
+    stats = store.stats()  # type: ignore[attr-defined]
+    assert stats.collision_count == 0, "a slot of the ring was needed twice"
+    assert stats.unreadable_count == 0
+    recount = ledger.pending_count()
+    assert stats.pending_count == recount.total()
+    for topic in recount:
+        assert store.count(topic) == recount[topic]  # type: ignore[attr-defined]

@@ -1,0 +1,340 @@
+"""The whole store as a state machine against a dictionary, on a manual clock.
+
+Windows, rings and segments are tiny, so that every boundary is crossed. After each step the commit
+log is read again by the slow twins: what it says must be what the dictionary says.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.models.quiet_disk import QuietDisk
+from tests.sparse_copy import copy_tree
+from timerstore import Config, ManualClock, TimerStore, TooLateError, UnknownTimerError
+from timerstore.timelog.kernel import INTERPRETED
+
+START_MS = 1_800_000_000_000
+YEAR_MS = 365 * 86_400_000
+GROUP = "workers"
+RETRY_TOPIC = f"%RETRY%{GROUP}"
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "3" if INTERPRETED else "25"))
+TOPICS = st.sampled_from(["a", "b"])
+
+# In slots: overdue, at once, in the window, over several hops, over the ring, years.
+DELAYS = st.one_of(
+    st.integers(-40, 12),
+    st.integers(0, 9).map(lambda n: n / 4),
+    st.integers(0, 60),
+    st.integers(0, 400),
+    st.sampled_from([0.0, 1e9, 3e9]),
+)
+
+
+@dataclass
+class Expected:
+    """One timer as the dictionary has it."""
+
+    id: str
+    topic: str
+    body: bytes
+    due_ms: int
+    state: str = "pending"
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """A store and its dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="machine"))
+        self.path = self.folder / "store0"
+        self.opened = 0
+        self.timers: dict[str, Expected] = {}
+        self.retries: list[Expected] = []
+        self.order: list[str] = []
+        self.now_ms = START_MS
+        self.highest_ms = START_MS
+        self.body_number = 0
+        self.delivered: dict[str, int] = {}
+        self.held: list[Any] = []
+        self.ledger: Ledger | None = None
+
+    # --- opening
+
+    @initialize(
+        precision_ms=st.sampled_from([100, 1000]),
+        window=st.integers(2, 12),
+        commitlog_bytes=st.sampled_from([4096, 6144, 1 << 16]),
+        timerlog_bytes=st.sampled_from([104, 156, 520, 5248]),
+        queue_bytes=st.sampled_from([60, 100, 2000]),
+        durability=st.sampled_from(["group", "process"]),
+        spread=st.sampled_from([1, 7, 64]),
+    )
+    def make(
+        self,
+        precision_ms: int,
+        window: int,
+        commitlog_bytes: int,
+        timerlog_bytes: int,
+        queue_bytes: int,
+        durability: Any,
+        spread: int,
+    ) -> None:
+        self.slot_ms = precision_ms
+        self.config = Config(
+            durability=durability,
+            precision_ms=precision_ms,
+            roll_window_slots=window,
+            wheel_slot_count=128,
+            commitlog_segment_bytes=commitlog_bytes,
+            consumequeue_segment_bytes=queue_bytes,
+            timerlog_segment_bytes=timerlog_bytes,
+            near_count_max=1 << 16,
+            open_segments_max=spread + 3,
+        )
+        self.open()
+
+    def open(self) -> None:
+        self.clock = ManualClock(self.now_ms)
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=QuietDisk())
+        self.held = []
+        self.ledger = None
+        self.settle()
+
+    def settle(self) -> None:
+        """What is due by now was fired, each timer once."""
+        self.highest_ms = max(self.highest_ms, self.now_ms)
+        for timer in [*self.timers.values(), *self.retries]:
+            if timer.state == "pending" and timer.due_ms <= self.now_ms:
+                timer.state = "fired"
+
+    def pick(self, index: int) -> str:
+        return self.order[index % len(self.order)]
+
+    def body(self) -> bytes:
+        self.body_number += 1
+        return b"%d" % self.body_number * (1 + self.body_number % 40)
+
+    def due(self, slots: float) -> int:
+        return self.now_ms + round(slots * self.slot_ms)
+
+    def note(self, id: str, topic: str, body: bytes, due_ms: int) -> None:
+        assert id not in self.timers
+        self.timers[id] = Expected(id, topic, body, due_ms)
+        self.order.append(id)
+
+    # --- the public calls
+
+    @rule(topic=TOPICS, slots=DELAYS)
+    def put(self, topic: str, slots: float) -> None:
+        body, due_ms = self.body(), self.due(slots)
+        self.note(self.store.put(body, topic=topic, at_ms=due_ms), topic, body, due_ms)
+        self.settle()
+
+    @rule(topic=TOPICS, slots=st.lists(DELAYS, min_size=1, max_size=12))
+    def put_many(self, topic: str, slots: list[float]) -> None:
+        bodies = [self.body() for _ in slots]
+        due_ms = [self.due(each) for each in slots]
+        ids = self.store.put_many(bodies, topic=topic, at_ms=due_ms)
+        for id, body, due in zip(ids, bodies, due_ms, strict=True):
+            self.note(id, topic, body, due)
+        self.settle()
+
+    def verdict(self, id: str) -> bool:
+        timer = self.timers[id]
+        if timer.state == "pending":
+            timer.state = "cancelled"
+            return True
+        # Asked again: True until the due time.
+        return timer.state == "cancelled" and timer.due_ms > self.now_ms
+
+    @precondition(lambda self: self.order)
+    @rule(index=st.integers(0, 999))
+    def cancel(self, index: int) -> None:
+        id = self.pick(index)
+        expected = self.verdict(id)
+        assert self.store.cancel(id) == expected, self.timers[id]
+
+    @precondition(lambda self: self.order)
+    @rule(indexes=st.lists(st.integers(0, 999), min_size=1, max_size=6, unique=True))
+    def cancel_many(self, indexes: list[int]) -> None:
+        ids = list(dict.fromkeys(map(self.pick, indexes)))
+        expected = [self.verdict(id) for id in ids]
+        assert self.store.cancel_many(ids).tolist() == expected
+
+    @precondition(lambda self: self.order)
+    @rule(index=st.integers(0, 999), slots=DELAYS)
+    def reschedule(self, index: int, slots: float) -> None:
+        old, due_ms = self.timers[self.pick(index)], self.due(slots)
+        if old.state != "pending":
+            with pytest.raises(TooLateError):
+                self.store.reschedule(old.id, at_ms=due_ms)
+            return
+        self.note(self.store.reschedule(old.id, at_ms=due_ms), old.topic, old.body, due_ms)
+        old.state = "cancelled"
+        self.settle()
+
+    @precondition(lambda self: self.order)
+    @rule(index=st.integers(0, 999))
+    def get(self, index: int) -> None:
+        expected = self.timers[self.pick(index)]
+        timer = self.store.get(expected.id)
+        if expected.state != "pending":
+            assert timer is None
+            return
+        assert timer is not None
+        found = timer.id, timer.topic, timer.body, timer.due_ms
+        assert found == (expected.id, expected.topic, expected.body, expected.due_ms)
+
+    @rule()
+    def unknown_id(self) -> None:
+        with pytest.raises(UnknownTimerError):
+            self.store.cancel("F" * 32)
+
+    @rule(limit=st.integers(1, 9))
+    def pending(self, limit: int) -> None:
+        open_ones = [t for t in [*self.timers.values(), *self.retries] if t.state == "pending"]
+        found = list(self.store.pending())
+        assert [timer.due_ms for timer in found] == sorted(timer.due_ms for timer in open_ones)
+        assert sorted(timer.id for timer in found) == sorted(timer.id for timer in open_ones)
+        first = [timer.id for timer in self.store.pending(limit=limit)]
+        assert first == [timer.id for timer in found][:limit]
+
+    # --- consuming
+
+    @rule(topic=TOPICS, count=st.integers(1, 5))
+    def pull(self, topic: str, count: int) -> None:
+        batch = self.store.pull(topic, group=GROUP, max_count=count, timeout=0)
+        for delivery in batch:
+            timer = self.timers[delivery.id]
+            assert timer.state == "fired" and timer.body == delivery.body
+            self.delivered[delivery.id] = self.delivered.get(delivery.id, 0) + 1
+            self.held.append(delivery)
+
+    @precondition(lambda self: self.held)
+    @rule(index=st.integers(0, 99))
+    def ack(self, index: int) -> None:
+        self.held.pop(index % len(self.held)).ack()
+
+    @precondition(lambda self: self.held)
+    @rule(index=st.integers(0, 99), slots=st.integers(0, 40))
+    def nack(self, index: int, slots: int) -> None:
+        delivery = self.held.pop(index % len(self.held))
+        delay = slots * self.slot_ms
+        delivery.nack(timedelta(milliseconds=delay))
+        timer = Expected(delivery.id, RETRY_TOPIC, delivery.body, self.now_ms + delay)
+        self.retries.append(timer)
+        self.settle()
+
+    # --- time
+
+    @rule(slots=st.one_of(st.integers(1, 40).map(lambda n: n / 4), st.integers(1, 40)))
+    def advance(self, slots: float) -> None:
+        self.move(slots)
+
+    @rule(slots=st.integers(60, 200))
+    def advance_far(self, slots: int) -> None:
+        self.move(slots)
+
+    @rule(slots=st.integers(-120, -1))
+    def step_back(self, slots: int) -> None:
+        self.move(slots)
+
+    def move(self, slots: float) -> None:
+        by_ms = round(slots * self.slot_ms)
+        self.now_ms += by_ms
+        self.clock.advance(timedelta(milliseconds=by_ms))
+        self.settle()
+
+    # --- ends and beginnings
+
+    @rule()
+    def flush(self) -> None:
+        self.store.flush()
+
+    @rule(stop=st.sampled_from([0, 0, 1, 20, 150, 400, -30]))
+    def close_and_reopen(self, stop: int) -> None:
+        self.store.close()
+        self.now_ms += stop * self.slot_ms
+        self.open()
+        assert self.store.findings.clean
+
+    @rule(stop=st.sampled_from([0, 0, 1, 20, 150, 400, -30]), copied=st.booleans())
+    def kill_and_reopen(self, stop: int, copied: bool) -> None:
+        self.store.abandon()
+        self.now_ms += stop * self.slot_ms
+        if copied:
+            self.opened += 1
+            self.path = copy_tree(self.path, self.folder / f"store{self.opened}")
+        self.open()
+
+    # --- what must hold
+
+    @invariant()
+    def the_log_agrees(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        ledger = self.ledger = read_ledger(self.path, self.ledger)
+        ledger.check()
+        check_store(self.store, ledger)
+        first_puts = {}
+        retries = []
+        for root in ledger.roots.values():
+            if root.topic == RETRY_TOPIC:
+                retries.append((root.key, root.due_ms, bool(root.fired_ms)))
+            else:
+                first_puts[root.key] = root
+        assert first_puts.keys() == self.timers.keys()
+        for id, timer in self.timers.items():
+            root = first_puts[id]
+            found = "fired" if root.fired_ms else "cancelled" if root.deleted else "pending"
+            assert found == timer.state, (timer, root, self.now_ms)
+            assert (root.topic, root.body, root.due_ms) == (timer.topic, timer.body, timer.due_ms)
+            for fired_ms in root.fired_ms:
+                assert fired_ms <= self.highest_ms
+        expected = [(r.id, r.due_ms, r.state == "fired") for r in self.retries]
+        assert sorted(retries) == sorted(expected)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "store"):
+                self.finish()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def finish(self) -> None:
+        """Let everything fire that is not years ahead; a new group gets each one once."""
+        self.move(500)
+        self.the_log_agrees()
+        stats = self.store.stats()
+        far = {t.id for t in self.timers.values() if t.state == "cancelled"}
+        if all(self.timers[id].due_ms < self.now_ms - self.slot_ms for id in far):
+            assert stats.cancelled_count == 0, "the cancelled set was not emptied"
+        for topic in ("a", "b"):
+            ids = [d.id for d in self.store.consume(topic, group="audit", timeout=0)]
+            fired = [t.id for t in self.timers.values() if (t.state, t.topic) == ("fired", topic)]
+            assert sorted(ids) == sorted(fired)
+            for delivery in self.store.consume(topic, group=GROUP, timeout=0):
+                self.delivered[delivery.id] = 1
+            assert set(fired) <= self.delivered.keys(), "a group missed a message"
+        self.store.close()
+
+
+StoreMachine.TestCase.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=12 if INTERPRETED else 30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestStore = StoreMachine.TestCase
