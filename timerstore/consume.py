@@ -7,8 +7,6 @@ so what was not acknowledged comes again after reopening, with the same id.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.cursors import Flight, QueueCursor
 from timerstore.errors import CorruptStoreError, StoreClosedError
+from timerstore.retries import RetryCursor
 from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import RESERVED_PROPERTIES, RETRY_PREFIX
+from timerstore.timelog.format import RESERVED_PROPERTIES
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pull import PULL_UNMAPPED, pull_messages
 
@@ -28,69 +28,6 @@ if TYPE_CHECKING:
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 CONSUME_COUNT: Final = 512
 """How many an iterator takes from its group at once; it gives back what it did not yield."""
-
-
-class _Flight:
-    """A run of indexes of one queue that was handed out."""
-
-    __slots__ = ("done", "left", "start", "stop")
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop, self.left = start, stop, stop - start
-        self.done: np.ndarray[Any, np.dtype[np.bool_]] | None = None
-
-    def settle(self, index: int) -> None:
-        if self.done is None:
-            self.done = np.zeros(self.stop - self.start, np.bool_)
-        if not self.done[index - self.start]:
-            self.done[index - self.start] = True
-            self.left -= 1
-
-    def first_open(self) -> int:
-        if self.left == 0:
-            return self.stop
-        return self.start if self.done is None else self.start + int(np.argmin(self.done))
-
-
-class QueueCursor:
-    """Where a group stands in one queue. All calls under the group's lock."""
-
-    def __init__(self, row: int, committed: int) -> None:
-        """Begin at the committed index."""
-        self.row = row
-        self.next = committed
-        self.flights: deque[_Flight] = deque()
-        self.given_back: deque[int] = deque()
-
-    @property
-    def committed(self) -> int:
-        """The smallest index that is not done."""
-        return self.flights[0].first_open() if self.flights else self.next
-
-    def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, _Flight | None]:
-        """Return the next run (start, stop) and its flight; an empty run where nothing is new."""
-        if self.given_back:
-            start = self.given_back.popleft()
-            stop = start + 1
-            while self.given_back and self.given_back[0] == stop and stop - start < count_max:
-                stop = self.given_back.popleft() + 1
-            for flight in self.flights:
-                if flight.start <= start < flight.stop:
-                    stop_here = min(stop, flight.stop)
-                    self.given_back.extendleft(reversed(range(stop_here, stop)))
-                    return start, stop_here, flight
-        start, stop = self.next, min(visible_end, self.next + count_max)
-        if stop <= start:
-            return start, start, None
-        flight = _Flight(start, stop)
-        self.flights.append(flight)
-        self.next = stop
-        return start, stop, flight
-
-    def trim(self) -> None:
-        """Forget flights at the front that are done."""
-        while self.flights and self.flights[0].left == 0:
-            self.flights.popleft()
 
 
 class Batch:
@@ -109,7 +46,7 @@ class Batch:
         self,
         group: Group,
         cursor: QueueCursor | None,
-        flight: _Flight | None,
+        flight: Flight | None,
         indexes: Int64s,
         offsets: Int64s,
         bodies: Any,
@@ -238,10 +175,10 @@ class Group:
     def __init__(self, store: TimerStore, topic: str, name: str) -> None:
         """Begin at the offsets that were committed, or at the earliest message."""
         self.store, self.topic, self.name = store, topic, name
-        self.lock = threading.Lock()
+        self.retries = store.retries(name)
+        self.lock = self.retries.lock
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
-        self._retry_rows: list[int] = []
         self._turn = 0
 
     # --- handing out
@@ -254,7 +191,11 @@ class Group:
             for i in range(len(cursors)):
                 cursor = cursors[(self._turn + i) % len(cursors)]
                 visible_end = self._visible_end(cursor)
-                start, stop, flight = cursor.hand_out(visible_end, count_max)
+                if isinstance(cursor, RetryCursor):
+                    run = cursor.hand_out_of(self.topic, visible_end, count_max)
+                else:
+                    run = cursor.hand_out(visible_end, count_max)
+                start, stop, flight = run
                 if flight is not None and stop > start:
                     self._turn = (self._turn + i + 1) % len(cursors)
                     break
@@ -268,14 +209,9 @@ class Group:
         for row in queues.rows(self.topic.encode()):
             if row not in self.cursors:
                 self.cursors[row] = self._cursor(row, self.topic)
-        for row in queues.rows(RETRY_PREFIX + self.retry_name.encode()):
-            if row not in self.cursors:
-                self.cursors[row] = self._cursor(row, RETRY_PREFIX.decode() + self.retry_name)
-
-    @property
-    def retry_name(self) -> str:
-        """What the group's retry topic is called after."""
-        return self.name
+        retries = self.retries.cursor()
+        if retries is not None:
+            self.cursors[retries.row] = retries
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
         queues = self.store.engine.queues
@@ -304,7 +240,7 @@ class Group:
                 high = middle
         return low
 
-    def _read(self, cursor: QueueCursor, flight: _Flight, start: int, stop: int) -> Batch:
+    def _read(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
         """Read entries [start, stop) into a batch, from the first that is kept on."""
         try:
             return self._read_kept(cursor, flight, start, stop)
@@ -320,7 +256,7 @@ class Group:
             cursor.trim()
         return self._read(cursor, flight, first, stop) if first < stop else self.empty()
 
-    def _read_kept(self, cursor: QueueCursor, flight: _Flight, start: int, stop: int) -> Batch:
+    def _read_kept(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
         """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
         engine = self.store.engine
         entries = engine.queues.read(cursor.row, start, stop - start)
@@ -433,10 +369,10 @@ class Group:
 
     def give_back(self, batch: Batch, start: int) -> None:
         """Take back the messages of a batch from `start` on, to be handed out again."""
-        cursor = batch._cursor
-        assert cursor is not None
+        cursor, flight = batch._cursor, batch._flight
+        assert cursor is not None and flight is not None
         with self.lock:
-            cursor.given_back.extend(batch._indexes[start:].tolist())
+            cursor.take_back(self.topic, flight, batch._indexes[start:].tolist())
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""

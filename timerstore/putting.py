@@ -192,9 +192,7 @@ class Putter:
         finally:
             self.free_stage(stage)
 
-    def send_back(
-        self, group: str, retry_topic: bytes, message: Message, delay: timedelta | None
-    ) -> int:
+    def send_back(self, retry_topic: bytes, message: Message, delay: timedelta | None) -> int:
         """Append a delivered message again, as a timer for a retry topic; return the log's end."""
         engine, now_ms = self.engine, self.engine.clock.now_ms
         due_ms = now_ms

@@ -1,0 +1,77 @@
+"""Cursors: where a group stands in a queue, with what it handed out but has not settled."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+
+class Flight:
+    """A run of indexes of one queue that was handed out."""
+
+    __slots__ = ("done", "left", "start", "stop")
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop, self.left = start, stop, stop - start
+        self.done: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+
+    def settle(self, index: int) -> None:
+        """Say that an index is done."""
+        if self.done is None:
+            self.done = np.zeros(self.stop - self.start, np.bool_)
+        if not self.done[index - self.start]:
+            self.done[index - self.start] = True
+            self.left -= 1
+
+    def first_open(self) -> int:
+        """Return the smallest index that is not done, or the end."""
+        if self.left == 0:
+            return self.stop
+        return self.start if self.done is None else self.start + int(np.argmin(self.done))
+
+
+class QueueCursor:
+    """Where a group stands in one queue. All calls under the group's lock."""
+
+    def __init__(self, row: int, committed: int) -> None:
+        """Begin at the committed index."""
+        self.row = row
+        self.next = committed
+        self.flights: deque[Flight] = deque()
+        self.given_back: deque[int] = deque()
+
+    @property
+    def committed(self) -> int:
+        """The smallest index that is not done."""
+        return self.flights[0].first_open() if self.flights else self.next
+
+    def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, Flight | None]:
+        """Return the next run (start, stop) and its flight; an empty run where nothing is new."""
+        if self.given_back:
+            start = self.given_back.popleft()
+            stop = start + 1
+            while self.given_back and self.given_back[0] == stop and stop - start < count_max:
+                stop = self.given_back.popleft() + 1
+            for flight in self.flights:
+                if flight.start <= start < flight.stop:
+                    stop_here = min(stop, flight.stop)
+                    self.given_back.extendleft(reversed(range(stop_here, stop)))
+                    return start, stop_here, flight
+        start, stop = self.next, min(visible_end, self.next + count_max)
+        if stop <= start:
+            return start, start, None
+        flight = Flight(start, stop)
+        self.flights.append(flight)
+        self.next = stop
+        return start, stop, flight
+
+    def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
+        """Take back entries that were handed out, but not used."""
+        self.given_back.extend(indexes)
+
+    def trim(self) -> None:
+        """Forget flights at the front that are done."""
+        while self.flights and self.flights[0].left == 0:
+            self.flights.popleft()
