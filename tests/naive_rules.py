@@ -213,6 +213,14 @@ def slot_net_count(units: Iterable[Unit]) -> int:
     return sum(-1 if unit.is_delete else 1 for unit in units)
 
 
+def link(units: Mapping[int, Unit], precision_ms: int, before: int) -> dict[int, list[int]]:
+    """Each slot's units, oldest first, of all that stand before an offset."""
+    chains: dict[int, list[int]] = {}
+    for offset in sorted(offset for offset in units if offset < before):
+        chains.setdefault(units[offset].time_ms // precision_ms, []).append(offset)
+    return chains
+
+
 def deletes(delete: Mapping[str, str], target: Mapping[str, str]) -> bool:
     """Whether a delete's properties name this target: with its real topic in front, or plainly."""
     named, key = delete["TIMER_DEL_UNIQKEY"], target["UNIQ_KEY"]

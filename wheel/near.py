@@ -389,10 +389,11 @@ def check(near: NearWheel) -> None:
         return listed
 
     def places(chunk: int) -> list[int]:
-        start, stop = int(_start(near, chunk)), int(_stop(near, chunk))
+        # Python must not call the inlined functions above: compiled, they have no door for it.
+        stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
         assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
-        entries = [_entry(chunk, i) + ENTRY_INFO for i in range(start, stop)]
-        return [int(near.chunks[at]) >> 8 & 0xFF for at in entries]
+        entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]
+        return (entries[:, ENTRY_INFO] >> 8 & 0xFF).tolist()  # type: ignore[no-any-return]
 
     count = 0
     remaining = np.zeros(SPAN, np.int64)

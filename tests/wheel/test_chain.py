@@ -1,0 +1,310 @@
+"""Chains against the slow twin: the golden stores' units, cutting, replaying, damage."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import as_array, table_of, table_over
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SegmentTable
+from timerstore.wheel.chain import (
+    WALK_COLUMNS,
+    WALK_DAMAGED,
+    WALK_DONE,
+    WALK_FULL,
+    WALK_UNMAPPED,
+    cut_heads,
+    revise_slots,
+    scan_units,
+    walk_chain,
+)
+from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, SlotArray
+
+SCRATCH = np.zeros(16, np.uint8)
+SLOT_COUNT = 64
+SEGMENT_BYTES = 220  # three units, a blank of 64
+FIRST_SLOT = 1000
+Walked = tuple[list[tuple[int, ...]], int, int]
+
+
+def scan(
+    table: SegmentTable,
+    start: int,
+    stop: int,
+    *,
+    from_slot: int = 0,
+    precision_ms: int = 1000,
+    at_a_time: int = 64,
+) -> Walked:
+    """All units, where the scan ended, and why."""
+    units, state = np.zeros((at_a_time, WALK_COLUMNS), np.int64), np.array([start, -9], np.int64)
+    rows: list[tuple[int, ...]] = []
+    while True:
+        before = int(state[0])
+        count = scan_units(table, stop, from_slot, precision_ms, units, SCRATCH, state)
+        rows += [tuple(row) for row in units[:count].tolist()]
+        if state[1] != WALK_FULL:
+            return rows, int(state[0]), int(state[1])
+        assert count == at_a_time
+        assert state[0] > before
+
+
+def walk(
+    table: SegmentTable, wheel: SlotArray, slot: int, precision_ms: int = 1000, at_a_time: int = 64
+) -> Walked:
+    """A whole chain, where the walk ended, and why."""
+    units, state = np.zeros((at_a_time, WALK_COLUMNS), np.int64), np.array([NO_UNIT, -9], np.int64)
+    rows: list[tuple[int, ...]] = []
+    while True:
+        count = walk_chain(table, wheel, slot, precision_ms, units, SCRATCH, state)
+        rows += [tuple(row) for row in units[:count].tolist()]
+        if state[1] != WALK_FULL:
+            return rows, int(state[0]), int(state[1])
+        assert count == at_a_time
+
+
+def row_of(offset: int, unit: naive.Unit) -> tuple[int, ...]:
+    return offset, unit.time_ms, unit.magic, unit.message_offset, unit.message_bytes
+
+
+def wheel_of(slots: list[naive.Slot], slot_count: int = SLOT_COUNT) -> SlotArray:
+    data = bytearray(2 * slot_count * naive.SLOT_BYTES)
+    for slot in slots:
+        at = naive.slot_index(slot.number, slot_count) * naive.SLOT_BYTES
+        data[at : at + naive.SLOT_BYTES] = naive.encode_slot(slot)
+    return SlotArray(as_array(bytes(data)), np.zeros(-(-len(data) // PAGE_BYTES), np.uint8))
+
+
+def slots_of(
+    units: dict[int, naive.Unit], before: int, precision_ms: int = 1000
+) -> list[naive.Slot]:
+    """The slots that point to all units before an offset."""
+    chains = naive.link(units, precision_ms, before)
+    return [
+        naive.Slot(slot, chain[0], chain[-1], naive.slot_net_count(units[at] for at in chain))
+        for slot, chain in chains.items()
+    ]
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_units(
+    name: str,
+    golden_unpacked: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    folder = golden_unpacked(name) / "timerlog"
+    segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
+    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
+    precision_ms = state["precision_ms"]
+    slow = naive.scan_timer_log(segments)
+    table = table_of(segments, len(segments[0]))
+    rows, end, why = scan(table, 0, slow.end, precision_ms=precision_ms)
+    assert rows == [row_of(offset, unit) for offset, unit in slow.units.items()]
+    assert (end, why) == (slow.end, WALK_DONE)
+    # Behind the end stand zeros, which are no unit.
+    assert scan(table, 0, slow.end + 52, precision_ms=precision_ms)[1:] == (end, WALK_DAMAGED)
+    some = sorted({unit.time_ms // precision_ms for unit in slow.units.values()})
+    from_slot = some[len(some) // 2]
+    rows, _, _ = scan(table, 0, slow.end, from_slot=from_slot, precision_ms=precision_ms)
+    assert [row[0] for row in rows] == [
+        offset for offset, unit in slow.units.items() if unit.time_ms // precision_ms >= from_slot
+    ]
+
+    slots = list(naive.used_slots((golden_unpacked(name) / "timerwheel").read_bytes()).values())
+    wheel = wheel_of(slots, 604_800)
+    put = {line["commit_log_offset"] for line in golden_list(name) if line["kind"] == "timer"}
+    seen = set()
+    for slot in slots:
+        rows, at, why = walk(table, wheel, slot.number, precision_ms, at_a_time=7)
+        assert (at, why) == (NO_UNIT, WALK_DONE)
+        assert [row[0] for row in rows] == list(naive.walk_chain(slow.units, slot.last_offset))
+        assert rows == [row_of(row[0], slow.units[row[0]]) for row in rows]
+        assert rows[-1][0] == slot.first_offset
+        seen |= {row[3] for row in rows}
+    in_the_timer_topic = {
+        line["commit_log_offset"]
+        for line in golden_list(name)
+        if line["kind"] == "timer" and line["stored_topic"] == naive.TIMER_TOPIC
+    }
+    assert seen & put == in_the_timer_topic
+
+
+# --- timer logs that are made here
+
+
+@st.composite
+def timer_logs(draw: st.DrawFn) -> dict[int, naive.Unit]:
+    """Units of a few slots, by ours and by a broker, one behind the other."""
+    units: dict[int, naive.Unit] = {}
+    last: dict[int, int] = {}
+    end = 0
+    specs = st.tuples(
+        st.integers(0, 5), st.sampled_from([1, 1, 3, 5, 7]), st.integers(0, 999), st.booleans()
+    )
+    for i, (slot, magic, within_ms, ours) in enumerate(draw(st.lists(specs, max_size=25))):
+        offset = naive.next_unit_offset(SEGMENT_BYTES, end)
+        write_ms = (FIRST_SLOT - 7) * 1000
+        time_ms = (FIRST_SLOT + slot) * 1000 + within_ms
+        unit = naive.Unit(
+            *(52, last.get(slot, NO_UNIT), magic, write_ms, time_ms - write_ms, 300 * i, 299, -i)
+        )
+        units[offset] = naive.seal_unit(unit._replace(extra=7), offset) if ours else unit
+        last[slot] = offset
+        end = offset + 52
+    return units
+
+
+def laid_out(units: dict[int, naive.Unit]) -> dict[int, bytes]:
+    """The segments that hold these units."""
+    count = max(units, default=0) // SEGMENT_BYTES + 1
+    data = bytearray(count * SEGMENT_BYTES)
+    for offset, unit in units.items():
+        data[offset : offset + 52] = naive.encode_unit(unit)
+    for begin in range(0, len(data) - SEGMENT_BYTES, SEGMENT_BYTES):
+        data[begin + 156 : begin + SEGMENT_BYTES] = naive.blank_unit(64)
+    return {at: bytes(data[at : at + SEGMENT_BYTES]) for at in range(0, len(data), SEGMENT_BYTES)}
+
+
+def end_of(units: dict[int, naive.Unit]) -> int:
+    return max(units, default=-52) + 52
+
+
+@given(units=timer_logs(), at_a_time=st.integers(1, 8), from_slot=st.integers(0, 6))
+def test_any_log(units: dict[int, naive.Unit], at_a_time: int, from_slot: int) -> None:
+    table, stop = table_of(laid_out(units), SEGMENT_BYTES), end_of(units)
+    rows, end, why = scan(table, 0, stop, from_slot=FIRST_SLOT + from_slot, at_a_time=at_a_time)
+    assert rows == [
+        row_of(offset, unit)
+        for offset, unit in units.items()
+        if unit.time_ms >= (FIRST_SLOT + from_slot) * 1000
+    ]
+    assert (end, why) == (stop, WALK_DONE)
+    wheel = wheel_of(slots_of(units, stop))
+    chains = naive.link(units, 1000, stop)
+    for slot in range(FIRST_SLOT - 1, FIRST_SLOT + 7):
+        rows, at, why = walk(table, wheel, slot, at_a_time=at_a_time)
+        assert [row[0] for row in rows] == chains.get(slot, [])[::-1]
+        assert (at, why) == (NO_UNIT, WALK_DONE)
+
+
+@given(units=timer_logs(), cut=st.integers(0, 30))
+def test_cutting_heads_back(units: dict[int, naive.Unit], cut: int) -> None:
+    table = table_of(laid_out(units), SEGMENT_BYTES)
+    offsets = sorted(units)
+    end = offsets[cut] if cut < len(offsets) else end_of(units)
+    whole, kept = slots_of(units, end_of(units)), slots_of(units, end)
+    wheel = wheel_of(whole)
+    changed = cut_heads(table, wheel, end, SCRATCH)
+    assert changed == len(set(whole) - set(kept))
+    expected = {naive.slot_index(slot.number, SLOT_COUNT): slot for slot in kept}
+    got = naive.used_slots(wheel.slots.tobytes())
+    emptied = {index for index, slot in got.items() if slot.number == -1}
+    assert all(got[index].last_offset == NO_UNIT for index in emptied)
+    assert {index: slot for index, slot in got.items() if index not in emptied} == expected
+    assert len(emptied) == len(whole) - len(kept)
+    assert cut_heads(table, wheel, end, SCRATCH) == 0
+    assert bool(wheel.dirty.any()) == (changed > 0)
+
+
+@given(units=timer_logs(), cut=st.integers(0, 30))
+def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -> None:
+    offsets = sorted(units)
+    begin = offsets[cut] if cut < len(offsets) else end_of(units)
+    wheel = wheel_of(slots_of(units, begin))
+    rows = np.array([row_of(offset, units[offset]) for offset in offsets], np.int64).reshape(
+        -1, WALK_COLUMNS
+    )
+    changed = revise_slots(wheel, rows, len(rows), 1000)
+    assert changed == len([offset for offset in offsets if offset >= begin])
+    expected = wheel_of(slots_of(units, end_of(units)))
+    assert wheel.slots.tobytes() == expected.slots.tobytes()
+    assert revise_slots(wheel, rows, len(rows), 1000) == 0
+
+
+def test_replaying_takes_a_slot_from_an_older_time() -> None:
+    wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
+    later = FIRST_SLOT + 2 * SLOT_COUNT
+    rows = np.array([[1040, later * 1000, 5, 0, 100]], np.int64)
+    assert revise_slots(wheel, rows, 1, 1000) == 1
+    assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
+        naive.Slot(later, 1040, 1040, -1)
+    ]
+
+
+# --- damage
+
+
+@given(
+    units=timer_logs(),
+    changes=st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 255)), min_size=1, max_size=5),
+    heads=st.lists(st.integers(-60, 2000), max_size=6),
+)
+def test_changed_bytes_give_a_status(
+    units: dict[int, naive.Unit], changes: list[tuple[int, int]], heads: list[int]
+) -> None:
+    segments = {at: bytearray(data) for at, data in laid_out(units).items()}
+    size = len(segments) * SEGMENT_BYTES
+    for place, change in changes:
+        place %= size
+        segments[place // SEGMENT_BYTES * SEGMENT_BYTES][place % SEGMENT_BYTES] ^= change
+    table = table_of({at: bytes(data) for at, data in segments.items()}, SEGMENT_BYTES)
+    rows, end, why = scan(table, 0, end_of(units), at_a_time=4)
+    assert why in (WALK_DONE, WALK_DAMAGED)
+    assert end <= end_of(units)
+    slots = slots_of(units, end_of(units))
+    slots += [naive.Slot(FIRST_SLOT + 6 + i, 0, head, 1) for i, head in enumerate(heads)]
+    wheel = wheel_of(slots)
+    for slot in range(FIRST_SLOT, FIRST_SLOT + 13):
+        rows, _, why = walk(table, wheel, slot, at_a_time=4)
+        assert why in (WALK_DONE, WALK_DAMAGED, WALK_UNMAPPED)
+        offsets = [row[0] for row in rows]
+        assert offsets == sorted(set(offsets), reverse=True)
+        assert all(row[1] // 1000 == slot for row in rows)
+    for end in (0, 60, SEGMENT_BYTES, size):
+        changed = cut_heads(table, wheel, end, SCRATCH)
+        assert changed <= len(slots)
+        if changed < 0:
+            assert -1 - changed >= end
+
+
+@given(
+    data=st.binary(max_size=3 * SEGMENT_BYTES), head=st.integers(-5, 700), end=st.integers(0, 700)
+)
+def test_random_bytes(data: bytes, head: int, end: int) -> None:
+    data = data.ljust(3 * SEGMENT_BYTES, b"\x01")
+    arrays = {
+        number: as_array(data[number * SEGMENT_BYTES :][:SEGMENT_BYTES]) for number in range(3)
+    }
+    table = table_over(arrays, SEGMENT_BYTES)
+    assert scan(table, end, 3 * SEGMENT_BYTES)[2] in (WALK_DONE, WALK_DAMAGED)
+    wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, head, 1)])
+    assert walk(table, wheel, FIRST_SLOT)[2] in (WALK_DONE, WALK_DAMAGED, WALK_UNMAPPED)
+    assert cut_heads(table, wheel, end, SCRATCH) in (0, 1, -1 - head)
+
+
+def test_what_stops_a_walk() -> None:
+    unit = naive.Unit(52, 500, 1, FIRST_SLOT * 1000, 0, 0, 100, 0)
+    second = unit._replace(prev_pos=660)  # in the segment behind, which is not mapped
+    other = unit._replace(prev_pos=NO_UNIT, delta_ms=1000)  # of another slot
+    segment = naive.encode_unit(unit) + naive.encode_unit(second) + naive.encode_unit(other)
+    table = table_of({660: segment.ljust(SEGMENT_BYTES, b"\0")}, SEGMENT_BYTES)
+
+    def from_head(head: int) -> tuple[int, int, int]:
+        rows, at, why = walk(table, wheel_of([naive.Slot(FIRST_SLOT, 0, head, 1)]), FIRST_SLOT)
+        return len(rows), at, why
+
+    assert from_head(660) == (1, 500, WALK_UNMAPPED)
+    assert from_head(712) == (2, 500, WALK_UNMAPPED)
+    assert from_head(764) == (0, 764, WALK_DAMAGED)
+    assert from_head(661) == (0, 661, WALK_DAMAGED)
+    assert from_head(860) == (0, 860, WALK_DAMAGED)
+    assert from_head(880) == (0, 880, WALK_UNMAPPED)
+    assert from_head(-2) == (0, -2, WALK_UNMAPPED)
+    words: Words = table.words
+    assert words[0] == SEGMENT_BYTES

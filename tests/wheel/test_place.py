@@ -1,0 +1,117 @@
+"""Placement against the slow twin, then what must hold of every place."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from timerstore.timelog.kernel import kernel
+from timerstore.wheel.place import place, ring_top
+from timerstore.wheel.state import (
+    HOP,
+    PRECISION,
+    READ,
+    READ_CHECKPOINTED,
+    SLOT_COUNT,
+    WINDOW,
+    WORDS,
+)
+
+
+@kernel
+def _place(words: Any, out_ms: int, now_ms: int, out: Any) -> None:
+    out[0], out[1] = place(words, out_ms, now_ms)
+    out[2] = ring_top(words)
+
+
+@st.composite
+def wheels(draw: st.DrawFn) -> naive.Wheel:
+    """Any sizes that a configuration allows; R is at most a slot count past its checkpoint."""
+    slot_count = draw(st.sampled_from([64, 128, 640, 604_800]))
+    window = draw(st.integers(2, min(slot_count - 1, 604_740)) | st.sampled_from([2, 3, 20]))
+    checkpointed = draw(st.integers(0, 10**9))
+    read = checkpointed + draw(st.integers(0, slot_count) | st.just(0) | st.just(slot_count))
+    precision_ms = draw(st.sampled_from([100, 200, 500, 1000]))
+    return naive.Wheel(precision_ms, slot_count, window, read, checkpointed)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[naive.Wheel, int, int]:
+    """A wheel, a due time around anything that matters, and a clock that may be anywhere."""
+    wheel = draw(wheels())
+    clock = wheel.read + draw(st.integers(-50, 50) | st.integers(-(10**6), 10**6))
+    base = max(clock, wheel.read)
+    edges = [wheel.read, base + wheel.roll_window, wheel.top, wheel.top + wheel.hop]
+    slot = draw(st.sampled_from(edges)) + draw(
+        st.integers(-3, 3) | st.integers(-3000, 3000) | st.integers(0, 10**10)
+    )
+    slot = max(slot, 0)
+    within = draw(st.integers(0, wheel.precision_ms - 1))
+    return wheel, slot * wheel.precision_ms + within, max(0, clock) * wheel.precision_ms + within
+
+
+def placed(wheel: naive.Wheel, out_ms: int, now_ms: int) -> tuple[int, int]:
+    words = np.zeros(WORDS, np.int64)
+    words[PRECISION], words[SLOT_COUNT] = wheel.precision_ms, wheel.slot_count
+    words[WINDOW], words[HOP] = wheel.roll_window, wheel.hop
+    words[READ], words[READ_CHECKPOINTED] = wheel.read, wheel.checkpointed_read
+    out = np.zeros(3, np.int64)
+    _place(words, out_ms, now_ms, out)
+    assert out[2] == wheel.top
+    return int(out[0]), int(out[1])
+
+
+@given(case=cases())
+def test_a_place(case: tuple[naive.Wheel, int, int]) -> None:
+    wheel, out_ms, now_ms = case
+    slot, hops = placed(wheel, out_ms, now_ms)
+    expected = naive.place(out_ms, now_ms, wheel)
+    assert slot == expected.slot
+    assert (hops > 0) == expected.is_roll
+    if hops:
+        assert out_ms - hops * wheel.hop * wheel.precision_ms == expected.time_ms
+
+
+@given(case=cases())
+def test_what_holds_of_every_place(case: tuple[naive.Wheel, int, int]) -> None:
+    wheel, out_ms, now_ms = case
+    slot, hops = placed(wheel, out_ms, now_ms)
+    own = out_ms // wheel.precision_ms
+    base = max(now_ms // wheel.precision_ms, wheel.read)
+    # No slot of the ring is needed twice, not even when R falls back in a crash.
+    assert wheel.read <= slot < wheel.checkpointed_read + 2 * wheel.slot_count
+    if hops == 0:
+        assert slot == max(own, wheel.read)
+    else:
+        # On the timer's own grid, in one of the slots where an id looks for it.
+        assert slot == own - hops * wheel.hop
+        if own - slot < 100 * wheel.hop:
+            assert slot in naive.grid_slots(own, wheel, wheel.read)
+        # The smallest k: one hop less would lie too far ahead.
+        assert slot + wheel.hop >= min(base + wheel.roll_window, wheel.top)
+    if base + wheel.roll_window <= wheel.top:
+        assert slot < base + wheel.roll_window
+        if hops:
+            # A hop is a third of the window to the whole of it.
+            assert wheel.roll_window - wheel.hop <= slot - base < wheel.roll_window
+
+
+@given(wheel=wheels(), days=st.integers(0, 10_000))
+def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
+    """Each roll, enqueued again when its slot begins, comes nearer; the last hop is never short."""
+    wheel = wheel._replace(read=wheel.checkpointed_read)
+    own = wheel.read + min(days * 86_400, 400 * wheel.hop)
+    out_ms = own * wheel.precision_ms
+    rolls = 0
+    while True:
+        slot, hops = placed(wheel, out_ms, wheel.read * wheel.precision_ms)
+        if hops == 0:
+            assert slot == own
+            break
+        assert slot > wheel.read or wheel.roll_window == 2
+        assert own - slot >= wheel.hop
+        wheel = wheel._replace(read=slot, checkpointed_read=slot)
+        rolls += 1
+        assert rolls <= 400 * 3

@@ -1,0 +1,186 @@
+"""Slots against a dict, then the file: which pages are written, when, what is refused."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import as_array
+from tests.timelog.test_disk import Watched
+from timerstore.errors import NotAStoreError
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.kernel import kernel
+from timerstore.wheel.slots import (
+    NO_UNIT,
+    PAGE_BYTES,
+    SlotArray,
+    TimerWheel,
+    link_unit,
+    next_used_slot,
+    set_slot,
+    slot_last,
+)
+
+SLOT_COUNT = 64
+RING = 2 * SLOT_COUNT
+
+
+@kernel
+def _link(wheel: Any, slot: int, offset: int, change: int) -> None:
+    link_unit(wheel, slot, offset, change)
+
+
+@kernel
+def _set(wheel: Any, slot: int, first: int, last: int, count: int) -> None:
+    set_slot(wheel, slot, first, last, count)
+
+
+@kernel
+def _last(wheel: Any, slot: int) -> int:
+    return slot_last(wheel, slot)
+
+
+def new_array(data: bytes = bytes(RING * 32)) -> SlotArray:
+    return SlotArray(as_array(data), np.zeros(-(-len(data) // PAGE_BYTES), np.uint8))
+
+
+SLOTS = st.integers(1, 3 * RING)
+ACTIONS = st.lists(
+    st.tuples(st.just("link"), SLOTS, st.sampled_from([1, 1, -1]))
+    | st.tuples(st.just("set"), SLOTS, st.integers(-5, 5))
+    | st.tuples(st.just("empty"), SLOTS, st.just(0)),
+    max_size=40,
+)
+
+
+@given(actions=ACTIONS, span=st.tuples(SLOTS, SLOTS))
+def test_slots(actions: list[tuple[str, int, int]], span: tuple[int, int]) -> None:
+    array = new_array()
+    held: dict[int, naive.Slot] = {}  # by index in the ring
+    dirty = set()
+    for i, (action, slot, count) in enumerate(actions):
+        offset, index = 52 * i, naive.slot_index(slot, SLOT_COUNT)
+        dirty.add(index * naive.SLOT_BYTES // PAGE_BYTES)
+        before = held.get(index)
+        if action == "link":
+            _link(array, slot, offset, count)
+            if before is not None and before.number == slot:
+                held[index] = naive.Slot(
+                    slot, before.first_offset, offset, before.net_count + count
+                )
+            else:
+                held[index] = naive.Slot(slot, offset, offset, count)
+        elif action == "set":
+            _set(array, slot, 7, offset, count)
+            held[index] = naive.Slot(slot, 7, offset, count)
+        else:
+            _set(array, slot, NO_UNIT, NO_UNIT, 0)
+            held[index] = naive.Slot(-1, NO_UNIT, NO_UNIT, 0)
+    assert naive.used_slots(array.slots.tobytes()) == held
+    assert set(np.flatnonzero(array.dirty).tolist()) == dirty
+    by_number = {slot.number: slot.last_offset for slot in held.values() if slot.number > 0}
+    for slot in range(1, 3 * RING + 1):
+        assert _last(array, slot) == by_number.get(slot, NO_UNIT)
+    start, stop = sorted(span)
+    used = [slot for slot in by_number if start <= slot < stop]
+    assert next_used_slot(array, start, stop) == min(used, default=stop)
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_slots(
+    name: str, golden: Callable[[str], Path], golden_list: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    path = golden(name) / "timerwheel"
+    before = path.read_bytes()
+    wheel = TimerWheel(Disk(), path, 604_800)
+    slow = {slot.number: slot for slot in naive.used_slots(before).values()}
+    used = wheel.slots[wheel.slots["time"] != 0]
+    assert {int(row["time"]): naive.Slot(*row.item()) for row in used} == slow
+    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
+    for line in golden_list(name):
+        if line["kind"] == "slot":
+            slot = line["time_ms"] // state["precision_ms"]
+            assert _last(wheel.array, slot) == line["last"]
+            assert slow[slot][1:4] == (line["first"], line["last"], line["count"])
+    walked, slot = [], min(slow)
+    while (slot := int(next_used_slot(wheel.array, slot, max(slow) + 1))) <= max(slow):
+        walked.append(slot)
+        slot += 1
+    assert walked == sorted(slow)
+    wheel.close()
+    assert path.read_bytes() == before
+
+
+# --- the file
+
+
+def test_a_new_wheel_is_empty_and_a_hole(tmp_path: Path) -> None:
+    disk = Watched()
+    wheel = TimerWheel(disk, tmp_path / "timerwheel", 604_800)
+    assert wheel.is_new
+    assert ("sync_folder", tmp_path.name) in disk.events
+    status = (tmp_path / "timerwheel").stat()
+    assert (status.st_size, status.st_blocks) == (38_707_200, 0)
+    assert next_used_slot(wheel.array, 1, 2000) == 2000
+    wheel.close()
+    wheel.close()
+
+
+def test_the_file_changes_when_captured_pages_are_written(tmp_path: Path) -> None:
+    disk, path = Watched(), tmp_path / "timerwheel"
+    wheel = TimerWheel(disk, path, 64 * SLOT_COUNT)
+    length = 64 * RING * naive.SLOT_BYTES
+    assert wheel.capture() == []
+    wheel.write([])
+    slots = [3, 4, 200, 300, 64 * RING - 1]  # in pages 0, 0, 1, 2, the last
+    for slot in slots:
+        _link(wheel.array, slot, 52 * slot, 1)
+    disk.events.clear()
+    runs = wheel.capture()
+    assert [(at, len(data)) for at, data in runs] == [(0, 3 * 4096), (length - 4096, 4096)]
+    assert not wheel.array.dirty.any()
+    _link(wheel.array, 3, 5200, 1)  # after the capture: not in it
+    assert path.read_bytes() == bytes(length)
+    wheel.write(runs)
+    assert disk.events == [("write", "timerwheel")] * 2 + [("sync", "timerwheel")]
+    expected = {slot: naive.Slot(slot, 52 * slot, 52 * slot, 1) for slot in slots}
+    assert naive.used_slots(path.read_bytes()) == expected
+    assert _last(wheel.array, 3) == 5200
+    again = wheel.capture()
+    assert [at for at, _ in again] == [0]
+    wheel.mark_dirty(again)
+    wheel.mark_dirty(runs)
+    assert np.flatnonzero(wheel.array.dirty).tolist() == [0, 1, 2, length // 4096 - 1]
+    wheel.write(wheel.capture())
+    wheel.close()
+    expected[3] = naive.Slot(3, 156, 5200, 2)
+    reopened = TimerWheel(disk, path, 64 * SLOT_COUNT)
+    assert not reopened.is_new
+    assert naive.used_slots(reopened.array.slots.tobytes()) == expected
+    array = reopened.array
+    reopened.close()
+    del reopened
+    gc.collect()
+    assert _last(array, 200) == 52 * 200
+
+
+def test_a_wheel_of_another_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "timerwheel"
+    TimerWheel(Disk(), path, 128).close()
+    with pytest.raises(NotAStoreError, match="wheel_slot_count=128"):
+        TimerWheel(Disk(), path, 64)
+
+
+def test_a_wheel_that_was_about_to_be_made_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "timerwheel"
+    path.write_bytes(b"")
+    wheel = TimerWheel(Disk(), path, 64)
+    assert wheel.is_new
+    assert path.stat().st_size == 128 * 32
+    wheel.close()
