@@ -1,0 +1,102 @@
+"""A nursery of processes that use a store until they are killed.
+
+It reads lines "path seed" from stdin. For each it forks a child, which opens the store on the wall
+clock, then puts, cancels, reschedules and consumes as fast as it can. The child says what it is
+about to do, then what was acknowledged, a line each, on stdout. The nursery says "child PID", then
+waits for its end. Forking spares each child the imports.
+"""
+
+import os
+import random
+import sys
+import tempfile
+import traceback
+from typing import NoReturn
+
+from timerstore import Config, TimerStore, TooLateError
+
+GROUP = "workers"
+CONFIG = Config(
+    durability="process",
+    precision_ms=100,
+    roll_window_slots=8,
+    wheel_slot_count=128,
+    commitlog_segment_bytes=1 << 17,
+    consumequeue_segment_bytes=20 * 500,
+    timerlog_segment_bytes=5248,
+    flush_interval_ms=15,
+    near_count_max=1 << 16,
+)
+
+
+def say(*words: object) -> None:
+    """One line to the one who kills; what was written before the kill is read."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def work(store: TimerStore, rnd: random.Random) -> NoReturn:
+    """Use the store for ever."""
+    known: list[str] = []
+    while True:
+        act = rnd.random()
+        if act < 0.45:
+            delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
+            id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.clock.now_ms + delay_ms)
+            say("put", id)
+            known.append(id)
+        elif act < 0.55:
+            ids = store.put_many([b"many"] * 20, delay_ms=[rnd.randrange(900) for _ in range(20)])
+            known += ids
+            for id in ids:
+                say("put", id)
+        elif act < 0.75 and known:
+            id = known.pop(rnd.randrange(len(known)))
+            say("cancelling", id)
+            say("cancelled" if store.cancel(id) else "late", id)
+        elif act < 0.8 and known:
+            id = known.pop(rnd.randrange(len(known)))
+            say("cancelling", id)
+            try:
+                new = store.reschedule(id, at_ms=store.clock.now_ms + rnd.randrange(500))
+            except TooLateError:
+                say("late", id)
+            else:
+                say("moved", id, new)
+                known.append(new)
+        elif act < 0.95:
+            batch = store.pull("default", group=GROUP, max_count=50, timeout=0)
+            for id in batch.ids.to_pylist():
+                say("got", id)
+            batch.ack()
+        elif act < 0.952:
+            store.close()
+            store = TimerStore(store.path, config=CONFIG)
+        del known[:-200]
+
+
+def main() -> None:
+    """Warm up, so that children find all kernels loaded, then fork them."""
+    with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
+        for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
+            store.cancel(id)
+        store.reschedule(store.put(b"x", at_ms=store.clock.now_ms + 9000), at_ms=10**13)
+        store.pull("default", timeout=0.3).ack()
+    say("ready")
+    for line in sys.stdin:
+        path, seed = line.split()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                store = TimerStore(path, config=CONFIG)
+                say("open")
+                work(store, random.Random(int(seed)))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        say("child", pid)
+        _, status = os.waitpid(pid, 0)
+        say("ended", os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""A real process, killed with SIGKILL at random moments while it puts, cancels and consumes.
+
+KILL_ROUNDS=400 in the environment kills that often; CI does with fewer.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.rigs.kill_worker import CONFIG, GROUP
+from timerstore import ManualClock, TimerStore
+
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "40"))
+WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
+
+
+class Nursery:
+    """The process that forks those to be killed."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", str(WORKER)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.line() == "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the nursery died"
+        return line.strip()
+
+    def run(self, path: Path, seed: int, kill_s: float) -> list[str]:
+        """Let a child work, kill it after `kill_s`; return what it said."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{path} {seed}\n")
+        self.process.stdin.flush()
+        said: list[str] = []
+        pid = 0
+        while not pid:
+            said.append(self.line())
+            if said[-1].startswith("child"):
+                pid = int(said.pop().split()[1])
+        # The child's words wait in the pipe, 64 KiB at most: read on while it works.
+        os.set_blocking(self.process.stdout.fileno(), True)  # type: ignore[union-attr]
+        killer = subprocess.Popen(
+            ["sh", "-c", f"sleep {kill_s:.3f}; kill -KILL {pid}"],  # outlives a blocked read
+        )
+        while not said or not said[-1].startswith("ended"):
+            said.append(self.line())
+        killer.wait()
+        assert said.pop() == f"ended {-signal.SIGKILL}"
+        return said
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(10)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+class Account:
+    """What all children said together."""
+
+    def __init__(self) -> None:
+        self.put: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.late: set[str] = set()
+        self.unsure: set[str] = set()
+        self.got: set[str] = set()
+
+    def take(self, said: list[str]) -> None:
+        asked = ""
+        for line in said:
+            word, *ids = line.split()
+            if word == "put":
+                self.put.add(ids[0])
+            elif word == "cancelling":
+                asked = ids[0]
+            elif word in ("cancelled", "moved"):
+                self.cancelled.add(ids[0])
+                self.put.update(ids[1:])
+                asked = ""
+            elif word == "late":
+                self.late.add(ids[0])
+                asked = ""
+            elif word == "got":
+                self.got.add(ids[0])
+        if asked:
+            self.unsure.add(asked)
+
+    def check(self, ledger: Ledger) -> None:
+        roots = {root.key: root for root in ledger.roots.values()}
+        assert self.put <= roots.keys(), "a put that was acknowledged is lost"
+        for id in self.cancelled:
+            assert roots[id].deleted, f"{roots[id]} was cancelled, and is still to come"
+        for id in self.got:
+            assert roots[id].fired_ms, f"{roots[id]} was handed out, and its firing is lost"
+        for id in self.late:
+            assert not roots[id].deleted
+        replaced = {root.replaces for root in roots.values() if root.replaces}
+        for root in roots.values():
+            assert root.deleted <= (root.key in self.cancelled | self.unsure | replaced)
+        for id in replaced:
+            assert roots[id].deleted, "both times of a reschedule hold"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 5 * ROUNDS)
+def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
+    rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
+    path, ledger, account = tmp_path / "store", None, Account()
+    for _ in range(ROUNDS):
+        kill_s = rnd.choice((rnd.uniform(0, 0.05), rnd.uniform(0, 0.3), rnd.uniform(0.3, 0.9)))
+        account.take(nursery.run(path, rnd.randrange(1 << 30), kill_s))
+        if rnd.random() < 0.3:
+            continue  # killed twice without a look
+        now_ms = time.time_ns() // 1_000_000
+        store = TimerStore(path, config=CONFIG, clock=ManualClock(now_ms))
+        ledger = read_ledger(path, ledger)
+        ledger.check()
+        account.check(ledger)
+        check_store(store, ledger)
+        waiting = [r for r in ledger.roots.values() if r.pending and r.due_ms <= now_ms]
+        assert not waiting, "due timers did not fire at opening"
+        store.abandon() if rnd.random() < 0.7 else store.close()
+
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    with TimerStore(path, config=CONFIG, clock=clock) as store:
+        clock.advance(timedelta(seconds=6))
+        ledger = read_ledger(path, ledger)
+        ledger.check()
+        account.check(ledger)
+        check_store(store, ledger)
+        assert store.count() == 0
+        account.got.update(d.id for d in store.consume("default", group=GROUP, timeout=0))
+        fired = {root.key for root in ledger.roots.values() if root.fired_ms}
+        assert fired <= account.got, "a group missed a message"
+        everyone = [d.id for d in store.consume("default", group="audit", timeout=0)]
+        assert sorted(everyone) == sorted(fired)
+    print(f"{ROUNDS} kills, {len(ledger.roots)} timers, {len(account.cancelled)} cancelled")
