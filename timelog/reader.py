@@ -205,10 +205,10 @@ class ReadSegments:
     def find(self, pattern: bytes, start: int, stop: int) -> int:
         """Return the offset of a pattern in [start, stop), which lie in one segment, or −1."""
         base = start - start % self.segment_bytes
-        data = memoryview(self.map(start // self.segment_bytes))
+        data = self.map(start // self.segment_bytes)
         for at in range(start - base, stop - base, _PIECE_BYTES):
-            piece = bytes(data[at : min(at + _PIECE_BYTES + len(pattern) - 1, stop - base)])
-            found = piece.find(pattern)
+            piece = data[at : min(at + _PIECE_BYTES + len(pattern) - 1, stop - base)]
+            found = piece.tobytes().find(pattern)
             if found >= 0:
                 return base + at + found
         return -1

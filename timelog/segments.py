@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
-from timerstore.timelog.disk import Bytes, Disk, MappedFile
+from timerstore.timelog.disk import Disk, MappedFile
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.intrinsics import load_acquire, view_bytes
 from timerstore.timelog.kernel import inlined_view
-from timerstore.timelog.record import Words, record
+from timerstore.timelog.record import Bytes, Words, record
 
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""

@@ -131,6 +131,8 @@ class LogAudit:
             if resume < 0:
                 # Nothing sound follows: a torn tail, where it was not flushed.
                 at = self.log.next_used(offset, used_end)
+                if scanned.stopped == scan.STOP_BAD or at < offset + BLANK_BYTES:
+                    at = offset  # it was a message once
                 behind = offset >= self.audit.durable
                 self.damaged.append((offset, self.log.allocated_end))
                 self.audit.torn("commitlog", at, reason, behind=behind)
@@ -306,6 +308,8 @@ class LogAudit:
             entry = queue.read(at // ENTRY_BYTES, 1)
             points = int(entry[0]["offset"]) if len(entry) else -1
             if any(low <= points < high for low, high in self.damaged):
+                used = -(-queue.file.used_end() // ENTRY_BYTES)
+                self.queue_ends[queue.topic, queue.queue_id] = used
                 return  # its message is damaged, and named
             behind = points >= self.audit.durable
             self.audit.torn(queue.name, at, "an entry points to no message", behind=behind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
-from timerstore.timelog.unit import next_unit_offset
 from timerstore.wheel.audit import (
     CHAIN_COLUMNS,
     CHAIN_COUNT,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from timerstore.auditlog import LogAudit
     from timerstore.verify import Audit
 
+Flags = np.ndarray[Any, Any]
 _CHUNK_UNITS: Final = 65_536
 _NAMED_MAX: Final = 100
 _SEGMENTS_MAX: Final = 30_000
@@ -78,7 +78,7 @@ class TimerAudit:
 
     # --- units
 
-    def _check_units(self, used_end: int, visited: Words, covered: Words) -> int:
+    def _check_units(self, used_end: int, visited: Flags, covered: Flags) -> int:
         """Judge all units; return the queue index of the first's message, or −1."""
         audit, first_index = self.audit, -1
         units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
@@ -119,11 +119,15 @@ class TimerAudit:
                     return first_index
                 where[0] = following[0] * segments.segment_bytes
             else:
-                offset = next_unit_offset(self.units.segment_bytes, int(where[0]))
+                offset = self._next_unit(int(where[0]))
                 audit.problem("timerlog", offset, kernels.VERDICTS[kernels.NO_MESSAGE])
                 where[0] = offset + UNIT_BYTES
 
-    def _take(self, part: Words, visited: Words, covered: Words, first_index: int) -> int:
+    def _next_unit(self, offset: int) -> int:
+        left = self.units.segment_bytes - offset % self.units.segment_bytes
+        return offset + left if left < UNIT_BYTES + TIMERLOG_BLANK_BYTES else offset
+
+    def _take(self, part: Words, visited: Flags, covered: Flags, first_index: int) -> int:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
@@ -167,7 +171,7 @@ class TimerAudit:
             behind = at >= self._flushed or self.audit.by_broker
             self.audit.torn("timerlog", at, "the segment is not closed", behind=behind)
 
-    def _check_covered(self, first_index: int, covered: Words) -> None:
+    def _check_covered(self, first_index: int, covered: Flags) -> None:
         """Check that every entry of the timer topic's queue before Q has its unit."""
         stop = min(self._queue_index, self.log.timer_queue_end)
         missing = np.flatnonzero(~covered[first_index:stop]) + first_index
@@ -178,7 +182,7 @@ class TimerAudit:
 
     # --- slots
 
-    def _check_slots(self, used_end: int, visited: Words) -> None:
+    def _check_slots(self, used_end: int, visited: Flags) -> None:
         """Check every used slot, and walk its chain."""
         slots, audit = self.reader.slots, self.audit
         path = self.reader.path / "timerwheel"

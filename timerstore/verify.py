@@ -22,6 +22,7 @@ import numpy as np
 from timerstore.auditlog import LogAudit
 from timerstore.audittimers import TimerAudit
 from timerstore.config import Config
+from timerstore.offline import find_pending
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
@@ -66,6 +67,8 @@ class Report:
     entry_count: int
     unit_count: int
     slot_count: int
+    pending_count: int | None
+    """Timers that opening would find pending; None where there is damage."""
     queue_count: int
     bytes_count: int
     was_open: bool
@@ -96,6 +99,8 @@ class Report:
             f"  {self.message_count} messages, {self.entry_count} entries in {self.queue_count} "
             f"queues, {self.unit_count} units, {self.slot_count} slots, {self.bytes_count} bytes",
         ]
+        if self.pending_count is not None:
+            lines.append(f"  {self.pending_count} timers are pending")
         if self.was_open:
             lines.append("  abort exists: the store is open, or was not closed")
         lines += _lines("  ", self.problems, self.problem_count)
@@ -181,6 +186,8 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     timers.run()
     _check_cursors(audit, log, timers)
     _check_group_offsets(audit, log)
+    pending_count = None if audit.problems else len(find_pending(reader).message)
+    _check_pending(audit, pending_count)
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]
     sizes += [queue.bytes_count for queue in reader.queues.values()]
     return Report(
@@ -193,6 +200,7 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
         entry_count=log.entry_count,
         unit_count=timers.unit_count,
         slot_count=timers.slot_count,
+        pending_count=pending_count,
         queue_count=len(reader.queues),
         bytes_count=sum(sizes),
         was_open=reader.is_open,
@@ -274,6 +282,12 @@ def _check_store_checkpoint(audit: Audit) -> None:
     values = np.frombuffer(data[:start].ljust(start, b"\0"), ">i8")
     for i in np.flatnonzero((values < 0) | (values >= 1 << 48)).tolist():
         audit.problem("checkpoint", 8 * i, f"{values[i]} is no time and no offset")
+    checkpoint = audit.reader.checkpoint
+    if not audit.clean or checkpoint is None or checkpoint.by_broker:
+        return
+    expected = (values[1], values[1], 0, 0, checkpoint.commitlog_flushed)  # as we write it
+    for i in np.flatnonzero(values != np.array(expected)).tolist():
+        audit.problem("checkpoint", 8 * i, f"{values[i]} is not what a clean close writes here")
 
 
 # --- cursors
@@ -343,3 +357,20 @@ def _check_group_offsets(audit: Audit, log: LogAudit) -> None:
         if not 0 <= index <= end:
             reason = f"{name} committed {index} of queue {queue}, which ends at {end}"
             audit.warning("config/consumerOffset.json", 0, reason)
+
+
+def _check_pending(audit: Audit, pending_count: int | None) -> None:
+    """Check the count that a clean close stored."""
+    path, checkpoint = audit.reader.path / "config" / "timermetrics", audit.reader.checkpoint
+    ours = checkpoint is not None and not checkpoint.by_broker
+    if pending_count is None or not (audit.clean and ours) or not path.is_file():
+        return
+    try:
+        counts = parse_json(path.read_text("utf-8"))["timingCount"].values()
+        stored = sum(int(entry["count"]) for entry in counts)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        audit.problem("config/timermetrics", 0, "it has no timingCount of whole numbers")
+        return
+    if stored != pending_count:
+        reason = f"it counts {stored} pending timers; there are {pending_count}"
+        audit.problem("config/timermetrics", 0, reason)

@@ -1,0 +1,44 @@
+"""Which fired or rolled message is a copy of which, where a broker left no `TIMER_ORIGIN`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from timerstore.timelog import scan
+from timerstore.timelog.record import Words
+
+
+class BrokerCopies:
+    """Matches copies without TIMER_ORIGIN to their sources, by identity and roll count.
+
+    A rolled copy's source has one roll less. A copy matches one source, one before it.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self.sources: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+        self.origins: list[int] = []
+        self.copies: list[int] = []
+
+    def take(self, rows: Words, in_timer_topic: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Take scanned messages in the order of the log; `in_timer_topic`: bool[n]."""
+        timed = rows[:, scan.ROW_DUE_MS] >= 0
+        for i in np.flatnonzero(timed & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)).tolist():
+            row, is_pending = rows[i], bool(in_timer_topic[i])
+            rolls, offset = int(row[scan.ROW_ROLL_TIMES]), int(row[scan.ROW_OFFSET])
+            who = int(row[scan.ROW_IDENTITY_HIGH]), int(row[scan.ROW_IDENTITY_LOW])
+            delete = int(row[scan.ROW_IS_DELETE])
+            if row[scan.ROW_ORIGIN] < 0 and (rolls > 0 or not is_pending):
+                waiting = self.sources[*who, rolls - is_pending, delete]
+                if waiting:
+                    self.origins.append(waiting.pop(0))
+                    self.copies.append(offset)
+            if is_pending:
+                self.sources[*who, rolls, delete].append(offset)
+
+    def match(self) -> tuple[Words, Words]:
+        """Return the sources that were copied, and the copies."""
+        return np.array(self.origins, np.int64), np.array(self.copies, np.int64)

@@ -1,0 +1,134 @@
+"""What is pending in a store that nobody opens: the answer that recovery would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog import scan
+from timerstore.timelog.copies import BrokerCopies
+from timerstore.timelog.decode import Message, decode_message, text
+from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.record import Words
+from timerstore.wheel import chain
+
+_CHUNK_UNITS = 65_536
+_KEPT = (
+    scan.ROW_OFFSET,
+    scan.ROW_EXACT_DUE_MS,
+    scan.ROW_IDENTITY_HIGH,
+    scan.ROW_IDENTITY_LOW,
+    scan.ROW_IS_DELETE,
+    scan.ROW_ROLL_TIMES,
+)
+
+
+class PendingTimers(NamedTuple):
+    """Pending timers in the order of due time, then of arrival; int64[n] each."""
+
+    message: Words  # commit log offset of the latest copy
+    due_ms: Words
+    roll_count: Words
+
+
+def in_timer_topic(reader: StoreReader, rows: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell which scanned messages wait in the timer topic, queue 0."""
+    likely: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_and(
+        rows[:, scan.ROW_TOPIC_BYTES] == len(TIMER_TOPIC), rows[:, scan.ROW_QUEUE_ID] == 0
+    )
+    for i in np.flatnonzero(likely).tolist():
+        if reader.commitlog.read(int(rows[i, scan.ROW_TOPIC]), len(TIMER_TOPIC)) != TIMER_TOPIC:
+            likely[i] = False
+    return likely
+
+
+def find_pending(reader: StoreReader) -> PendingTimers:
+    """Find all pending timers of a closed store, or of a copy. O(commit log + units).
+
+    A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
+    after Q; no copy of it was made since L; and no delete of the same kind names it.
+    """
+    waiting = _waiting_messages(reader)
+    kept: list[Words] = []
+    done: set[int] = set()
+    checkpoint = reader.checkpoint
+    broker = BrokerCopies() if checkpoint is None or checkpoint.by_broker else None
+    scanned = reader.scan(verify=False)
+    for rows in scanned:
+        place = np.searchsorted(waiting, rows[:, scan.ROW_OFFSET])
+        place[place == len(waiting)] = 0
+        found = waiting[place] == rows[:, scan.ROW_OFFSET] if len(waiting) else place < 0
+        timed = found & (rows[:, scan.ROW_DUE_MS] >= 0) & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
+        kept.append(rows[timed][:, _KEPT])
+        done.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
+        if broker is not None:
+            broker.take(rows, in_timer_topic(reader, rows))
+    if broker is not None:
+        done.update(broker.match()[0].tolist())
+    rows = np.concatenate(kept) if kept else np.zeros((0, len(_KEPT)), np.int64)
+    rows = rows[~np.isin(rows[:, 0], np.fromiter(done, np.int64, len(done)))]
+    deletes = rows[rows[:, 4] == 1]
+    cancelled = set(zip(deletes[:, 2].tolist(), deletes[:, 3].tolist(), strict=True))
+    rows = rows[rows[:, 4] == 0]
+    if cancelled:
+        who = zip(rows[:, 2].tolist(), rows[:, 3].tolist(), strict=True)
+        rows = rows[np.fromiter((each not in cancelled for each in who), np.bool_, len(rows))]
+    order = np.lexsort((rows[:, 0], rows[:, 1]))
+    return PendingTimers(rows[order, 0], rows[order, 1], rows[order, 5])
+
+
+def _waiting_messages(reader: StoreReader) -> Words:
+    """Return the messages of live units and of entries without a unit, sorted."""
+    checkpoint = reader.checkpoint
+    parts = [np.zeros(0, np.int64)]
+    read_slot, queue_index = 0, 0
+    if checkpoint is not None:
+        read_slot = checkpoint.read_ms // reader.precision_ms
+        queue_index = checkpoint.queue_index
+        stop = reader.timerlog.used_end()
+        if not checkpoint.by_broker:
+            stop = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
+        for units in live_units(reader, read_slot, stop):
+            parts.append(units[:, chain.WALK_MESSAGE].copy())
+    queue = reader.queues.get((text(TIMER_TOPIC), 0))
+    if queue is not None:
+        start = max(queue_index * ENTRY_BYTES, queue.start)
+        data = queue.read(start, queue.used_end() + ENTRY_BYTES - start)
+        entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+        parts.append(entries["offset"][entries["size"] > 0].astype(np.int64))
+    return np.unique(np.concatenate(parts))
+
+
+def live_units(reader: StoreReader, read_slot: int, stop: int) -> Iterator[Words]:
+    """Yield the units before `stop` of slots from `read_slot` on, see `wheel/chain.py`.
+
+    The arrays are overwritten by the next step.
+    """
+    log = reader.timerlog
+    units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
+    where, scratch = np.array([log.start, 0], np.int64), np.zeros(64, np.uint8)
+    # A broker's last unit ends in zeros, so `stop` may lie inside it.
+    stop = min(stop + 8, log.allocated_end)
+    while True:
+        before = int(where[0])
+        log.map_from(before)
+        count = chain.scan_units(
+            log.table, stop, read_slot, reader.precision_ms, units, scratch, where
+        )
+        if count:
+            yield units[:count]
+        if where[1] == chain.WALK_DONE or (where[1] == chain.WALK_DAMAGED and reader.is_open):
+            return
+        if where[1] == chain.WALK_DAMAGED or (
+            where[1] == chain.WALK_UNMAPPED and where[0] == before
+        ):
+            raise CorruptStoreError("timerlog", int(where[0]), "this is no unit")
+
+
+def read_message(reader: StoreReader, offset: int) -> Message:
+    """Decode the message at `offset`."""
+    return decode_message(reader.commitlog.view(offset), offset)
