@@ -67,15 +67,24 @@ def read_ledger(path: Path, ledger: Ledger | None = None) -> Ledger:
     With a `ledger` that was read before, only what came since is read.
     """
     ledger = Ledger() if ledger is None else ledger
-    files = {int(file.name): file for file in (path / "commitlog").iterdir()}
-    first = max((start for start in files if start <= ledger.end), default=0)
-    segments = {start: files[start].read_bytes() for start in sorted(files) if start >= first}
-    log = naive.scan_commit_log(segments, ledger.end)
+    log = _scan(path, ledger.end)
     assert log.damage is None, log.damage
     for message in log.messages:
         _take(ledger, message)
     ledger.end = log.end
     return ledger
+
+
+def read_messages(path: Path) -> list[naive.Message]:
+    """All messages of a store's commit log, up to the first that is not whole."""
+    return _scan(path, 0).messages
+
+
+def _scan(path: Path, start: int) -> naive.LogScan:
+    files = {int(file.name): file for file in (path / "commitlog").iterdir()}
+    first = max((each for each in files if each <= start), default=0)
+    segments = {each: files[each].read_bytes() for each in sorted(files) if each >= first}
+    return naive.scan_commit_log(segments, start)
 
 
 def _take(ledger: Ledger, message: naive.Message) -> None:

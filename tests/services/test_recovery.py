@@ -1,0 +1,373 @@
+"""The decision table of docs/recovery.md, one row a case."""
+
+import random
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import naive
+from tests.markdown import ROOT
+from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
+from tests.models.quiet_disk import QuietDisk
+from timerstore import Config, CorruptStoreError, ManualClock, TimerStore
+from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+
+START_MS = 1_800_000_000_000
+SLOT_MS = 1_000
+CONFIG = Config(
+    durability="process",
+    precision_ms=SLOT_MS,
+    roll_window_slots=6,
+    wheel_slot_count=128,
+    commitlog_segment_bytes=8_192,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+    near_count_max=1 << 16,
+)
+
+
+@dataclass
+class Case:
+    """A way to end, what is done to the files, and what opening says."""
+
+    name: str
+    end: str  # "close" or "kill"
+    damage: Callable[[Path], object] = lambda path: None
+    findings: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None  # the file that CorruptStoreError names
+    now_slots: int = 0  # how long the stop was
+
+
+# --- what is done to the files
+
+
+def commitlog_bytes(path: Path, offset: int, data: bytes) -> None:
+    """Write into the commit log."""
+    number, position = divmod(offset, CONFIG.commitlog_segment_bytes)
+    name = f"{number * CONFIG.commitlog_segment_bytes:020d}"
+    with open(path / "commitlog" / name, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def checkpoint_of(path: Path) -> Checkpoint:
+    checkpoint = read_checkpoint(path / "config" / "timercheck")
+    assert checkpoint is not None
+    return checkpoint
+
+
+def tear_tail(path: Path) -> None:
+    """Half a message behind the log's end, as a process leaves that was killed in the middle."""
+    last = read_messages(path)[-1]
+    data = naive.encode_message(last)
+    end = last.offset + len(data)
+    half = data[: len(data) // 2]
+    room = CONFIG.commitlog_segment_bytes - end % CONFIG.commitlog_segment_bytes
+    commitlog_bytes(path, end, half[: room - 8])
+
+
+def tear_reschedule(path: Path) -> None:
+    """Zero the delete at the log's end: its replacement stands before it."""
+    *_, replacement, delete = read_messages(path)
+    assert "TIMER_REPLACES" in replacement.properties
+    assert "TIMER_DEL_UNIQKEY" in delete.properties
+    commitlog_bytes(path, delete.offset, bytes(delete.size_bytes))
+
+
+def tear_checkpoint(path: Path) -> None:
+    with open(path / "config" / "timercheck", "r+b") as file:
+        file.seek(70)
+        file.write(b"torn")
+
+
+def tear_both_checkpoints(path: Path) -> None:
+    tear_checkpoint(path)
+    with open(path / "config" / "timercheck", "r+b") as file:
+        file.seek(2048 + 70)
+        file.write(b"torn")
+
+
+def damage_flushed(path: Path) -> None:
+    """Change a byte of a message between L and what was flushed."""
+    checkpoint = checkpoint_of(path)
+    offsets = [message.offset for message in read_messages(path)]
+    mine = [each for each in offsets if checkpoint.scan_from <= each < checkpoint.commitlog_flushed]
+    commitlog_bytes(path, mine[-1] + 60, b"\xff\xff")
+
+
+def damage_unit(path: Path) -> None:
+    """Change a byte of the last unit that was flushed."""
+    at = checkpoint_of(path).timerlog_flushed - naive.UNIT_BYTES
+    number, position = divmod(at, CONFIG.timerlog_segment_bytes)
+    name = f"{number * CONFIG.timerlog_segment_bytes:020d}"
+    with open(path / "timerlog" / name, "r+b") as file:
+        file.seek(position + 30)
+        file.write(b"\xff")
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    def removing(path: Path) -> None:
+        for name in names:
+            each = path / name
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    return removing
+
+
+class StopBefore(QuietDisk):
+    """Stops, as a kill would, before the given event at a path."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+
+    def event(self, kind: str, path: Path) -> None:
+        if (kind, path.name) == (self.kind, self.name):
+            raise KilledError
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
+    """Open once more, and be killed on the way."""
+
+    def opening(path: Path) -> None:
+        with pytest.raises(KilledError):
+            TimerStore(
+                path, config=CONFIG, clock=ManualClock(now_ms()), disk=StopBefore(kind, name)
+            )
+
+    return opening
+
+
+# --- the table
+
+CLEAN = {"clean": True, "rebuilt": []}
+KILLED = {"clean": False, "rebuilt": [], "by_broker": False}
+CASES = [
+    Case("clean close", "close", findings=CLEAN),
+    Case("kill", "kill", findings=KILLED),
+    Case("kill, then a stop longer than the ring", "kill", findings=KILLED, now_slots=700),
+    Case("kill, then a clock set back", "kill", findings=KILLED, now_slots=-40),
+    Case("torn tail", "kill", tear_tail, KILLED),
+    Case("torn reschedule", "kill", tear_reschedule, KILLED | {"repaired_reschedule": True}),
+    Case("no consume queues", "close", remove("consumequeue"), {"rebuilt": ["consume queues"]}),
+    Case("no timer log", "close", remove("timerlog"), {"rebuilt": ["timer index"]}),
+    Case("no timer wheel", "kill", remove("timerwheel"), {"rebuilt": ["timer index"]}),
+    Case(
+        "no checkpoint",
+        "kill",
+        remove("config/timercheck"),
+        {"rebuilt": ["timer index", "checkpoint"]},
+    ),
+    Case(
+        "commit log alone",
+        "kill",
+        remove("consumequeue", "timerlog", "timerwheel", "config", "abort"),
+        {"rebuilt": ["timer index", "checkpoint", "consume queues"]},
+    ),
+    Case("no stored counts", "close", remove("config/timermetrics"), CLEAN),
+    Case("torn checkpoint", "kill", tear_checkpoint, KILLED),
+    Case("both copies torn", "kill", tear_both_checkpoints, {"by_broker": True, "rebuilt": []}),
+    Case("killed before the wheel", "close", kill_opening("sync", "timerwheel"), KILLED),
+    Case("killed before the checkpoint", "close", kill_opening("write", "timercheck"), KILLED),
+    Case("damage before the watermark", "kill", damage_flushed, error="commitlog"),
+    Case("damaged unit", "kill", damage_unit, error="timerlog"),
+]
+
+
+def now_ms() -> int:
+    return START_MS + 25 * SLOT_MS + 250
+
+
+def make_store(path: Path, end: str) -> None:
+    """A store with fired, cancelled, moved, rolled, overdue and unlinked timers."""
+    rnd = random.Random(7)
+    clock = ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    ids = [
+        store.put(b"%d" % i * 9, topic="ab"[i % 2], at_ms=START_MS + rnd.randrange(60_000))
+        for i in range(40)
+    ]
+    store.put(b"far", topic="a", at_ms=START_MS + 10**9)
+    store.cancel_many(ids[::7])
+    clock.advance(timedelta(seconds=20))
+    store.pull("a", max_count=4, timeout=0).ack()
+    waiting = [timer.id for timer in store.pending()]
+    store.reschedule(waiting[5], at_ms=START_MS + 90_000)
+    store.flush()
+    clock.advance(timedelta(seconds=5, milliseconds=250))
+    waiting = [timer.id for timer in store.pending()]
+    store.cancel_many(waiting[-4:-1])
+    ahead = [START_MS + 28_000, START_MS + 300_000]
+    store.put_many([b"late"] * 12, topic="b", at_ms=[*ahead * 6])
+    store.reschedule(waiting[1], at_ms=START_MS + 50_000)
+    assert clock.now_ms == now_ms()
+    store.close() if end == "close" else store.abandon()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_decision_table(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    make_store(path, case.end)
+    before = read_ledger(path)
+    case.damage(path)
+    clock = ManualClock(now_ms() + case.now_slots * SLOT_MS)
+    if case.error is not None:
+        with pytest.raises(CorruptStoreError) as caught:
+            TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+        assert caught.value.file == case.error
+        assert f"{case.error} is damaged at offset {caught.value.offset}" in str(caught.value)
+        return
+
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    found = {name: getattr(store.findings, name) for name in case.findings}
+    assert found == case.findings
+    ledger = read_ledger(path)
+    ledger.check()
+    check_store(store, ledger)
+    assert ledger.roots.keys() == before.roots.keys()
+    for offset, root in before.roots.items():
+        assert ledger.roots[offset].deleted == root.deleted, "a cancel was forgotten"
+    store.abandon()  # and once more: what recovery made is as good as what it found
+
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    clock.advance(timedelta(seconds=400))
+    clock.advance(timedelta(milliseconds=1))
+    ledger = read_ledger(path)
+    ledger.check()
+    check_store(store, ledger)
+    assert [root.body for root in ledger.roots.values() if root.pending] == [b"far"]
+    for root in ledger.roots.values():
+        if root.fired_ms and root.due_ms > now_ms() + max(0, case.now_slots) * SLOT_MS:
+            assert root.fired_ms == [root.due_ms]
+    for topic in "ab":
+        fired = [r.key for r in ledger.roots.values() if r.fired_ms and r.topic == topic]
+        found_ids = [d.id for d in store.consume(topic, group="audit", timeout=0)]
+        assert sorted(found_ids) == sorted(fired)
+    store.close()
+
+
+def test_the_table_is_in_the_docs() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text()
+    rows = re.findall(r"^\| ([^|]+?) \|", text.partition("## Decision table")[2], re.M)
+    assert [row for row in rows if row not in ("case", "---")] == [case.name for case in CASES]
+
+
+def test_offsets_behind_the_queue_are_cut_for_good(tmp_path: Path) -> None:
+    """A power cut takes fired messages whose acknowledgement was already written."""
+    path, clock = tmp_path / "store", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put_many([b"x"] * 6, topic="a", at_ms=START_MS + 1)
+    store.flush()
+    shutil.copytree(path, tmp_path / "cut")
+    clock.advance(timedelta(seconds=1))
+    store.pull("a", timeout=0).ack()
+    store.flush()
+    offsets = (path / "config" / "consumerOffset.json").read_bytes()
+    store.abandon()
+    path = tmp_path / "cut"
+    (path / "config" / "consumerOffset.json").write_bytes(offsets)
+    for _ in range(2):  # killed again before the first checkpoint
+        store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+        clock.advance(timedelta(0))
+        store.abandon()
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert len(store.pull("a", timeout=0)) == 6
+    store.close()
+
+
+class SyncWatch(QuietDisk):
+    """Remembers which files were synced."""
+
+    def __init__(self) -> None:
+        self.synced: set[Path] = set()
+
+    def event(self, kind: str, path: Path) -> None:
+        if kind == "sync":
+            self.synced.add(path)
+
+
+def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
+    """After a kill the tail is in the page cache alone; the next checkpoint counts on it."""
+    path, clock = tmp_path / "store", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.flush()
+    store.put_many([b"x" * 100] * 60, topic="a", at_ms=START_MS + 10**6)
+    clock.advance(timedelta(seconds=1))
+    store.abandon()
+    disk = SyncWatch()
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=disk)
+    for folder, end, length in (
+        (path / "commitlog", store.engine.commitlog.end, CONFIG.commitlog_segment_bytes),
+        (path / "timerlog", store.engine.timerlog.end, CONFIG.timerlog_segment_bytes),
+        (path / "consumequeue" / TIMER_TOPIC / "0", 60 * 20, CONFIG.consumequeue_segment_bytes),
+    ):
+        used = {folder / f"{start:020d}" for start in range(0, end, length)}
+        assert len(used) > 1 and used <= disk.synced
+    store.close()
+
+
+# --- stores that a broker wrote
+
+
+@pytest.mark.parametrize(
+    ("name", "precision_ms", "days"),
+    [("pending", 1000, 11), ("fired", 100, 1), ("crashed", 100, 1)],
+)
+def test_a_brokers_store_goes_on(
+    name: str,
+    precision_ms: int,
+    days: int,
+    golden: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    path, account = golden(name), golden_list(name)
+    deleted = set()
+    for row in account:
+        if row["kind"] == "delete":
+            named = row["properties"]["TIMER_DEL_UNIQKEY"]
+            prefix = row["topic"] + "+"
+            deleted.add((row["topic"], named.removeprefix(prefix)))
+    timers = {(r["topic"], r["unique_key"]): r for r in account if r["kind"] == "timer"}
+    before = fired_by_key(path)
+    newest = max(message.stored_ms for message in read_messages(path))
+    config = Config(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
+    clock = ManualClock(newest)
+    store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
+    assert store.findings.by_broker and not store.findings.rebuilt
+    waiting = timers.keys() - before.keys() - deleted
+    now_fired = fired_by_key(path)
+    assert store.count() == len(waiting - now_fired.keys())
+    clock.advance(timedelta(seconds=1))
+    store.abandon()
+    store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
+    clock.advance(timedelta(days=days))
+    after = fired_by_key(path)
+    for who, timer in timers.items():
+        if who in waiting:
+            assert len(after[who]) == 1, timer
+            assert after[who][0] >= timer["due_ms"]
+        else:
+            assert after[who] == before[who]
+    assert store.count() == 0
+    assert store.stats().collision_count == 0
+    store.close()
+
+
+def fired_by_key(path: Path) -> dict[tuple[str, str], list[int]]:
+    """Stored times of the messages of real topics, by topic and unique key."""
+    fired: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for message in read_messages(path):
+        if message.topic not in (TIMER_TOPIC, "SCHEDULE_TOPIC_XXXX"):
+            key = message.topic, message.properties.get("UNIQ_KEY", "")
+            fired[key].append(message.stored_ms)
+    return fired
