@@ -22,7 +22,7 @@ import numpy as np
 
 import timerstore
 from timerstore.cli.output import Output, shown_bytes
-from timerstore.demo_child import PUT_SHARE, TOPIC
+from timerstore.demo_child import TOPIC
 from timerstore.demo_ledger import (
     Fired,
     Int64s,
@@ -41,8 +41,9 @@ from timerstore.warmup import compile_kernels, kernels_are_cached, quiet
 TIMER_COUNT = 400_000
 SPAN_S = 20.0
 KILL_SHARE = 0.75
-"""The kill comes when this share of the child's putting time is over."""
+"""The kill comes when the child was told of this share of its timers that they are safe."""
 _START_S_MAX = 60.0
+_PUT_S_MAX = 60.0
 _POLL_S = 0.05
 
 
@@ -142,13 +143,14 @@ def _put_and_kill(
             f"1. Process {child.pid} puts timers that fall due over the next "
             f"{span_ms / 1000:g} seconds, cancels some of them, and fires those that are due."
         )
-        stop = time.monotonic() + span_ms * PUT_SHARE * KILL_SHARE / 1000
-        with out.progress("putting", int(timer_count * KILL_SHARE)) as update:
-            while time.monotonic() < stop:
+        target, stop = int(timer_count * KILL_SHARE), time.monotonic() + _PUT_S_MAX
+        with out.progress("putting", target) as update:
+            count = 0
+            while count < target and time.monotonic() < stop:
                 time.sleep(_POLL_S)
                 _check_alive(child, True)
-                if out.on_terminal:
-                    update(len(read_ledger(ledger_path).put))
+                count = len(read_ledger(ledger_path).put)
+                update(count)
         killed_ms = time.time_ns() // 1_000_000
     finally:
         child.kill()

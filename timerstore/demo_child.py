@@ -26,6 +26,8 @@ BATCH_COUNT = 160
 """Puts, spread over the first PUT_SHARE of the time span."""
 PUT_SHARE = 0.4
 CANCEL_SHARE = 0.05
+KILL_S_MAX = 120
+"""The child ends by itself where no kill comes, once everything was put."""
 LEAD_MS = 500
 """No timer is due sooner after its put, nor cancelled later before it is due."""
 
@@ -50,7 +52,7 @@ def put_until_killed(path: Path, ledger: LedgerWriter, count: int, span_ms: int)
             if before is not None:
                 cancel_some(store, ledger, rng, *before)
             before = ids.offsets, ids.due_ms
-        time.sleep(span_ms / 1000)  # the kill comes before
+        time.sleep(KILL_S_MAX)
 
 
 def cancel_some(

@@ -20,7 +20,7 @@ from timerstore.cli.app import (
     open_store,
     refuse_in_use,
 )
-from timerstore.cli.exporting import ExportFormat, export_pending
+from timerstore.cli.exporting import export_to, format_of
 from timerstore.cli.output import (
     Output,
     body_field,
@@ -31,6 +31,7 @@ from timerstore.cli.output import (
 from timerstore.cli.times import parse_delay, parse_time, parse_time_ms
 from timerstore.consume import Delivery
 from timerstore.errors import InvalidArgumentError
+from timerstore.export import Format, Table
 from timerstore.ids import parse_id
 from timerstore.reading import Timer
 from timerstore.stats import Stats
@@ -365,27 +366,31 @@ def show_report(out: Output, report: timerstore.Report) -> None:
 @app.command()
 def export(
     path: StorePath,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="-: standard output, as JSON.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="-: standard output.")],
+    table: Annotated[
+        Table, typer.Option("--table", help="Pending timers, fired ones, or all messages.")
+    ] = "pending",
     form: Annotated[
-        ExportFormat | None, typer.Option("--format", "-f", help="Else by the file's ending.")
+        Format | None, typer.Option("--format", "-f", help="Else by the file's ending.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Of this topic.")] = None,
     as_json: AsJson = False,
-    config: ConfigFile = None,
 ) -> None:
-    """Write all pending timers to a file: .jsonl, .parquet or .arrow."""
+    """Write a table of a closed store, or of a copy, to a .jsonl, .parquet or .arrow file.
+
+    It does not open the store, so nothing is fired. An .arrow file is an Arrow stream.
+    """
     with answering(as_json=as_json) as out:
         if form is None:
-            form = ExportFormat.of(target)
-        with open_store(path, config) as store:
-            with out.progress("exporting", store.count(topic)) as update:
-                count = export_pending(store, target, form, topic, update)
-            if str(target) == "-":
-                return
-            if as_json:
-                out.json({"file": str(target), "format": form.value, "count": count})
-            else:
-                out.say(f"{count:,} pending timers written to {target}")
+            form = format_of(target)
+        refuse_in_use(path)
+        with out.progress(f"exporting {path}"):
+            count = export_to(path, table, target, form)
+        if str(target) == "-":
+            return
+        if as_json:
+            out.json({"file": str(target), "table": table, "format": form, "count": count})
+        else:
+            out.say(f"{count:,} rows written to {target}")
 
 
 @app.command()
