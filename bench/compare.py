@@ -23,6 +23,7 @@ from typing import Any
 
 import lateness
 import machine
+import numpy as np
 import ours
 from peer import SqliteTimers
 
@@ -53,6 +54,7 @@ class Sizes:
     objects: int
     burst: int
     sqlite: int
+    standing: int
     synced: int
     rounds: int
     lateness_s: float
@@ -67,6 +69,7 @@ FULL = Sizes(
     objects=500_000,
     burst=1_000_000,
     sqlite=50_000,
+    standing=500_000,
     synced=300,
     rounds=5,
     lateness_s=15,
@@ -80,6 +83,7 @@ QUICK = Sizes(
     objects=200_000,
     burst=300_000,
     sqlite=20_000,
+    standing=50_000,
     synced=50,
     rounds=2,
     lateness_s=4,
@@ -122,11 +126,17 @@ class Bench:
         durability: str = "process",
         synchronous: str = "NORMAL",
     ) -> dict[str, Any]:
-        """Play interleaved rounds; return medians, the ratio, and bytes for each timer."""
+        """Play interleaved rounds; return medians, the ratio, and bytes for each timer.
+
+        In both stores `standing` other timers are pending all the while.
+        """
         mine: list[ours.Rate] = []
         theirs: list[ours.Rate] = []
         with self._path() as path, ours.open_store(path / "ours", durability) as store:
             peer = SqliteTimers(path / "sqlite.db", synchronous=synchronous)
+            standing = self.bodies(self.sizes.standing)
+            ours.put_many(store, standing)
+            peer.fill(_far_due_ms(len(standing)), standing)
             for _ in range(self.sizes.rounds + 1):
                 machine.warm_memory(self.warm_bytes)
                 mine.append(play(store, self.bodies(count)))
@@ -151,14 +161,11 @@ class Bench:
 
     def sqlite_many(self, peer: SqliteTimers, count: int) -> None:
         """Insert `count` rows in batches."""
-        now_ms = int(time.time() * 1_000)
-        due_ms = [now_ms + ours.FAR_MS + i * 7_919 % ours.FAR_MS for i in range(count)]
-        peer.put_many(due_ms, self.bodies(count))
+        peer.put_many(_far_due_ms(count), self.bodies(count))
 
     def sqlite_single(self, peer: SqliteTimers, count: int) -> None:
         """Insert `count` rows, a transaction each."""
-        due_ms = int(time.time() * 1_000) + ours.FAR_MS
-        for body in self.bodies(count):
+        for due_ms, body in zip(_far_due_ms(count), self.bodies(count), strict=True):
             peer.put_one(due_ms, body)
 
     def sqlite_life(self, peer: SqliteTimers, count: int) -> None:
@@ -256,6 +263,7 @@ class Bench:
         count = self.sizes.burst
         rates: dict[int, list[ours.Rate]] = {1: [], ours.SPREAD_MS: []}
         with self._path() as path, ours.open_store(path, "process") as store:
+            ours.whole_life(store, self.bodies(1_000))  # kernels are compiled
             for _ in range(max(1, self.sizes.rounds // 2)):
                 for spread_ms, played in rates.items():
                     machine.warm_memory(self.warm_bytes)
@@ -323,6 +331,12 @@ class Bench:
 
 ROWS = ("put_many", "put_single", "life", "objects", "late_log", "late_pull", "burst")
 ROWS += ("pending", "first")
+
+
+def _far_due_ms(count: int) -> list[int]:
+    """Return due times at random milliseconds of the hour after the next."""
+    start_ms = int(time.time() * 1_000) + ours.FAR_MS
+    return (start_ms + np.random.randint(0, ours.FAR_MS, count)).tolist()
 
 
 def _median(rates: list[ours.Rate]) -> int:

@@ -89,9 +89,10 @@ def put_many(store: TimerStore, bodies: list[bytes]) -> Rate:
 
 def put_single(store: TimerStore, bodies: list[bytes]) -> Rate:
     """Put one after the other, due in about an hour."""
-    at_ms = int(time.time() * 1_000) + FAR_MS
+    start_ms = int(time.time() * 1_000) + FAR_MS
+    due_ms = (start_ms + np.random.randint(0, FAR_MS, len(bodies))).tolist()
     with _Round(store, len(bodies)) as played:
-        for body in bodies:
+        for body, at_ms in zip(bodies, due_ms, strict=True):
             store.put(body, at_ms=at_ms)
     return played.rate
 
