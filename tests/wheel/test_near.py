@@ -179,7 +179,7 @@ ACTIONS = st.lists(
     | st.tuples(st.just("pop_due"), BUCKETS, LATER)
     | st.tuples(st.just("insert_delete"), st.integers(0, SPAN - 1))
     | st.tuples(st.just("drop_delete"), st.integers(0, SPAN - 1)),
-    max_size=120,
+    max_size=70,
 )
 
 
