@@ -1,4 +1,4 @@
-"""What is measured of timerstore itself: each function plays one round and returns a rate."""
+"""What is measured of timerstore itself, a function for each kind of round."""
 
 from __future__ import annotations
 
