@@ -98,6 +98,7 @@ class ConsumeQueues:
         self.lock = threading.RLock()
         self.files: list[SegmentedFile] = []
         self.topics: list[bytes] = []
+        self._topic_rows: dict[bytes, list[int]] = {}
         self._rows: dict[tuple[bytes, int], int] = {}
         self.row(TIMER_TOPIC, 0)
         if folder.is_dir():
@@ -134,12 +135,13 @@ class ConsumeQueues:
             enter_queue(self.table, row, topic, queue_id)
             self.files.append(file)
             self.topics.append(topic)
+            self._topic_rows.setdefault(topic, []).append(row)
             self._rows[topic, queue_id] = row
         return row
 
     def rows(self, topic: bytes) -> list[int]:
         """Return the rows of all queues of a topic."""
-        return [row for row, name in enumerate(self.topics) if name == topic]
+        return self._topic_rows.get(topic, [])
 
     def next_index(self, row: int) -> int:
         """Return the index that the next entry of a queue will have."""

@@ -252,6 +252,24 @@ exchange = _exchange_twin if INTERPRETED else _exchange
 # --- hints, bits, searches
 
 
+@intrinsic
+def _touch(typingctx: Any, buf: Any, at: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, sig, args, 0, args[1], 1)
+        builder.atomic_rmw("or", pointer, _I8(0), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(buf, types.int64), codegen
+
+
+def _touch_twin(buf: Any, at: int) -> None:
+    assert 0 <= at < len(buf)
+
+
+touch = _touch_twin if INTERPRETED else _touch
+"""touch(buf, at): fault in the page of a mapped byte for writing, and change nothing."""
+
+
 @intrinsic  # type: ignore[misc]
 def _prefetch(typingctx: Any, buf: Any, at: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 import weakref
@@ -50,11 +49,11 @@ from timerstore.services.recovery import recover
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.steps import NAP_MS_MAX
-from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
+from timerstore.waiting import Waiters
 from timerstore.wheel import state
 
 log = logging.getLogger("timerstore")
@@ -121,7 +120,7 @@ class TimerStore:
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
         self._groups_lock = threading.Lock()
-        self._waiter_slots: list[int] = list(range(WAITER_COUNT_MAX))
+        self._waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
         self.flusher.before, self.flusher.on_failure = self._write_offsets, self._end_short_way
         self.retention = Retention(
@@ -446,7 +445,7 @@ class TimerStore:
         if batch is not None or (self.clock.manual and timeout is not None):
             return batch
         deadline = None if timeout is None else time.monotonic() + timeout
-        with _Waiter(self) as waiter:
+        with self._waiters.waiter() as waiter:
             while True:
                 waiter.arm()
                 self.check_open()
@@ -505,6 +504,7 @@ class TimerStore:
                 self.flusher.flush(clean=True)
                 remove_abort(self.path)
         finally:
+            self._waiters.close()
             self.engine.close_files()
             self._lock_file.release()
         if failed and self._error is not None:
@@ -519,54 +519,9 @@ class TimerStore:
             self.clock.unlisten(self._clock_moved)
         self.runner.stop()
         self.flusher.stop()
+        self._waiters.close()
         self.engine.close_files()
         self._lock_file.release()
-
-
-class _Waiter:
-    """A thread's place among those whom the resident kernel wakes when it has fired."""
-
-    def __init__(self, store: TimerStore) -> None:
-        self._store = store
-        self._slot: int | None = None
-        self._fd = -1
-
-    def __enter__(self) -> _Waiter:
-        waiters = self._store.engine.world.waiters
-        try:
-            self._slot = self._store._waiter_slots.pop()
-        except IndexError:
-            return self  # too many wait: this one polls
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        waiters[2 * self._slot + 1] = 0
-        waiters[2 * self._slot] = self._fd
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._slot is None:
-            return
-        waiters = self._store.engine.world.waiters
-        waiters[2 * self._slot + 1] = 0
-        waiters[2 * self._slot] = -1
-        with self._store.engine.step_lock:  # the kernel may hold the old descriptor until now
-            pass
-        os.close(self._fd)
-        self._store._waiter_slots.append(self._slot)
-
-    def arm(self) -> None:
-        """Ask to be woken by what is fired from now on."""
-        if self._slot is not None:
-            self._store.engine.world.waiters[2 * self._slot + 1] = 1
-
-    def wait(self, timeout_ms: float) -> None:
-        """Sleep until something was fired, or the time is over."""
-        if self._slot is None:
-            time.sleep(min(timeout_ms, 1.0) / 1000)
-            return
-        poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
-        if poll.poll(timeout_ms):
-            os.eventfd_read(self._fd)
 
 
 def check_topic_to_read(topic: str) -> None:

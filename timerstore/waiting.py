@@ -1,0 +1,89 @@
+"""Waiting: how a thread that consumes sleeps until the resident kernel has fired something.
+
+Each waiting thread has an eventfd of its own, which the kernel writes once after the thread asked
+for it. One for all would lose wake-ups: who drains it hides the write from the others. They are
+kept for the next wait, and closed with the store, when no kernel runs any more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.timelog.record import Words
+
+
+class Waiter:
+    """One waiting thread; without a place it polls, every millisecond."""
+
+    def __init__(self, words: Words, place: int | None) -> None:
+        """Take a place among those whom the kernel wakes."""
+        self._words, self._place = words, place
+        self.fd = -1
+        if place is not None:
+            self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll = select.poll()
+            self._poll.register(self.fd, select.POLLIN)
+            words[2 * place + 1] = 0
+            words[2 * place] = self.fd
+
+    def arm(self) -> None:
+        """Ask to be woken by what is fired from now on."""
+        if self._place is not None:
+            self._words[2 * self._place + 1] = 1
+
+    def disarm(self) -> None:
+        """Take the request back."""
+        if self._place is not None:
+            self._words[2 * self._place + 1] = 0
+
+    def wait(self, timeout_ms: float) -> None:
+        """Sleep until something was fired, or the time is over."""
+        if self._place is None:
+            time.sleep(min(timeout_ms, 1.0) / 1000)
+        elif self._poll.poll(timeout_ms):
+            os.eventfd_read(self.fd)
+
+
+class Waiters:
+    """The waiters of a store."""
+
+    def __init__(self, words: Words) -> None:
+        """Use the kernel's array of places: eventfd, then 1 where its thread wants to be woken."""
+        self._words = words
+        self._lock = threading.Lock()
+        self._free: list[Waiter] = []
+        self._count = 0
+
+    @contextmanager
+    def waiter(self) -> Iterator[Waiter]:
+        """Lend a waiter to the calling thread."""
+        with self._lock:
+            if self._free:
+                waiter = self._free.pop()
+            elif self._count < WAITER_COUNT_MAX:
+                waiter = Waiter(self._words, self._count)
+                self._count += 1
+            else:
+                waiter = Waiter(self._words, None)
+        try:
+            yield waiter
+        finally:
+            waiter.disarm()
+            if waiter.fd >= 0:
+                with self._lock:
+                    self._free.append(waiter)
+
+    def close(self) -> None:
+        """Close all eventfds; only once no kernel runs."""
+        self._words[::2] = -1
+        with self._lock:
+            for waiter in self._free:
+                os.close(waiter.fd)
+                waiter.fd = -1
+            self._free.clear()
