@@ -15,6 +15,7 @@ somewhat earlier.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -42,6 +43,8 @@ from timerstore.timelog.record import Words
 from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
 from timerstore.wheel import chain
 
+log = logging.getLogger("timerstore")
+
 _CHUNK_UNITS: Final = 65_536
 _NO_LIMIT: Final = 1 << 62
 
@@ -67,6 +70,8 @@ class Retention:
         self.engine, self._flusher = engine, flusher
         self._parked, self._committed = parked, committed
         self.removed_count = 0
+        self.error: CorruptStoreError | None = None
+        """Damage that kept it from knowing what is needed; nothing is removed since."""
         self._lock = threading.Lock()
         self._knows_latest_slots = False
         self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
@@ -78,10 +83,14 @@ class Retention:
             return 0
         try:
             checkpoint = self._flusher.last
-            if checkpoint is None:
+            if checkpoint is None or self.error is not None:
                 return 0
             commitlog_limit = self._commitlog_limit(checkpoint)
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
+        except CorruptStoreError as e:
+            self.error = e
+            log.error("%s: nothing is removed any more: %s", self.engine.path, e)
+            return 0
         finally:
             self._lock.release()
 
@@ -125,8 +134,9 @@ class Retention:
         limit = min(number * segment_bytes, self._first_unlinked(checkpoint))
         if limit >= (first + 1) * segment_bytes:
             limit = min(limit, self._first_unconsumed(checkpoint))
-        if limit < (first + 1) * segment_bytes or not self._learn_latest_slots():
+        if limit < (first + 1) * segment_bytes:
             return log.start
+        self._learn_latest_slots()
         read_slot = checkpoint.read_ms // engine.precision_ms
         number = first
         while (number + 1) * segment_bytes <= limit:
@@ -185,29 +195,25 @@ class Retention:
                 limit = min(limit, int(queues.read(row, index, 1)[0]["offset"]))
         return limit
 
-    def _learn_latest_slots(self) -> bool:
+    def _learn_latest_slots(self) -> None:
         """Complete the latest slot of each commit log segment, once after opening.
 
         Enqueue-put and dequeue-get keep it for the units that they see; those of an earlier life
-        that wait in slots not claimed yet are read here. False where a unit is damaged.
+        that wait in slots not claimed yet are read here.
         """
         if self._knows_latest_slots:
-            return True
+            return
         engine = self.engine
         with engine.step_lock:
             stop = engine.timerlog.end
         latest = np.full(TABLE_LENGTH, -1, np.int64)
-        try:
-            for units in self._units(engine.timerlog.start, stop, engine.read_slot):
-                slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
-                segments = units[:, chain.WALK_MESSAGE] // engine.commitlog.segment_bytes
-                np.maximum.at(latest, segments % TABLE_LENGTH, slots)
-        except CorruptStoreError:
-            return False  # whoever claims the slot reports it; nothing is removed until then
+        for units in self._units(engine.timerlog.start, stop, engine.read_slot):
+            slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+            segments = units[:, chain.WALK_MESSAGE] // engine.commitlog.segment_bytes
+            np.maximum.at(latest, segments % TABLE_LENGTH, slots)
         with engine.step_lock:
             np.maximum(engine.world.latest_slot, latest, out=engine.world.latest_slot)
         self._knows_latest_slots = True
-        return True
 
     # --- the timer log
 
@@ -216,13 +222,10 @@ class Retention:
         log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
         read_slot = checkpoint.read_ms // self.engine.precision_ms
         number = log.start // segment_bytes
-        try:
-            while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
-                if self._latest_slot_of_units(number) >= read_slot:
-                    break
-                number += 1
-        except CorruptStoreError:
-            pass
+        while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
+            if self._latest_slot_of_units(number) >= read_slot:
+                break
+            number += 1
         for each in [each for each in self._latest_of_units if each < number]:
             del self._latest_of_units[each]
         return number * segment_bytes

@@ -114,6 +114,10 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
         if transaction != 0 and transaction != _COMMITTED:
             marks[i] |= MARK_NOT_INDEXED
         if found[WHOLE_CRC] == 1:
+            # Reading the digits takes any bytes for some.
+            for place in range(at + found[SIZE] - 11, at + found[SIZE] - 1):
+                if get_u8(buf, place) < 48 or get_u8(buf, place) > 57:
+                    marks[i] |= MARK_BAD_CHECKSUM
             continue
         if found[PROPERTIES_BYTES] >= CRC_PROPERTY_BYTES:
             start = at + found[SIZE] - CRC_PROPERTY_BYTES

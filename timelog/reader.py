@@ -291,6 +291,8 @@ def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
         described = read_json(path / "timerstore.json")
         if described is not None:
             values = {name: int(described[name]) for name in _RECORDED}
+            if not isinstance(described["version"], int):
+                raise ValueError("version")
             segments = [values[name] for name in _RECORDED[:4]]
             if min(segments) <= 0 or values["precision_ms"] <= 0:
                 raise ValueError("a size is not positive")

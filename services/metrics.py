@@ -1,0 +1,83 @@
+"""Metrics: statistics of a store as Prometheus metric families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+PREFIX: Final = "timerstore_"
+
+# Statistic: what it is. Counters count since the store was opened.
+COUNTERS: Final = {
+    "linked_count": "Timers that got their unit",
+    "fired_count": "Timers that were fired into the log",
+    "rolled_count": "Timers that were put down again on their way",
+    "dropped_count": "Cancelled timers that were reached",
+    "unreadable_count": "Messages that could not be read",
+    "sync_count": "Group commits",
+    "checkpoint_count": "Checkpoints",
+}
+GAUGES: Final = {
+    "pending_count": "Timers that are pending",
+    "cancelled_count": "Cancelled timers whose slots are still to come",
+    "near_count": "Timers of the slots just ahead, in memory",
+    "enqueue_queue_count": "Timers in the enqueue-put queue",
+    "dequeue_queue_count": "Timers in the dequeue-put queue",
+    "queue_index": "Timer queue entries that have their unit (Q)",
+    "queue_end": "Timer queue entries",
+    "commitlog_start": "First byte of the commit log that is kept",
+    "commitlog_end": "Bytes that were appended to the commit log",
+    "durable_end": "Bytes of the commit log that are durable",
+    "timerlog_end": "Bytes that were appended to the timer log",
+    "disk_bytes": "Bytes on disk",
+}
+TIMES_MS: Final = {
+    "read_ms": "All slots before it are fired (R), in seconds since 1970",
+    "claimed_ms": "All slots before it are in memory (C), in seconds since 1970",
+}
+QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}
+
+
+class StatsCollector:
+    """A Prometheus collector: reads the statistics when it is scraped, and keeps nothing."""
+
+    def __init__(
+        self, read_stats: Callable[[], Mapping[str, Any] | None], labels: Mapping[str, str]
+    ) -> None:
+        """`read_stats` returns the statistics by name, or None once the store is closed."""
+        self._read_stats, self._labels = read_stats, dict(labels)
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering reads no statistics."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield a metric family for each statistic."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        stats = self._read_stats()
+        if stats is None:
+            return
+        names, values = list(self._labels), list(self._labels.values())
+        for field, text in COUNTERS.items():
+            name = PREFIX + field.removesuffix("_count")
+            counter = CounterMetricFamily(name, text, labels=names)
+            counter.add_metric(values, stats[field])
+            yield counter
+        for field, text in GAUGES.items():
+            gauge = GaugeMetricFamily(PREFIX + field.removesuffix("_count"), text, labels=names)
+            gauge.add_metric(values, stats[field])
+            yield gauge
+        for field, text in TIMES_MS.items():
+            name = PREFIX + field.removesuffix("_ms") + "_timestamp_seconds"
+            gauge = GaugeMetricFamily(name, text, labels=names)
+            gauge.add_metric(values, stats[field] / 1000)
+            yield gauge
+        lateness = GaugeMetricFamily(
+            PREFIX + "lateness_seconds",
+            "How long after their due time timers were fired, since opening",
+            labels=[*names, "quantile"],
+        )
+        for quantile, field in QUANTILES.items():
+            lateness.add_metric([*values, quantile], stats[field] / 1000)
+        yield lateness

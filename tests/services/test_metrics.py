@@ -1,0 +1,63 @@
+"""Metrics: what Prometheus scrapes is what `stats` says."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from timerstore import Config, ManualClock, metrics
+from timerstore.services.metrics import COUNTERS, GAUGES, QUANTILES, TIMES_MS
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+SMALL = Config(durability="process", wheel_slot_count=1_024, roll_window_slots=60)
+
+
+def test_scraped_values(tmp_path: Path) -> None:
+    clock, registry = ManualClock(), prometheus_client.CollectorRegistry()
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        metrics.register(store, registry, name="one")
+        store.put_many([b"x"] * 10, delay_ms=list(range(0, 5_000, 500)))
+        clock.advance(timedelta(seconds=2))
+        stats = store.stats()
+
+        def value(name: str, **labels: str) -> float | None:
+            got = registry.get_sample_value("timerstore_" + name, {"name": "one", **labels})
+            return None if got is None else float(got)
+
+        assert value("fired_total") == stats.fired_count == 5
+        assert value("pending") == stats.pending_count == 5
+        assert value("commitlog_end") == stats.commitlog_end
+        assert value("read_timestamp_seconds") == stats.read_ms / 1000
+        assert value("lateness_seconds", quantile="0.99") == stats.lateness_p99_ms / 1000
+        text = prometheus_client.generate_latest(registry).decode()
+        assert 'timerstore_pending{name="one"} 5.0' in text
+    assert prometheus_client.generate_latest(registry) == b""
+
+
+def test_two_stores_in_one_registry(tmp_path: Path) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    stores = [timerstore.open(tmp_path / name, config=SMALL, clock=ManualClock()) for name in "ab"]
+    collectors = [
+        metrics.register(store, registry, name=name)
+        for store, name in zip(stores, "ab", strict=True)
+    ]
+    stores[0].put(b"x", delay=timedelta(seconds=9))
+    for name, count in (("a", 1), ("b", 0)):
+        assert registry.get_sample_value("timerstore_pending", {"name": name}) == count
+    registry.unregister(collectors[0])
+    assert registry.get_sample_value("timerstore_pending", {"name": "a"}) is None
+    for store in stores:
+        store.close()
+
+
+def test_every_number_of_stats_is_known() -> None:
+    known = {*COUNTERS, *GAUGES, *TIMES_MS, *QUANTILES.values()}
+    numbers = {
+        name
+        for name, kind in timerstore.Stats.__annotations__.items()
+        if kind in ("int", "float", int, float)
+    }
+    assert numbers - known <= {"open_s", "collision_count"}
+    assert known <= numbers

@@ -1,0 +1,30 @@
+"""Prometheus metrics of an open store; needs the extra `timerstore[metrics]`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from timerstore.services.metrics import StatsCollector
+from timerstore.store import TimerStore
+
+
+def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCollector:
+    """Register a store's statistics with a Prometheus registry; return the collector.
+
+    They are read when the registry is scraped. `labels` tell several stores of a process apart.
+    Once the store is closed nothing is shown; `registry.unregister(collector)` takes it out.
+
+    >>> collector = timerstore.metrics.register(store, name="reminders")
+    """
+    from prometheus_client import REGISTRY
+
+    known = weakref.ref(store)
+
+    def read_stats() -> dict[str, Any] | None:
+        found = known()
+        return None if found is None or found.closed else found.stats().to_dict()
+
+    collector = StatsCollector(read_stats, labels)
+    (REGISTRY if registry is None else registry).register(collector)
+    return collector
