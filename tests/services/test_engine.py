@@ -1,0 +1,31 @@
+"""What the engine makes when kernels ask for it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import timerstore
+
+
+def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
+    """A reschedule appends two messages at once, here at every place of small segments."""
+    config = timerstore.Config(consumequeue_segment_bytes=60, commitlog_segment_bytes=2048)
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
+        for size in range(1, 1500, 70):
+            id = store.put(bytes(size), topic="orders", delay=timedelta(hours=1))
+            store.reschedule(id, delay=timedelta(hours=2, milliseconds=size))
+        clock.advance(timedelta(hours=3))
+        sizes = [len(d.body) for d in store.consume("orders", timeout=0)]
+    assert sizes == list(range(1, 1500, 70))
+
+
+def test_names_that_begin_as_ours_do_are_kept(tmp_path: Path) -> None:
+    """Over rolls and firing: these begin with the first eight bytes of names that are dropped."""
+    names = ["TIMER_ORDER", "TIMER_END", "TIMER_REMINDER", "REAL_TOPAZ", "RETRY_TOPAZ"]
+    properties = {name: name.lower() for name in [*names, "TIMER_ROOM", "REAL_QIDS"]}
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path / "store", clock=clock) as store:
+        store.put(b"x", topic="orders", delay=timedelta(days=5), properties=properties)
+        clock.advance(timedelta(days=6))
+        (delivery,) = store.consume("orders", timeout=0)
+        assert delivery.properties == properties
