@@ -1,4 +1,4 @@
-"""Buffers and tables for kernels, over memory that a test owns."""
+"""Memory that a test owns, as kernels want it: buffers, tables of segments."""
 
 import ctypes
 import mmap
