@@ -1,4 +1,4 @@
-"""The engine: the files, arrays and locks of one open store, and what kernels need made for them.
+"""The engine: the files, arrays, locks of one open store.
 
 It knows no public call and starts no thread. `meet` is where a kernel's NEED is answered: by a new
 segment, a mapping, a row for a topic, a larger set.
@@ -229,12 +229,14 @@ class Engine:
             self.queues.prepare(row, index=at)
         self.queues.prepare(0)
 
-    def row_of_message(self, offset: int) -> None:
+    def row_of_message(self, offset: int) -> int:
+        """Return the queue row of a timer's real topic, made if needed; −1 where it is damaged."""
         view = self.commitlog.view(offset)
         found = np.zeros(FOUND_WORDS, np.int64)
-        if _read_at(view.view(np.ndarray), 0, found) == GOOD:
-            at, count = int(found[REAL_TOPIC_AT]), int(found[REAL_TOPIC_BYTES])
-            self.queues.row(view[at : at + count].tobytes(), max(0, int(found[REAL_QUEUE])))
+        if _read_at(view.view(np.ndarray), 0, found) != GOOD or found[REAL_TOPIC_BYTES] < 0:
+            return -1
+        at, count = int(found[REAL_TOPIC_AT]), int(found[REAL_TOPIC_BYTES])
+        return self.queues.row(view[at : at + count].tobytes(), max(0, int(found[REAL_QUEUE])))
 
     def prepare_ahead(self) -> None:
         """Make the segments that will be needed next, off the way of those in a hurry."""
@@ -311,7 +313,7 @@ def _sizes(path: Path, config: Config, disk: Disk) -> tuple[Config, int, bool]:
 
 
 def _with(config: Config, sizes: dict[str, int]) -> Config:
-    return replace(config, **sizes)
+    return replace(config, **sizes)  # type: ignore[arg-type]
 
 
 def _broker_sizes(path: Path) -> dict[str, int]:

@@ -105,7 +105,8 @@ class Retention:
         if not limits:
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes
-        with self._parked():
+        # Under the step lock, so that a verdict on a timer and what is read for it agree.
+        with self._parked(), engine.step_lock:
             detached = [(file, file.detach_before(limit)) for file, limit in limits]
             engine.commitlog.trim()
             engine.timerlog.trim()

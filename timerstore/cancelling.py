@@ -1,4 +1,4 @@
-"""Cancelling and rescheduling: the verdict on a timer, and the delete that it leaves in the log.
+"""Cancelling: the verdict on a timer, with the delete that it leaves in the log.
 
 The verdict falls under the step lock, with which dequeue-put takes its batches. A timer that is due
 after the frontier was certainly not taken; only for one that is overdue is it looked for.
@@ -14,7 +14,7 @@ import numpy as np
 from timerstore.arguments import Binaries, Int64s
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
-from timerstore.overdue import find_overdue
+from timerstore.overdue import find_moved, find_overdue
 from timerstore.reading import (
     read_timer,
 )
@@ -67,6 +67,7 @@ class Verdict(NamedTuple):
 
     due_ms: Int64s
     offset: Int64s
+    message: Int64s  # the first put, or where that was removed the latest copy, −1 for none
     row: Int64s  # queue of the real topic
     pending: np.ndarray[Any, np.dtype[np.bool_]]
     cancelled: np.ndarray[Any, np.dtype[np.bool_]]
@@ -193,7 +194,13 @@ def _decide(
     overdue = kept & ~pending
     if overdue.any():
         pending[overdue] = find_overdue(store, due_ms[overdue], offsets[overdue], rows[overdue])
-    return Verdict(due_ms, offsets, rows, pending, cancelled)
+    messages = offsets
+    gone = (rows == _GONE) & ~cancelled
+    if gone.any():
+        messages = offsets.copy()
+        messages[gone], rows[gone] = find_moved(store, due_ms[gone], offsets[gone])
+        pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
+    return Verdict(due_ms, offsets, messages, rows, pending, cancelled)
 
 
 def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -244,7 +251,7 @@ def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
         if not verdict.pending[0]:
             raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
         offset, old_due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
-        timer = read_timer(store, offset, old_due_ms)
+        timer = read_timer(store, int(verdict.message[0]), old_due_ms)
         properties = b""
         if timer.tag is not None:
             properties += encode_property(b"TAGS", timer.tag.encode())

@@ -38,17 +38,7 @@ def find_overdue(
     `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
     the chains of the slots that can hold one of them.
     """
-    engine = store.engine
-    snapshot = capture_locked(store)
-    own = due_ms // engine.precision_ms
-    parts = [
-        _near_messages(engine, due_ms, own),
-        unlinked_messages(store, snapshot),
-        half_claimed(store, snapshot),
-    ]
-    for slot in _unclaimed_slots(engine, snapshot, own):
-        parts.append(slot_messages(store, snapshot, slot))
-    messages = np.concatenate(parts)
+    engine, messages = store.engine, _waiting_messages(store, due_ms)
     if not int(engine.words[state.DONE_COUNT]):
         waiting = np.isin(offsets, messages)
         if waiting.all():
@@ -60,6 +50,43 @@ def find_overdue(
     copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
     wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
     return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
+
+
+def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+    """Find timers whose first message retention has removed: only a rolled copy can wait.
+
+    Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
+    its real topic. Under the step lock. Costs as `find_overdue`.
+    """
+    found = read_messages(store, np.unique(_waiting_messages(store, due_ms)))
+    ours = np.flatnonzero(found.high == IDENTITY_OURS)
+    # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
+    # another time.
+    copies = {
+        (int(found.low[i]), int(found.due_ms[i])): (int(found.message[i]), int(found.row[i]))
+        for i in ours.tolist()
+    }
+    messages, rows = np.full(len(offsets), -1, np.int64), np.full(len(offsets), -1, np.int64)
+    for i, who in enumerate(zip(offsets.tolist(), due_ms.tolist(), strict=True)):
+        if who in copies:
+            messages[i], rows[i] = copies[who]
+            if rows[i] < 0:  # nothing was put to that topic, or fired, since opening
+                rows[i] = store.engine.row_of_message(int(messages[i]))
+    return messages, rows
+
+
+def _waiting_messages(store: TimerStore, due_ms: Int64s) -> Int64s:
+    """Return the messages that wait wherever timers that are due then can wait."""
+    engine, snapshot = store.engine, capture_locked(store)
+    own = due_ms // engine.precision_ms
+    parts = [
+        _near_messages(engine, due_ms, own),
+        unlinked_messages(store, snapshot),
+        half_claimed(store, snapshot),
+    ]
+    for slot in _unclaimed_slots(engine, snapshot, own):
+        parts.append(slot_messages(store, snapshot, slot))
+    return np.concatenate(parts)
 
 
 def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:

@@ -66,7 +66,8 @@ class Timer:
     roll_count: int
 
 
-class Horizon(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Horizon:
     """How many timers fall due when.
 
     `start_ms`: int64[n], the beginning of each bucket that holds any; `count`: int64[n].
@@ -277,7 +278,8 @@ def unclaimed_slots(store: TimerStore, snapshot: Snapshot, start: int, stop: int
     times = store.engine.wheel.slots["time"]
     low, high = max(start, snapshot.claimed), min(stop, snapshot.top)
     found = times[(times >= low) & (times < high)].astype(np.int64)
-    return np.sort(found).tolist()
+    slots: list[int] = np.sort(found).tolist()
+    return slots
 
 
 def find_pending(store: TimerStore) -> Found:
@@ -372,13 +374,21 @@ def get(store: TimerStore, id: str) -> Timer | None:
     parsed = parse_id(id)
     if parsed is None or parsed.tag != store.engine.store_tag:
         return find_foreign(store, id)
-    verdict = cancelling.judge(store, [id])
-    if not verdict.pending[0]:
-        return None
     offset, due_ms = parsed.offset, parsed.due_ms
-    first = read_timer(store, offset, due_ms)
-    latest = latest_copy(store, offset, due_ms, first.put_ms)
-    return first if latest == offset else read_timer(store, latest, due_ms)
+    while True:
+        verdict = cancelling.judge(store, [id])
+        message = int(verdict.message[0])
+        if not verdict.pending[0]:
+            return None
+        try:
+            first = read_timer(store, message, due_ms)
+            latest = offset
+            if message == offset:
+                latest = latest_copy(store, offset, due_ms, first.put_ms)
+            return first if latest == offset else read_timer(store, latest, due_ms)
+        except CorruptStoreError:
+            if message >= store.engine.commitlog.start:
+                raise  # else it rolled, and retention removed its segment just now
 
 
 def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:

@@ -209,6 +209,40 @@ def test_rolls_carry_timers_out(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("reopen", [False, True])
+def test_id_leads_to_a_timer_whose_first_message_is_gone(tmp_path: Path, reopen: bool) -> None:
+    clock = ManualClock()
+    store = open_small(tmp_path / "s", clock)
+    ids = [store.put(b"far %d" % i, topic="far", delay=600 * SECOND) for i in range(20)]
+    for _ in range(7):
+        live_through(store, clock)
+        store.flush()
+    assert store.engine.commitlog.start > int(ids[-1][12:24], 16)
+    if reopen:
+        store.close()
+        store = open_small(tmp_path / "s", clock)
+    timer = store.get(ids[3])
+    assert timer is not None
+    assert (timer.id, timer.body, timer.topic) == (ids[3], b"far 3", "far")
+    assert timer.roll_count > 0
+    assert store.cancel(ids[3]) and store.cancel(ids[3])
+    assert store.get(ids[3]) is None
+    moved = store.reschedule(ids[4], delay=500 * SECOND)
+    assert store.cancel_many(ids[5:8]).tolist() == [True] * 3
+    assert store.count("far") == 16
+    with pytest.raises(timerstore.TooLateError):
+        store.reschedule(ids[5], delay=SECOND)
+    clock.advance(timedelta(minutes=15))
+    fired = store.pull("far", timeout=0)
+    assert sorted(fired.bodies.to_pylist()) == sorted(
+        b"far %d" % i for i in (0, 1, 2, 4, *range(8, 20))
+    )
+    assert moved in fired.ids.to_pylist()
+    assert not store.cancel(ids[0])
+    assert store.get(ids[0]) is None
+    store.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_reopening_after_removal(tmp_path: Path, clean: bool) -> None:
     clock = ManualClock()
