@@ -74,6 +74,7 @@ class Retention:
         """Damage that kept it from knowing what is needed; nothing is removed since."""
         self._lock = threading.Lock()
         self._knows_latest_slots = False
+        self._queues_cut_to = -1
         self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
         self._latest_of_units: dict[int, int] = {}  # slot, by timer log segment
 
@@ -101,7 +102,10 @@ class Retention:
             limits.append((engine.commitlog, commitlog_limit))
         if timerlog_limit > engine.timerlog.start:
             limits.append((engine.timerlog, timerlog_limit))
-        limits += self._queue_limits(max(commitlog_limit, engine.commitlog.start))
+        start = max(commitlog_limit, engine.commitlog.start)
+        if start != self._queues_cut_to:
+            limits += self._queue_limits(start)
+            self._queues_cut_to = start
         if not limits:
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes

@@ -1,4 +1,4 @@
-"""Exporting: a closed store's tables are what the open one shows, and what RocketMQ lists."""
+"""Exporting: tables of a closed store are those of the open one, or of RocketMQ's lists."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Retention on small stores: what goes, what stays, and what a reopened store finds."""
+"""Retention on small stores: which segments go, which stay, what a reopened store finds."""
 
 import contextlib
 import dataclasses
