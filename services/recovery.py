@@ -491,10 +491,9 @@ def _count_pending(engine: Engine) -> None:
     engine.queues.table.pending[:] = 0
     where = np.array([0, -1], np.int64)
     for units in live_units(engine):
-        timers = units[units[:, chain.WALK_MAGIC] & UNIT_DELETE == 0]
         where[0] = 0
-        while not _count_units(engine.world, timers, engine.cancelled, engine.done, where):
-            message = int(timers[where[0], chain.WALK_MESSAGE])
+        while not _count_units(engine.world, units, engine.cancelled, engine.done, where):
+            message = int(units[where[0], chain.WALK_MESSAGE])
             engine.commitlog.trim()
             engine.commitlog.existing(message // engine.commitlog.segment_bytes)
             engine.words[state.NEED], engine.words[state.NEED_OFFSET] = state.TOPIC, message
@@ -504,7 +503,9 @@ def _count_pending(engine: Engine) -> None:
 
 @kernel
 def _count_units(world: Any, units: Any, cancelled: Any, done: Any, where: Any) -> bool:
-    """Count units from `where[0]` on; `where[1]`: the latest slot of a source that is done.
+    """Count timers from `where[0]` on; `where[1]`: the latest slot of a source that is done.
+
+    That may be a delete, whose copy rolled: L stays at its copy as well.
 
     Return False where a segment or a topic's row is missing.
     """
@@ -514,6 +515,9 @@ def _count_units(world: Any, units: Any, cancelled: Any, done: Any, where: Any) 
         if words[state.DONE_COUNT] > 0 and map_get(done, message) >= 0:
             slot = units[where[0], chain.WALK_UNIT_MS] // words[state.PRECISION]
             where[1] = max(where[1], slot)
+            where[0] += 1
+            continue
+        if units[where[0], chain.WALK_MAGIC] & UNIT_DELETE != 0:
             where[0] += 1
             continue
         buf = segment_at(world.commitlog, message)

@@ -22,6 +22,7 @@ from timerstore.timelog.format import (
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, get_u32
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
+    BAD_CRC,
     BAD_MAGIC,
     BAD_PARTS,
     DELETES_BYTES,
@@ -33,6 +34,8 @@ from timerstore.timelog.message import (
     KEY_BYTES,
     LEVEL,
     ORIGIN,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -43,6 +46,7 @@ from timerstore.timelog.message import (
     TAGS_BYTES,
     TOPIC_AT,
     TOPIC_BYTES,
+    WHOLE_CRC,
     exact_due_ms,
     identify_target,
     identify_timer,
@@ -110,6 +114,18 @@ def tags_code(buf: Any, found: Any, stored_ms: int, level_ms: Any) -> int:
     return java_hash(buf, found[TAGS_AT], found[TAGS_BYTES])
 
 
+@inlined
+def _has_hole(buf: Any, found: Any) -> bool:
+    """Tell whether a message without a CRC of the whole has a zero in its properties.
+
+    It may be one of ours whose last sectors, with that CRC, a power cut took.
+    """
+    for i in range(found[PROPERTIES_BYTES]):
+        if get_u8(buf, found[PROPERTIES_AT] + i) == 0:
+            return True
+    return False
+
+
 @kernel
 def scan_commitlog(
     commitlog: Any,
@@ -150,6 +166,8 @@ def scan_commitlog(
         if status == BAD_MAGIC:
             state[1] = STOP_END
             break
+        if status == GOOD and verify and found[WHOLE_CRC] == 0 and _has_hole(buf, found):
+            status = BAD_CRC
         if status == GOOD and get_i64(buf, at + MESSAGE_OFFSET_AT) != offset:
             status = BAD_PARTS  # an old message in a segment that is used again
         row = rows[count]

@@ -189,7 +189,9 @@ def _decide(
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
     set_contains_all(engine.cancelled, high, offsets, cancelled)
     kept = (rows != _GONE) & ~cancelled
-    pending = kept & (due_ms > words[state.FRONTIER])
+    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    frontier_ms = max(words[state.FRONTIER], words[state.READ] * engine.precision_ms - 1)
+    pending = kept & (due_ms > frontier_ms)
     pending |= kept & (indexes >= words[state.LINKED])
     overdue = kept & ~pending
     if overdue.any():

@@ -1,0 +1,72 @@
+"""A disk that can lose its power: what was not synced is gone, or there in part."""
+
+import random
+from pathlib import Path
+
+from tests.models.quiet_disk import QuietDisk
+from timerstore.timelog.disk import MappedFile
+
+SECTOR_BYTES = 512
+
+
+class PowerCutError(Exception):
+    """The machine stops here."""
+
+
+class PowerDisk(QuietDisk):
+    """Remembers what each file held when it was synced last.
+
+    With `stop_after` = n it stops at the n-th event from now.
+    """
+
+    def __init__(self, root: Path, synced: dict[Path, bytes]) -> None:
+        self.root, self.synced = root, synced
+        self.stop_after = -1
+
+    def event(self, kind: str, path: Path) -> None:
+        """Count down to the cut."""
+        if self.stop_after > 0:
+            self.stop_after -= 1
+        if self.stop_after == 0:
+            raise PowerCutError
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        """What the file holds now is safe."""
+        super().sync(file, path)
+        self.synced[path] = path.read_bytes()
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Rename, which is safe once the folder is."""
+        super().replace(path, data)
+        self.synced[path] = data
+
+    def remove(self, path: Path) -> None:
+        """Remove for good."""
+        super().remove(path)
+        self.synced.pop(path, None)
+
+    def image(self, target: Path, rnd: random.Random) -> None:
+        """Write to `target` what a power cut now would leave.
+
+        Of each file the synced content, and any sectors that the kernel wrote back on its own.
+        """
+        target.mkdir()
+        share = rnd.choice((0.0, 0.3, 0.9))
+        for path in sorted(self.root.rglob("*")):
+            where = target / path.relative_to(self.root)
+            if path.is_dir():
+                where.mkdir(parents=True, exist_ok=True)
+                continue
+            if path.name == "lock":
+                continue
+            now = path.read_bytes()
+            safe = self.synced.get(path)
+            if safe is None and path.parent == self.root:
+                continue  # a name that the folder may not have yet
+            safe = (b"" if safe is None else safe).ljust(len(now), b"\0")
+            out = bytearray(safe)
+            for at in range(0, len(now), SECTOR_BYTES):
+                sector = now[at : at + SECTOR_BYTES]
+                if sector != safe[at : at + SECTOR_BYTES] and rnd.random() < share:
+                    out[at : at + SECTOR_BYTES] = sector
+            where.write_bytes(out)

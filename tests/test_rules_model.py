@@ -1,0 +1,286 @@
+"""The real store in the histories of `tests/models/rules_model.py`, step by step.
+
+Random puts, cancels, reschedules, single steps of each service, clock steps both ways, long stops;
+crashes between any two messages of an append, power cuts also in the middle of a flush. Whatever
+the history, the log must end where the model's ends: nothing lost, twice, early, or fired after a
+cancel, and the count exact. RULES_RUNS=500 in the environment plays more of them.
+"""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
+from tests.models.power_disk import PowerCutError, PowerDisk
+from timerstore import Config, ManualClock, TimerStore, TooLateError
+from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, step
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+)
+from timerstore.timelog.kernel import INTERPRETED
+from timerstore.wheel import state
+
+SLOT_MS = 100
+UNIT_MS = 25  # the model has 4 ms in a slot
+START_MS = 1_800_000_000_000
+RUNS = int(os.environ.get("RULES_RUNS", "4" if INTERPRETED else "60"))
+FIRST = int(os.environ.get("RULES_FIRST", "0"))
+
+
+class History:
+    """One random history of one small store."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rnd = random.Random(seed)
+        self.folder, self.lives = folder, 0
+        self.path = folder / "0"
+        self.now_ms = START_MS
+        self.group = self.rnd.random() < 0.5
+        self.config = Config(
+            durability="group" if self.group else "process",
+            precision_ms=SLOT_MS,
+            roll_window_slots=6,
+            wheel_slot_count=64 * 2,
+            commitlog_segment_bytes=self.rnd.choice((1 << 13, 1 << 15)),
+            consumequeue_segment_bytes=self.rnd.choice((60, 400)),
+            timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
+            near_count_max=1 << 14,
+        )
+        # What was acknowledged, with the log's end at that moment.
+        self.put: dict[str, int] = {}
+        self.cancelled: dict[str, int] = {}
+        self.replaced: dict[str, tuple[str, int]] = {}
+        self.before_step = 0
+        self.synced: dict[Path, bytes] = {}
+        self.open()
+
+    # --- opening
+
+    def open(self) -> None:
+        self.clock = ManualClock(self.now_ms)
+        self.disk = PowerDisk(self.path, self.synced)
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        self.play = self.store.runner.play
+        self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
+        self.settle()
+
+    def tick(self, units: int) -> None:
+        """Move the clock; what was taken by the old one is appended before."""
+        while units < 0 and step(self.store.engine.world, DEQUEUE_PUT, self.now_ms):
+            pass
+        self.now_ms += units * UNIT_MS
+        self.clock._now_ms = self.now_ms
+
+    def ledger(self) -> Ledger:
+        return read_ledger(self.path)
+
+    @property
+    def end(self) -> int:
+        return int(self.store.engine.commitlog.end)
+
+    # --- the public face
+
+    def someone_puts(self) -> None:
+        rnd = self.rnd
+        units = rnd.choice((rnd.randrange(-40, 12), rnd.randrange(30), rnd.randrange(260)))
+        due_ms = self.now_ms + units * UNIT_MS + rnd.randrange(UNIT_MS)
+        self.before_step = self.end
+        id = self.store.put(b"x" * rnd.randrange(1, 60), topic=rnd.choice("ab"), at_ms=due_ms)
+        self.put[id] = self.end
+
+    def someone_cancels(self) -> None:
+        rnd = self.rnd
+        if not self.put:
+            return
+        id = rnd.choice(list(self.put))
+        self.before_step = self.end
+        if rnd.random() < 0.6:
+            if self.store.cancel(id):
+                self.cancelled.setdefault(id, self.end)
+            elif id not in self.cancelled and id not in self.replaced:
+                assert self.was_taken(id), f"{id}: too late, though it is pending"
+            return
+        try:
+            new = self.store.reschedule(id, at_ms=self.now_ms + rnd.randrange(200) * UNIT_MS)
+        except TooLateError:
+            if id not in self.cancelled and id not in self.replaced:
+                assert self.was_taken(id), f"{id}: too late, though it is pending"
+        else:
+            self.put[new] = self.end
+            self.replaced[id] = new, self.end
+
+    def was_taken(self, id: str) -> bool:
+        """Fired, or on its way."""
+        ledger = self.ledger()
+        root = next(root for root in ledger.roots.values() if root.key == id)
+        if root.fired_ms or root.deleted:
+            return True
+        world = self.store.engine.world
+        head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
+        tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
+        taken = [
+            int(world.dequeue_ring[at % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE])
+            for at in range(head, tail)
+        ]
+        return any(ledger.root_of[offset] is root for offset in taken)
+
+    # --- the services
+
+    def one_step(self) -> None:
+        service = self.rnd.randrange(ENQUEUE_GET, DEQUEUE_PUT + 1)
+        self.before_step = self.end
+        step(self.store.engine.world, service, self.now_ms)
+        need = int(self.store.engine.words[state.NEED])
+        if need == state.FLUSHED:
+            self.store.engine.words[state.NEED] = state.NOTHING
+            self.store.flusher.flush()
+        elif need != state.NOTHING:
+            self.store.engine.meet()
+
+    def flush(self) -> None:
+        """A checkpoint, or a power cut in the middle of it."""
+        if self.rnd.random() < 0.6:
+            self.store.flush()
+            return
+        self.disk.stop_after = self.rnd.randrange(1, 14)
+        try:
+            self.store.flush()
+        except PowerCutError:
+            self.power_cut()
+        else:
+            self.disk.stop_after = -1
+
+    def settle(self) -> None:
+        """Let the services run until nothing is left to do, then compare."""
+        self.play(self.now_ms, self.now_ms)
+        ledger = self.ledger()
+        ledger.check()
+        check_store(self.store, ledger)
+        read_slot = self.store.engine.read_slot
+        assert read_slot >= self.now_ms // SLOT_MS, "R stays behind"
+        late = [r for r in ledger.roots.values() if r.pending and r.due_ms <= self.now_ms]
+        assert not late, "due timers were not fired"
+
+    # --- ends
+
+    def close(self) -> None:
+        self.store.close()
+        self.open()
+
+    def kill(self) -> None:
+        """A crash of the process: all bytes are there, but for what it was just appending."""
+        cut = self.before_step
+        durable = int(self.store.flusher.durable_end)
+        self.store.abandon()
+        fresh = [m.offset for m in read_messages(self.path) if m.offset >= max(cut, durable)]
+        if fresh and self.rnd.random() < 0.5:
+            self.cut_log(self.rnd.choice(fresh))
+        self.stop()
+        self.open()
+        self.forget(durable, power=False)
+
+    def cut_log(self, offset: int) -> None:
+        """Take the log back to before the message at `offset`: it was never written."""
+        length = self.config.commitlog_segment_bytes
+        for file in (self.path / "commitlog").iterdir():
+            start = int(file.name)
+            keep = max(0, offset - start)
+            if keep < length:
+                file.write_bytes(file.read_bytes()[:keep].ljust(length, b"\0"))
+
+    def power_cut(self) -> None:
+        durable = int(self.store.flusher.durable_end)
+        self.disk.stop_after = -1
+        self.lives += 1
+        target = self.folder / str(self.lives)
+        self.disk.image(target, self.rnd)
+        self.store.abandon()
+        shutil.rmtree(self.path)
+        self.path = target
+        self.synced = {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}
+        self.stop()
+        self.open()
+        self.forget(durable, power=True)
+
+    def stop(self) -> None:
+        """How long it lasts, and where the clock is then."""
+        rnd = self.rnd
+        self.now_ms += rnd.choice((0, rnd.randrange(40), rnd.randrange(1500))) * UNIT_MS
+        self.now_ms += rnd.choice((0, 0, rnd.randrange(-200, 1))) * UNIT_MS
+
+    def forget(self, durable: int, *, power: bool) -> None:
+        """Leave out what a crash may undo: under "group" nothing that was acknowledged."""
+        roots = {root.key: root for root in self.ledger().roots.values()}
+        limit = min(self.before_step, durable) if not power else durable
+        if self.group:
+            limit = 1 << 62
+        for known in (self.put, self.cancelled):
+            for id, end in list(known.items()):
+                gone = id not in roots or (known is self.cancelled and not roots[id].deleted)
+                if gone:
+                    assert end > limit, f"{id} was durable, and is lost"
+                    del known[id]
+        for id, (new, end) in list(self.replaced.items()):
+            if new not in roots:
+                assert end > limit, f"{id} was durable, and is lost"
+                del self.replaced[id]
+
+    # --- a whole history
+
+    def run(self) -> None:
+        rnd = self.rnd
+        acts = [
+            (22, self.someone_puts),
+            (8, self.someone_cancels),
+            (12, lambda: self.tick(rnd.randrange(1, 9))),
+            (40, self.one_step),
+            (5, self.flush),
+            (3, lambda: self.tick(rnd.randrange(-240, 241))),
+            (3, self.settle_if_ahead),
+            (2, self.kill),
+            (3, self.power_cut),
+            (1, self.close),
+        ]
+        chosen = rnd.choices([a for _, a in acts], [n for n, _ in acts], k=rnd.randrange(60, 180))
+        for act in chosen:
+            act()
+        self.finish()
+
+    def settle_if_ahead(self) -> None:
+        self.settle()
+
+    def finish(self) -> None:
+        ledger = self.ledger()
+        last = max([root.due_ms for root in ledger.roots.values()] + [self.now_ms])
+        read_ms = self.store.engine.read_slot * SLOT_MS
+        stop_ms = max(last, read_ms) + 3 * SLOT_MS
+        self.play(self.now_ms, stop_ms)
+        self.now_ms = self.clock._now_ms = stop_ms
+        self.settle()
+        ledger = self.ledger()
+        roots = {root.key: root for root in ledger.roots.values()}
+        assert self.put.keys() <= roots.keys()
+        for id, root in roots.items():
+            gone = id in self.cancelled or id in self.replaced
+            assert not root.pending, f"{root} is lost"
+            if gone:
+                assert root.deleted, f"{root} was cancelled but fired"
+        for root in roots.values():
+            if root.replaces is not None:
+                assert roots[root.replaces].deleted, "both times of a reschedule hold"
+        assert self.store.count() == 0
+        assert self.store.engine.words[state.CANCELLED_COUNT] == 0
+        self.store.close()
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_history(seed: int, tmp_path: Path) -> None:
+    History(tmp_path, seed).run()
