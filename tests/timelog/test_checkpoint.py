@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.timelog.test_disk import Watched
+from tests.watched import Watched
 from timerstore.timelog.checkpoint import (
     Checkpoint,
     decode_checkpoint,

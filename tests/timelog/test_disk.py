@@ -9,21 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.watched import Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog.disk import Disk, MappedFile
-
-
-class Watched(Disk):
-    """A disk that notes each event, and stops at one of them."""
-
-    def __init__(self, stop_at: int = -1) -> None:
-        self.events: list[tuple[str, str]] = []
-        self.stop_at = stop_at
-
-    def event(self, kind: str, path: Path) -> None:
-        if len(self.events) == self.stop_at:
-            raise InterruptedError(kind)
-        self.events.append((kind, path.name))
+from timerstore.timelog.disk import MappedFile
 
 
 def open_files() -> int:

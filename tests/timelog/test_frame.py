@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded, as_array
-from tests.strategies import OFFSETS, SOME_TEXT, TAG, TIMES, TOPICS, messages, properties
+from tests.strategies import (
+    OFFSETS,
+    SOME_TEXT,
+    TAG,
+    TIMER_NAMES,
+    TIMES,
+    TOPICS,
+    messages,
+    properties,
+)
 from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.format import TIMER_TOPIC
 from timerstore.timelog.frame import (
@@ -105,7 +114,7 @@ def test_a_new_message(
     now_ms: int,
     at: int,
 ) -> None:
-    assume(not {"TAGS", "KEYS"} & more.keys())
+    assume(not set(TIMER_NAMES) & more.keys())
     extra = as_array((key or "").encode())
     times = np.array([due_ms, now_ms])
     template = template_of(topic, tag, more)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.timelog.test_disk import Watched
+from tests.watched import Watched
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import parse_json, read_json, write_json

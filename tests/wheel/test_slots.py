@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
-from tests.timelog.test_disk import Watched
+from tests.watched import Watched
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.kernel import kernel
