@@ -84,8 +84,10 @@ def _shift(stage: Stage, done: int, count: int) -> None:
     start = int(stage.size[:done].sum())
     length = int(stage.size[done:count].sum())
     stage.buffer[:length] = stage.buffer[start : start + length].copy()
-    _, *columns = stage
-    for column in columns:
+    for column in (
+        *(stage.size, stage.row, stage.tags_code, stage.key_at),
+        *(stage.pending_row, stage.pending_change, stage.offset, stage.index),
+    ):
         column[: count - done] = column[done:count].copy()
 
 

@@ -1,4 +1,4 @@
-"""Dequeue-get: claims slots shortly before they begin, and takes out what is due.
+"""Dequeue-get: takes what is due out of the wheel.
 
 Claiming walks a slot's chain in the timer log, newest first, into the near wheel; taking moves what
 the clock has reached, in the order of due time, to the dequeue-put queue. It moves `CLAIMED` and

@@ -1,4 +1,4 @@
-"""Dequeue-put: appends what is due under its real topic, and rolls back into the timer topic.
+"""Dequeue-put: appends copies of what was taken, fired or rolled.
 
 It empties the dequeue-put queue in order, and moves `READ` over slots that are settled. After
 RocketMQ's `TimerMessageStore.TimerDequeuePutMessageService` and `doPut`.

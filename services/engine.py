@@ -42,7 +42,7 @@ from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.system import KernelLock, poll_words
 from timerstore.wheel import state
-from timerstore.wheel.near import SLOT_COLUMNS, SLOT_FIRST_COPY, SPAN, new_near_wheel
+from timerstore.wheel.near import new_near_wheel
 from timerstore.wheel.sets import grown, new_table
 from timerstore.wheel.slots import NO_UNIT, TimerWheel
 
@@ -248,15 +248,11 @@ class Engine:
 
     # --- L, and space
 
-    def scan_from(self) -> int:
-        """Return L. Under the step lock."""
-        words, near = self.words, self.near
-        oldest = self.commitlog.end
-        for slot in range(int(words[state.READ]), int(words[state.CLAIMED])):
-            oldest = min(oldest, int(near.slots[near_column(slot)]))
-        if self.recovered_copy >= 0 and words[state.READ] <= self.recovered_until_slot:
-            oldest = min(oldest, self.recovered_copy)
-        return oldest
+    def scan_from(self, read_slot: int, oldest_copy: int) -> int:
+        """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
+        if self.recovered_copy >= 0 and read_slot <= self.recovered_until_slot:
+            return min(oldest_copy, self.recovered_copy)
+        return oldest_copy
 
     @property
     def disk_bytes(self) -> int:
@@ -280,11 +276,6 @@ class Engine:
         if self.eventfd >= 0:
             os.close(self.eventfd)
             self.eventfd = -1
-
-
-def near_column(slot: int) -> int:
-    """Return where a claimed slot keeps the offset of its first copy."""
-    return (slot % SPAN) * SLOT_COLUMNS + SLOT_FIRST_COPY
 
 
 def _sizes(path: Path, config: Config, disk: Disk) -> tuple[Config, int, bool]:

@@ -1,4 +1,4 @@
-"""Enqueue-get: reads the timer topic's queue, and hands on what enqueue-put needs of each message.
+"""Enqueue-get: reads the timer topic's queue for enqueue-put.
 
 It moves `GOT` over the entries of the queue in order. After RocketMQ's
 `TimerMessageStore.TimerEnqueueGetService`.

@@ -1,4 +1,4 @@
-"""Enqueue-put: writes a unit for each timer, and links it into its slot.
+"""Enqueue-put: links a unit for each timer into its slot.
 
 It moves `LINKED` over the timer topic's queue in order; every message gets exactly one unit. A unit
 that is linked into a claimed slot also goes to the near wheel. After RocketMQ's

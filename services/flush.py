@@ -1,4 +1,4 @@
-"""Flushing: group commit for those who wait, and checkpoints.
+"""Flushing: makes what was written durable.
 
 The order of a checkpoint is what recovery relies on. Under the step lock the cursors are captured
 together with copies of the wheel's dirty pages. Then, without it: commit log, consume queues and
@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from timerstore.errors import FlushFailedError
+from timerstore.services.capture import capture
 from timerstore.services.engine import Engine
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
 from timerstore.timelog.decode import text
-from timerstore.timelog.disk import Bytes, Disk
+from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.jsonfile import write_json
+from timerstore.timelog.record import Bytes
 from timerstore.wheel import state
 
 
@@ -104,32 +106,30 @@ class Flusher:
         with self._sync_lock:
             self._check()
             engine, words = self.engine, self.engine.words
-            with engine.step_lock:
-                read_slot = engine.read_slot
-                checkpoint = Checkpoint(
-                    read_ms=read_slot * engine.precision_ms,
-                    timerlog_flushed=engine.timerlog.end,
-                    queue_index=int(words[state.LINKED]),
-                    scan_from=engine.scan_from(),
-                    claimed_slot=int(words[state.CLAIMED]),
-                    frontier_ms=int(words[state.FRONTIER]),
-                    cancelled_count=int(words[state.CANCELLED_COUNT]),
-                )
-                next_index = engine.queues.table.next_index[: len(engine.queues.files)].copy()
-                checkpoint.commitlog_flushed = engine.commitlog.end
-                runs = engine.wheel.capture()
-            checkpoint.store_tag, checkpoint.clean = engine.store_tag, clean
+            captured = capture(engine.world)
+            checkpoint = Checkpoint(
+                read_ms=captured.read_slot * engine.precision_ms,
+                timerlog_flushed=captured.timerlog_end,
+                queue_index=captured.linked,
+                scan_from=engine.scan_from(captured.read_slot, captured.scan_from),
+                commitlog_flushed=captured.commitlog_end,
+                claimed_slot=captured.claimed_slot,
+                frontier_ms=captured.frontier_ms,
+                cancelled_count=captured.cancelled_count,
+                store_tag=engine.store_tag,
+                clean=clean,
+            )
             try:
-                self._write(checkpoint, next_index, runs)
+                self._write(checkpoint, captured.next_index, captured.runs)
             except BaseException as e:
                 with engine.step_lock:
-                    engine.wheel.mark_dirty(runs)
+                    engine.wheel.mark_dirty(captured.runs)
                 if isinstance(e, FlushFailedError):
                     self._fail(e)
                 raise
-            with engine.step_lock:
-                words[state.READ_CHECKPOINTED] = read_slot
-                words[state.WANT_FLUSH] = 0
+            # One word each, which the services only read: the step lock is not needed.
+            words[state.READ_CHECKPOINTED] = captured.read_slot
+            words[state.WANT_FLUSH] = 0
             self.checkpoint_count += 1
             self.last = checkpoint
         if self.after is not None and not clean:
@@ -202,7 +202,7 @@ class Flusher:
                 if not self._stopping:
                     self._condition.wait(tick_s)
             if self._stopping:
-                return
+                return  # type: ignore[unreachable]
             try:
                 self.engine.prepare_ahead()
                 due = time.monotonic() - last >= interval_s

@@ -60,7 +60,7 @@ class Runner:
             self._on_stop()
 
     def _meet(self) -> None:
-        """Answer a need; where there is no space, try again every half precision, dropping nothing."""
+        """Answer a need; where there is no space, try again every half precision."""
         need, offset = int(self.engine.words[state.NEED]), int(self.engine.words[state.NEED_OFFSET])
         try:
             self.engine.meet()

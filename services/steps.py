@@ -73,14 +73,15 @@ def _step(world: Any, service: int, now_ms: int) -> int:
 def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
     """Run the services `first` to `last` in turn; return the clock that was reached.
 
-    `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until nothing is left to do then.
+    `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until
+    nothing is left to do then.
     More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK:
     resident, until STOP is set. In each case it returns early where NEED is set; meet that, and
     call again. One kernel for all, so that the services are compiled once.
     """
     words = world.words
     resident = stop_ms == WALL_CLOCK
-    fired = words[COUNT_FIRED]
+    fired, woken_ms = words[COUNT_FIRED], now_ms
     while True:
         if resident:
             now_ms = clock_ms(world.clock)
@@ -90,8 +91,9 @@ def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
             done += _step(world, service, now_ms)
             if words[NEED] != NOTHING:
                 break
-        if resident and words[COUNT_FIRED] != fired:
-            fired = words[COUNT_FIRED]
+        if resident and words[COUNT_FIRED] != fired and (done == 0 or now_ms != woken_ms):
+            # At most once a millisecond while there is more to do: larger batches, fewer wake-ups.
+            fired, woken_ms = words[COUNT_FIRED], now_ms
             _wake_consumers(world)
         if resident and words[NEED] == FLUSHED:  # the flush service will see WANT_FLUSH
             words[NEED] = NOTHING

@@ -1,4 +1,4 @@
-"""What the service kernels work on: all shared arrays of a store, and the queues between services.
+"""What the service kernels work on: all shared arrays of a store.
 
 The four services form a pipeline; each kernel takes the whole `World`:
 

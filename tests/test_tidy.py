@@ -105,7 +105,7 @@ def wrong_imports(path: Path) -> list[str]:
     for line, name in imported_modules(path):
         if own == "timerstore.errors":
             wrong.append(f"{shown(path)}:{line}: errors imports {name}")
-        elif (name + ".").startswith("timerstore.errors."):
+        elif (name + ".").startswith(("timerstore.errors.", "timerstore.config.")):
             continue
         elif rank(name) > rank(own):
             wrong.append(f"{shown(path)}:{line}: {own} imports {name}, which lies above it")

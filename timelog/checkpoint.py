@@ -53,7 +53,7 @@ class Checkpoint:
     echo: bytes = field(default=b"", repr=False, compare=False)
     """The 56 bytes as our extension repeats them; of a checkpoint that was read."""
 
-    def base(self) -> np.ndarray:  # type: ignore[type-arg]
+    def base(self) -> np.ndarray:
         """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
         base = np.zeros(1, TIMER_CHECKPOINT)
         base[0] = (

@@ -154,7 +154,7 @@ class ConsumeQueues:
     def first_kept(self, row: int, commitlog_start: int) -> int:
         """Return the smallest index whose message is kept, or the queue's end. O(log entries).
 
-        A queue's first segment may begin with entries of messages that were removed, or with blanks.
+        A queue's first segment may begin with entries of removed messages, or with blanks.
         """
         low, high = self.first_index(row), self.next_index(row)
         while low < high:
@@ -194,7 +194,7 @@ class ConsumeQueues:
                     self.table.number[slot] = each
 
     def read(self, row: int, index: int, count: int) -> Entries:
-        """Return a copy of entries [index, index + count), which must exist; a QUEUE_ENTRY array."""
+        """Return a copy of entries [index, index + count), which must exist: QUEUE_ENTRY[count]."""
         data = self.files[row].read(index * ENTRY_BYTES, count * ENTRY_BYTES)
         return np.frombuffer(data, QUEUE_ENTRY)
 

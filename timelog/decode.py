@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.disk import Bytes
 from timerstore.timelog.format import (
     HOST_V6_EXTRA_BYTES,
     MESSAGE_HEADER,
@@ -31,6 +30,7 @@ from timerstore.timelog.message import (
     TOPIC_BYTES,
     read_message,
 )
+from timerstore.timelog.record import Bytes
 
 
 class Message(NamedTuple):

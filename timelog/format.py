@@ -100,7 +100,7 @@ NAME_END: Final = 0x01
 VALUE_END: Final = 0x02
 PROPERTY_CRC: Final = b"__CRC32#"
 CRC_PROPERTY_BYTES: Final = 20
-"""`__CRC32#`, 0x01, ten decimal digits least significant first, 0x02: the message's last 20 bytes."""
+"""`__CRC32#`, 0x01, ten decimal digits least significant first, 0x02: a message's last 20 bytes."""
 
 PROPERTY_DUE: Final = b"TIMER_OUT_MS"
 PROPERTY_DELIVER: Final = b"TIMER_DELIVER_MS"

@@ -46,7 +46,7 @@ def _pointer(
 def _loader(width: int, *, big: bool, signed: bool) -> Any:
     """Make the intrinsic that loads an integer of `width` bytes as an int64."""
 
-    @intrinsic  # type: ignore[misc]
+    @intrinsic
     def load(typingctx: Any, buf: Any, at: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, sig, args, 0, args[1], width)
@@ -75,7 +75,7 @@ def _loader(width: int, *, big: bool, signed: bool) -> Any:
 def _storer(width: int, *, big: bool) -> Any:
     """Make the intrinsic that stores the low `width` bytes of an int64."""
 
-    @intrinsic  # type: ignore[misc]
+    @intrinsic
     def store(typingctx: Any, buf: Any, at: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, sig, args, 0, args[1], width)
@@ -121,7 +121,7 @@ def as_word(name: bytes) -> int:
     return int.from_bytes(name[:8].ljust(8, b"\0"), "little", signed=True)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _copy(typingctx: Any, dst: Any, at: Any, src: Any, start: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         to = _pointer(context, builder, sig, args, 0, args[1], 1)
@@ -146,7 +146,7 @@ copy_bytes = _copy_twin if INTERPRETED else _copy
 
 
 def _viewer(array_type: Any, itemsize: int, c_type: Any) -> Any:
-    @intrinsic  # type: ignore[misc]
+    @intrinsic
     def view(typingctx: Any, address: Any, count: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             array = make_array(array_type)(context, builder)
@@ -188,7 +188,7 @@ def _word_pointer(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.gep(array.data, [args[1]])
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _load_acquire(typingctx: Any, words: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load_atomic(_word_pointer(context, builder, sig, args), "acquire", 8)
@@ -196,7 +196,7 @@ def _load_acquire(typingctx: Any, words: Any, index: Any) -> Any:
     return types.int64(words, types.int64), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _store_release(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.store_atomic(args[2], _word_pointer(context, builder, sig, args), "release", 8)
@@ -205,7 +205,7 @@ def _store_release(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     return types.void(words, types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _fetch_add(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _word_pointer(context, builder, sig, args)
@@ -214,7 +214,7 @@ def _fetch_add(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     return types.int64(words, types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _exchange(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _word_pointer(context, builder, sig, args)
@@ -270,7 +270,7 @@ touch = _touch_twin if INTERPRETED else _touch
 """touch(buf, at): fault in the page of a mapped byte for writing, and change nothing."""
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _prefetch(typingctx: Any, buf: Any, at: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = make_array(sig.args[0])(
@@ -294,7 +294,7 @@ prefetch = _prefetch_twin if INTERPRETED else _prefetch
 """prefetch(buf, at): ask for the cache line at `at`; any value of `at` is allowed."""
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _match_64(typingctx: Any, buf: Any, at: Any, byte: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, sig, args, 0, args[1], 64)
@@ -321,7 +321,7 @@ match_64 = _match_twin if INTERPRETED else _match_64
 """match_64(buf, at, byte): bit i is set where the byte at `at` + i equals `byte`."""
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _lowest_bit(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.cttz(args[0], _I1(0))
@@ -337,7 +337,7 @@ lowest_bit = _lowest_bit_twin if INTERPRETED else _lowest_bit
 """lowest_bit(value): index of the lowest set bit, 64 for 0."""
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _swap_64(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.bswap", [_I64]), [args[0]])

@@ -19,7 +19,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-INTERPRETED: bool = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
+INTERPRETED: bool = bool(numba.config.DISABLE_JIT)
 """True under NUMBA_DISABLE_JIT=1: kernels and intrinsics run as plain Python."""
 
 
@@ -62,7 +62,7 @@ def inlined(function: F, **options: Any) -> F:
     if INTERPRETED:
         return function
     options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
-    return numba.njit(**options)(function)  # type: ignore[no-any-return]
+    return numba.njit(**options)(function)
 
 
 def inlined_view(function: F) -> F:

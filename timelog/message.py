@@ -1,4 +1,4 @@
-"""Reading messages: kernels that turn a message's bytes into positions and numbers.
+"""Reading messages: kernels that find the parts of a message in its bytes.
 
 `read_message` checks the structure of one message and finds its properties; what it found is in
 an int64 array indexed by the constants below. A message that was read is never trusted: every
@@ -221,7 +221,7 @@ def stored_at(buf: Any, at: int) -> int:
 
 @inlined
 def check_crc(buf: Any, found: Any) -> bool:
-    """Check the CRC of a framed message: of the whole where it has one, else of its body. O(size)."""
+    """Check a framed message's CRC: of the whole where it has one, else of its body. O(size)."""
     at = found[AT]
     if found[WHOLE_CRC] == 1:
         covered = found[SIZE] - CRC_PROPERTY_BYTES
@@ -348,19 +348,20 @@ def java_hash(buf: Any, at: int, count: int) -> int:
 
 
 @inlined
-def _mix(buf: Any, at: int, count: int, state: int) -> int:
+def _mix_compiled(buf: Any, at: int, count: int, state: int) -> int:
     """Return an FNV-1a hash of bytes, continued from `state`; wraps at 64 bits."""
     for i in range(count):
         state = (state ^ get_u8(buf, at + i)) * 0x100000001B3
     return state
 
 
-if INTERPRETED:
+def _mix_twin(buf: Any, at: int, count: int, state: int) -> int:
+    for i in range(count):
+        state = ((state ^ get_u8(buf, at + i)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return state - (1 << 64) if state >= 1 << 63 else state
 
-    def _mix(buf: Any, at: int, count: int, state: int) -> int:
-        for i in range(count):
-            state = ((state ^ get_u8(buf, at + i)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-        return state - (1 << 64) if state >= 1 << 63 else state
+
+_mix = _mix_twin if INTERPRETED else _mix_compiled
 
 
 @inlined
@@ -397,7 +398,7 @@ def identify_timer(buf: Any, found: Any, tag: int) -> None:
 
 @inlined
 def identify_target(buf: Any, found: Any, tag: int) -> None:
-    """Fill IDENTITY_* of the timer that a delete names: real topic + `+` + unique key, or the key."""
+    """Fill IDENTITY_* of a delete's target: real topic + `+` + unique key, or the key alone."""
     topic_at, topic_bytes = found[REAL_TOPIC_AT], max(0, found[REAL_TOPIC_BYTES])
     at, count = found[DELETES_AT], found[DELETES_BYTES]
     if count > topic_bytes and get_u8(buf, at + topic_bytes) == 0x2B:

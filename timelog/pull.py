@@ -1,4 +1,4 @@
-"""Pulling: one kernel that turns queue entries into columns of bodies, times and ids."""
+"""Pulling: one kernel that turns queue entries into columns."""
 
 from __future__ import annotations
 

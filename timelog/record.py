@@ -39,13 +39,14 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
 _I64 = ir.IntType(64)
 
 
-class RecordType(types.Type):  # type: ignore[misc]
+class RecordType(types.Type):
     """The Numba type of a record class: its fields with their place in the block."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any], ...]) -> None:
         """`fields`: (name, array type or RecordType)."""
         self.fields = fields
         self.places: dict[str, tuple[Any, int]] = {}
+        self.length: int = 0
         place = 0
         for field, kind in fields:
             self.places[field] = kind, place
@@ -55,7 +56,7 @@ class RecordType(types.Type):  # type: ignore[misc]
 
 
 @register_model(RecordType)
-class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
+class _RecordModel(models.PrimitiveModel):
     """A record is the address of its block."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
@@ -63,7 +64,7 @@ class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 @infer_getattr
-class _RecordAttributes(AttributeTemplate):  # type: ignore[misc]
+class _RecordAttributes(AttributeTemplate):
     key = RecordType
 
     def generic_resolve(self, record: Any, name: str) -> Any:
@@ -71,7 +72,7 @@ class _RecordAttributes(AttributeTemplate):  # type: ignore[misc]
         return None if place is None else place[0]
 
 
-@lower_getattr_generic(RecordType)  # type: ignore[misc]
+@lower_getattr_generic(RecordType)
 def _lower_field(context: Any, builder: Any, record: Any, value: Any, name: str) -> Any:
     kind, place = record.places[name]
     address = builder.add(value, _I64(8 * place))
@@ -98,7 +99,7 @@ def _lower_field(context: Any, builder: Any, record: Any, value: Any, name: str)
     return array._getvalue()
 
 
-@unbox(RecordType)  # type: ignore[misc]
+@unbox(RecordType)
 def _unbox_record(kind: Any, value: Any, c: Any) -> Any:
     address = c.pyapi.object_getattr_string(value, "block_address")
     native = c.pyapi.long_as_longlong(address)
@@ -114,7 +115,7 @@ def record(cls: type[T]) -> type[T]:
     kind = RecordType(cls.__name__, fields)
     names = tuple(name for name, _ in fields)
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         values = dict(zip(names, args, strict=False)) | kwargs
         if set(values) != set(names):
             raise TypeError(f"{cls.__name__} takes {', '.join(names)}")
@@ -130,11 +131,7 @@ def record(cls: type[T]) -> type[T]:
         self.block = np.array(block, np.int64)
         self.block_address = self.block.ctypes.data
 
-    def __iter__(self: Any) -> Any:
-        return (getattr(self, name) for name in names)
-
-    cls.__init__ = __init__  # type: ignore[misc]
-    cls.__iter__ = __iter__  # type: ignore[attr-defined]
+    cls.__init__ = initialise  # type: ignore[method-assign]
     cls.numba_type = cls._numba_type_ = kind  # type: ignore[attr-defined]
     typeof_impl.register(cls)(lambda value, context: kind)
     return cls

@@ -166,12 +166,12 @@ class SegmentedFile:
             return self.ensure(number)
 
     def pin(self, start: int, stop: int) -> list[MappedFile]:
-        """Map all segments that hold offsets in [start, stop); they stay mapped while referenced."""
+        """Map all segments with offsets in [start, stop); they stay mapped while referenced."""
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
         return [self.existing(number) for number in range(first, last + 1)]
 
     def view(self, offset: int) -> Bytes:
-        """Return the bytes from `offset` to the end of its segment, as a view that is kept alive."""
+        """Return the bytes from `offset` to its segment's end, as a view that is kept alive."""
         number, position = divmod(offset, self.segment_bytes)
         file = self.existing(number)
         # The array's base chain ends at the ctypes object; hold the file as well.
@@ -276,6 +276,8 @@ class SegmentedFile:
             for number in range(start // self.segment_bytes, (stop - 1) // self.segment_bytes + 1):
                 file = self._mapped.get(number)
                 if file is not None:  # what is not mapped was synced when it was unmapped
+                    first = number * self.segment_bytes
+                    file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
                     self.disk.sync(file, file.path)
         if self._unsynced_names:
             self._unsynced_names = False

@@ -161,7 +161,7 @@ class KernelLock:
 
 
 def set_timer_slack_us(microseconds: int) -> None:
-    """Ask for precise sleeps of this thread (prctl PR_SET_TIMERSLACK); the default slack is 50 µs."""
+    """Ask for precise sleeps of this thread (prctl PR_SET_TIMERSLACK); the default is 50 µs."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(29, microseconds * 1000, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Numbers as text: the decimal and hexadecimal digits inside message properties.
+"""Numbers as text: the digits inside message properties.
 
 Eight digits are made or read at once in one 64-bit word; each function has its plain twin in
 `tests/naive.py`.

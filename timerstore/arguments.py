@@ -1,4 +1,4 @@
-"""Checking arguments: what a caller may pass, and what to say where it cannot be used."""
+"""Checking arguments: what a caller may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a store, with every limit and its reason."""
+"""The settings of a store, every limit with its reason."""
 
 from __future__ import annotations
 

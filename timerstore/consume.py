@@ -1,4 +1,4 @@
-"""Consuming: groups, their offsets, and the batches and deliveries that they hand out.
+"""Consuming: what groups hand out.
 
 A group reads all queues of a topic, and its own retry queue. Everything handed out is *in flight*
 until it is acknowledged; the committed offset of a queue is the smallest index that is not done,

@@ -1,4 +1,4 @@
-"""The errors that timerstore raises; each has one class, and its message ends with what to do."""
+"""The errors that timerstore raises, each with a class of its own."""
 
 from __future__ import annotations
 

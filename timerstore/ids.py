@@ -1,6 +1,6 @@
-"""Timer ids: 32 hex digits that say when a timer is due, where its first put stands, and whose it is.
+"""Timer ids: 32 hex digits of due time, place of the first put, store.
 
-    00000 1A3 1 5C4 ...        12 digits due time (ms), 12 commit log offset, 8 store tag
+    01A3185C6388 000000007C17 EF5F2ADA    due time in ms, commit log offset, store tag
 
 An id alone leads to its timer, without any index, over rolls and restarts.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from timerstore.timelog.disk import Bytes
+from timerstore.timelog.record import Bytes
 
 ID_DIGITS = 32
 

@@ -95,6 +95,8 @@ class TimerStore:
             raise InvalidArgumentError("read_only: use timerstore.verify or the Spark tables.")
         self.disk.make_folder(self.path)
         _check_is_store(self.path)
+        if not create and not any(self.path.iterdir()):
+            raise NotAStoreError(f"{self.path} is empty. Pass create=True to make a store.")
         self._lock_file = LockFile(self.disk, self.path)
         try:
             self._open(Config() if config is None else config)

@@ -1,4 +1,4 @@
-"""A kernel that walks the chains of slots to their ends, and says where one is broken."""
+"""A kernel that walks the chains of slots to their ends, or to where one is broken."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ def check(near: NearWheel) -> None:
         stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
         assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
         entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]
-        return (entries[:, ENTRY_INFO] >> 8 & 0xFF).tolist()  # type: ignore[no-any-return]
+        return (entries[:, ENTRY_INFO] >> 8 & 0xFF).tolist()
 
     count = 0
     remaining = np.zeros(SPAN, np.int64)

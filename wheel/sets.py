@@ -1,4 +1,4 @@
-"""Hash sets that kernels look into: the cancelled timers, and the sources that are done.
+"""Hash sets that kernels look into.
 
 Both are open-addressing tables in int64 arrays, two words for each entry, with linear probing; an
 entry is (0, 0) where free. Python makes them larger before they are half full. All calls happen
@@ -19,20 +19,21 @@ LENGTH_MIN: Final = 2 * 1024
 
 
 @inlined
-def _spread(high: int, low: int) -> int:
+def _spread_compiled(high: int, low: int) -> int:
     """Mix two words into one (the finalizer of MurmurHash3)."""
     code = high ^ (low * 0x9E3779B97F4A7C1)
     code = (code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC
     return code ^ ((code >> 33) & 0x7FFFFFFF)
 
 
-if INTERPRETED:
+def _spread_twin(high: int, low: int) -> int:
+    mask = (1 << 64) - 1
+    code = (int(high) ^ (int(low) * 0x9E3779B97F4A7C1)) & mask
+    code = ((code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC) & mask
+    return code ^ ((code >> 33) & 0x7FFFFFFF)
 
-    def _spread(high: int, low: int) -> int:
-        mask = (1 << 64) - 1
-        code = (int(high) ^ (int(low) * 0x9E3779B97F4A7C1)) & mask
-        code = ((code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC) & mask
-        return code ^ ((code >> 33) & 0x7FFFFFFF)
+
+_spread = _spread_twin if INTERPRETED else _spread_compiled
 
 
 @inlined
