@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import rules_model
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError
@@ -279,6 +280,17 @@ class History:
         assert self.store.count() == 0
         assert self.store.engine.words[state.CANCELLED_COUNT] == 0
         self.store.close()
+
+
+def played(count: int, **switches: str) -> set[str]:
+    """What the model's oracle finds wrong in so many histories."""
+    histories = [rules_model.Store(seed, **switches).history() for seed in range(count)]
+    return {what for history in histories for what, n in history.bad.items() if n}
+
+
+def test_the_model_itself() -> None:
+    assert played(150, **rules_model.RULES) == set()
+    assert "not fired when due" in played(150, **rules_model.RULES | {"claim": "formula"})
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))

@@ -1,0 +1,431 @@
+"""The rules of docs/design.md as an executable model: random histories of one small store.
+
+Slots, clock, crashes (between any two appends), power cuts (a prefix of the log, torn flushes of
+the wheel), long stops, clock steps. Without delay levels, retention, consumers, brokers. `RULES`
+are the design's. Each is a switch: with one taken away the model's own oracle, `bad`, finds what
+goes wrong. `tests/test_rules_model.py` plays such histories with the real store.
+"""
+
+import random
+from collections import Counter
+
+P, W, SL, LEAD = 4, 6, 8, 1  # ms a slot, roll window, slots (ring is twice that), lead
+H, N = 2 * W // 3, 2 * SL
+
+
+class CrashError(Exception):
+    pass
+
+
+class Store:
+    def __init__(self, seed, **v):
+        self.v = {
+            "base": "w",
+            "claim": "formula",
+            "dele": "clock",
+            "ring": "R",
+            "roll": "claimed",
+            "reopen": "",
+            "partial": 0.4,
+        } | v
+        self.rnd = random.Random(seed)
+        self.now = 4000
+        self.group = self.rnd.random() < 0.5
+        self.log, self.tl, self.flushed, self.tlf = [], [], 0, 0
+        self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0}
+        self.disk = [None] * N
+        self.bad = Counter()
+        self.info = Counter()
+        self.true = {}
+        self.repl = []
+        self.open()
+
+    # ---- the log; a message's identity is the offset of its first put
+    def append(self, **m):
+        self.log.append(m)
+        o = len(self.log) - 1
+        if m["k"] in "pd":
+            self.queue.append(o)
+        return o
+
+    def durable(self):
+        if self.group:
+            self.flushed = len(self.log)
+
+    # ---- enqueue
+    def place(self, due):
+        d, w = due // P, self.now // P
+        base = {"w": w, "max": max(w, self.R), "R": self.R}[self.v["base"]]
+        top = (self.ck["R"] if self.v["ring"] == "ck" else self.R) + N
+        if d < base + W and d < top:
+            return max(d, self.R), False
+        k = max(0, (d - base - W) // H + 1)
+        while d - k * H >= top:
+            k += 1
+        sl = d - k * H
+        if sl < self.R:
+            self.info["roll behind R"] += 1
+            sl = self.R
+        return sl, True
+
+    def enqueue(self, n):
+        while self.Q < len(self.queue) and n:
+            o = self.queue[self.Q]
+            m = self.log[o]
+            n -= 1
+            sl, roll = (self.R, False) if o in self.done else self.place(m["due"])
+            top = (self.ck["R"] if self.v["ring"] == "ck" else self.R) + N
+            if not self.R <= sl < top:
+                self.bad["outside range"] += 1
+            i = sl % N
+            h = self.wheel[i]
+            self.tl.append(
+                {"slot": sl, "prev": h[1] if h and h[0] == sl else -1, "off": o, "roll": roll}
+            )
+            self.wheel[i] = (sl, len(self.tl) - 1)
+            self.Q += 1
+            self.rolls.pop(o, 0)
+            self.slot_of[o] = sl
+            lim = max(self.now // P, self.R) + LEAD
+            if sl <= lim if self.v["claim"] == "formula" else sl < self.C:
+                self.near[len(self.tl) - 1] = 1
+
+    # ---- dequeue
+    def chain(self, sl):
+        h = self.wheel[sl % N]
+        u = h[1] if h and h[0] == sl else -1
+        while u >= 0:
+            yield u
+            u = self.tl[u]["prev"]
+
+    def claim(self):
+        lim = max(self.now // P, self.R) + LEAD
+        while self.C <= lim:
+            if self.C >= self.R + N:
+                break  # a ring can hold no more than this
+            for u in self.chain(self.C):
+                self.near[u] = 1
+            self.C += 1
+
+    def ready(self, u):
+        U, m = self.tl[u], self.log[self.tl[u]["off"]]
+        if U["off"] in self.done:
+            return "drop"
+        if m["k"] == "d":
+            if not U["roll"]:
+                return "keep"  # stays till R passes its slot
+            if self.v["dele"] == "clock" and self.now >= m["due"]:
+                return "keep"
+        elif m["id"] in self.cancelled:
+            return "drop"
+        elif self.now >= m["due"]:
+            return "fire"
+        if not U["roll"]:
+            return None
+        ok = {"claimed": True, "begun": self.now // P >= U["slot"], "R": self.R == U["slot"]}[
+            self.v["roll"]
+        ]
+        return "roll" if ok else None
+
+    def take(self, n):  # under the verdict lock
+        for u in sorted(self.near, key=lambda u: (self.log[self.tl[u]["off"]]["due"], u)):
+            r = self.ready(u)
+            if r == "drop":
+                del self.near[u]
+            elif r in ("fire", "roll") and n:
+                del self.near[u]
+                self.taken.append((u, r))
+                n -= 1
+                if r == "fire" and self.now < self.log[self.tl[u]["off"]]["due"]:
+                    self.bad["early"] += 1
+
+    def put_taken(self, n):
+        while self.taken and n:
+            u, r = self.taken.pop(0)
+            n -= 1
+            U = self.tl[u]
+            m = self.log[U["off"]]
+            c = self.append(**(m | {"k": "f" if r == "fire" else m["k"], "origin": U["off"]}))
+            self.done[U["off"]] = c
+            if r == "roll":
+                self.rolls[c] = U["slot"]
+                self.info["rolls"] += 1
+
+    def advance(self):
+        while self.now // P > self.R and self.C > self.R:
+            if any(sl < self.R for sl in self.rolls.values()):
+                return
+            if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
+                return
+            if self.v["ring"] == "ck" and self.R >= self.ck["R"] + SL:
+                self.flush()
+            mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
+            if any(self.ready(u) != "keep" for u in mine):
+                return
+            for u in mine:
+                del self.near[u]
+                m = self.log[self.tl[u]["off"]]
+                self.cancelled.pop(m["id"], 0)
+            self.R += 1
+            if self.v["claim"] == "cursor":
+                self.claim()
+
+    # ---- the public face
+    def put(self, due):
+        o = self.append(k="p", due=due, id=len(self.log))
+        self.durable()
+        return o
+
+    def pending(self, i):  # is it still to come: queue, near wheel, grid slots
+        if i in self.cancelled:
+            return False
+
+        def mine(o):
+            return self.log[o]["id"] == i and self.log[o]["k"] == "p" and o not in self.done
+
+        if any(map(mine, self.queue[self.Q :])) or any(mine(self.tl[u]["off"]) for u in self.near):
+            return True
+        cand = [
+            c for c in range(self.log[i]["due"] // P, self.R - 1, -H) if self.C <= c < self.R + N
+        ]
+        for j, c in enumerate(reversed(cand)):
+            if any(mine(self.tl[u]["off"]) for u in self.chain(c)):
+                self.info["max candidates"] = max(self.info["max candidates"], j + 1)
+                return True
+        return False
+
+    def cancel(self, i, new=None, tear=0):
+        if i in self.cancelled:
+            return True
+        if not self.pending(i):
+            return False
+        self.cancelled[i] = 1
+        n = None
+        if new is not None:
+            n = self.append(k="p", due=new, id=len(self.log), replaces=i)
+            if tear:
+                self.repl.append([i, n, None])
+                raise CrashError
+        d = self.append(k="d", due=self.log[i]["due"], id=i)
+        self.durable()
+        if n is None:
+            self.true[i] = d
+        else:
+            self.repl.append([i, n, d])
+        return True
+
+    # ---- flush, crash, recovery
+    def flush(self, stop=9):
+        R, Q, t, end, wheel = self.R, self.Q, len(self.tl), len(self.log), list(self.wheel)
+        L = (
+            min(
+                (c for o, c in self.done.items() if self.slot_of.get(o, R) >= R or self.qi[o] >= Q),
+                default=end,
+            )
+            if self.done
+            else end
+        )
+        self.flushed, self.tlf = max(self.flushed, end), t
+        if stop == 0:
+            return
+        for i in range(N):
+            if stop == 9 or self.rnd.random() < 0.5:
+                self.disk[i] = wheel[i]
+        if stop == 9:
+            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end}
+
+    @property
+    def qi(self):
+        if len(self._qi) != len(self.queue):
+            self._qi = {o: i for i, o in enumerate(self.queue)}
+        return self._qi
+
+    def crash(self, power):
+        if power:
+            keep = self.rnd.randrange(self.flushed, len(self.log) + 1)
+            tk = self.rnd.randrange(self.tlf, len(self.tl) + 1)
+            del self.log[keep:]
+            del self.tl[tk:]
+            for u, U in enumerate(self.tl):
+                if U["off"] >= keep:
+                    del self.tl[u:]
+                    break
+            self.true = {i: d for i, d in self.true.items() if d < keep}
+            self.repl = [r for r in self.repl if r[1] < keep]
+            self.bad["damage"] += keep < self.ck["log"] or len(self.tl) < self.ck["tl"]
+        self.flushed, self.tlf = len(self.log), len(self.tl)  # recovery fsyncs what it keeps
+        self.open()
+
+    def open(self):
+        self.R, L = self.ck["R"], self.ck["L"]
+        self.C = self.R
+        self.near, self.taken, self.rolls, self._qi = {}, [], {}, {}
+        self.queue = [o for o, m in enumerate(self.log) if m["k"] in "pd"]
+        self.done = {m["origin"]: c for c, m in enumerate(self.log) if c >= L and "origin" in m}
+        self.wheel = [h if h and h[1] < len(self.tl) else None for h in self.disk]
+        if self.v["reopen"] == "cut":  # heads past the checkpoint are walked back to it
+            for i, h in enumerate(self.wheel):
+                if h:
+                    u = h[1]
+                    while u >= self.ck["tl"]:
+                        u = self.tl[u]["prev"]
+                    self.wheel[i] = (h[0], u) if u >= 0 else None
+            self.disk = list(self.wheel)
+            del self.tl[self.ck["tl"] :]
+            self.tlf = len(self.tl)  # in this order, each fsynced
+        for u in range(self.ck["tl"], len(self.tl)):
+            U = self.tl[u]
+            h = self.wheel[U["slot"] % N]
+            if not h or h[0] < U["slot"] or (h[0] == U["slot"] and h[1] < u):
+                self.wheel[U["slot"] % N] = (U["slot"], u)
+        self.slot_of = {U["off"]: U["slot"] for U in self.tl}
+        self.Q = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
+        self.cancelled = {}
+        self.enqueue(10**9)
+        for sl in range(self.R, self.R + 3 * N):
+            for u in self.chain(sl):
+                m = self.log[self.tl[u]["off"]]
+                if m["k"] == "d":
+                    self.cancelled[m["id"]] = 1
+        if self.v["reopen"]:
+            self.claim()
+        last = self.log[-1] if self.log else {}
+        if last.get("replaces") is not None and last["k"] == "p" and "origin" not in last:
+            self.cancelled[last["replaces"]] = 1
+            self.append(k="d", due=self.log[last["replaces"]]["due"], id=last["replaces"])
+
+    # ---- checks
+    def truth(self):
+        f = Counter(m["id"] for m in self.log if m["k"] == "f")
+        gone = set(self.cancelled) | set(self.true) | {r[0] for r in self.repl}
+        ids = [m["id"] for m in self.log if m["k"] == "p" and "origin" not in m]
+        return f, gone, ids
+
+    def state(self):
+        return len(self.log), self.Q, self.R, self.C, len(self.near), len(self.taken)
+
+    def settle(self):
+        for _ in range(400):
+            a = self.state()
+            self.enqueue(99)
+            self.claim()
+            self.take(99)
+            self.put_taken(99)
+            self.advance()
+            if a == self.state():
+                break
+        else:
+            self.bad["stuck: livelock"] += 1
+            raise StopIteration
+        f, gone, ids = self.truth()
+        if self.R < self.now // P:
+            self.bad["stuck: R behind"] += 1
+        self.bad["not fired when due"] += sum(
+            self.log[i]["due"] <= self.now and not f[i] and i not in gone for i in ids
+        )
+        n = sum(not f[i] and i not in gone for i in ids)
+        live = {
+            self.log[self.tl[u]["off"]]["id"]
+            for sl in range(self.R, self.R + 3 * N)
+            for u in self.chain(sl)
+            if self.log[self.tl[u]["off"]]["k"] == "p" and self.tl[u]["off"] not in self.done
+        }
+        self.bad["count: units - cancelled - done"] += len(live - set(self.cancelled)) != n
+        kinds = [
+            self.log[self.tl[u]["off"]]["k"]
+            for sl in range(self.R, self.R + 3 * N)
+            for u in self.chain(sl)
+            if self.tl[u]["off"] not in self.done
+        ]
+        self.info["count: units - 2 x deletes differs"] += kinds.count("p") - kinds.count("d") != n
+        self.info["settled"] += 1
+
+    def someone(self):
+        rnd, ids = self.rnd, [m["id"] for m in self.log if m["k"] == "p"]
+        if not ids:
+            return
+        i = rnd.choice(ids)
+        if rnd.random() < 0.6:
+            over = any(m["k"] == "f" and m["id"] == i for m in self.log) or any(
+                self.log[self.tl[u]["off"]]["id"] == i for u, _ in self.taken
+            )
+            if (
+                not self.cancel(i)
+                and not over
+                and i not in self.true
+                and i not in {x[0] for x in self.repl}
+            ):
+                self.bad["False though pending"] += 1
+        elif i not in self.cancelled:
+            self.cancel(i, self.now + rnd.randrange(0, 200), rnd.random() < 0.1)
+
+    def tick(self, n):
+        self.now += n
+
+    def die(self):
+        raise CrashError
+
+    def stop(self):
+        if self.rnd.random() < 0.4:
+            self.flush()
+        self.crash(self.rnd.random() < 0.5)
+        self.now += self.rnd.choice((0, self.rnd.randrange(40), self.rnd.randrange(500)))
+        if self.v.get("clock", 1):
+            self.now += self.rnd.choice((0, 0, self.rnd.randrange(-200, 1)))
+
+    def history(self):
+        r, rr = self.rnd, self.rnd.randrange
+        acts = [
+            (22, lambda: self.put(self.now + r.choice((rr(-40, 12), rr(0, 30), rr(0, 260))))),
+            (8, self.someone),
+            (12, lambda: self.tick(rr(1, 9))),
+            (10, lambda: self.enqueue(rr(1, 4))),
+            (8, self.claim),
+            (8, lambda: self.take(rr(1, 4))),
+            (8, lambda: self.put_taken(rr(1, 3))),
+            (6, self.advance),
+            (5, lambda: self.flush(9 if r.random() > self.v["partial"] else rr(2))),
+            (3, lambda: self.v.get("clock", 1) and self.tick(rr(-240, 241))),
+            (3, self.settle),
+            (2, self.die),
+            (5, self.stop),
+        ]
+        try:
+            for act in r.choices([a for _, a in acts], [n for n, _ in acts], k=rr(40, 140)):
+                try:
+                    act()
+                except CrashError:
+                    self.crash(False)
+                    self.info["crashes between two appends"] += 1
+            end = max([m["due"] for m in self.log] + [self.now, self.R * P]) + 3 * P
+            self.settle()
+            while self.now < end:
+                self.tick(P)
+                self.settle()
+        except StopIteration:
+            return self
+        f, _gone, ids = self.truth()
+        old = {r[0]: r[1] for r in self.repl}
+        for k, n in {"timers": ids, "cancelled": self.true, "rescheduled": old}.items():
+            self.info[k] += len(n)
+        for i in ids:
+            if f[i] > 1:
+                self.bad["twice"] += 1
+            if i in self.true and f[i]:
+                self.bad["cancelled but fired"] += 1
+            elif i in old and f[i]:
+                self.bad["reschedule: both"] += 1
+            elif i not in self.true and i not in old and not f[i]:
+                self.bad["lost"] += 1
+        self.bad["count at end"] += bool(self.cancelled)
+        return self
+
+
+RULES = {
+    "base": "max",
+    "claim": "cursor",
+    "dele": "R",
+    "ring": "ck",
+    "roll": "begun",
+    "reopen": "cut",
+}
