@@ -1,4 +1,6 @@
-"""A real process, killed with SIGKILL at random moments while it puts, cancels and consumes.
+"""A real process that is killed with SIGKILL at random moments of its work.
+
+It puts, cancels, reschedules and consumes; each time the log must hold what was acknowledged.
 
 KILL_ROUNDS=400 in the environment kills that often; CI does with fewer.
 """
