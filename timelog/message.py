@@ -57,7 +57,7 @@ from timerstore.timelog.intrinsics import (
     match_64,
 )
 from timerstore.timelog.kernel import INTERPRETED, inlined
-from timerstore.timelog.text import get_crc_digits, get_decimal, get_hex
+from timerstore.timelog.text import crc_digits_are, get_decimal, get_hex
 
 # What was found; −1 where a property is missing.
 AT: Final = 0
@@ -225,8 +225,7 @@ def check_crc(buf: Any, found: Any) -> bool:
     at = found[AT]
     if found[WHOLE_CRC] == 1:
         covered = found[SIZE] - CRC_PROPERTY_BYTES
-        stored = get_crc_digits(buf, at + found[SIZE] - 11)
-        return crc32(buf, at, covered) & BODY_CRC_MASK == stored
+        return crc_digits_are(buf, at + found[SIZE] - 11, crc32(buf, at, covered) & BODY_CRC_MASK)
     code = crc32(buf, found[BODY_AT], found[BODY_BYTES]) & BODY_CRC_MASK
     return code == get_i32(buf, at + MESSAGE_BODY_CRC_AT)
 

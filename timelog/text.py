@@ -39,15 +39,6 @@ def _hex_8(value: int) -> int:
 
 
 @inlined
-def _digits_8(word: int) -> int:
-    """Return the value of eight decimal digits loaded with `get_word`."""
-    word = word - _ZEROS
-    word = (word * 10 + (word >> 8)) & 0x00FF00FF00FF00FF
-    word = (word * 100 + (word >> 16)) & 0x0000FFFF0000FFFF
-    return (word & 0xFFFF) * 10000 + ((word >> 32) & 0xFFFF)
-
-
-@inlined
 def put_hex_8(buf: Any, at: int, value: int) -> None:
     """Write `value` < 2^32 as 8 upper-case hex digits."""
     put_word(buf, at, swap_64(_hex_8(value)))
@@ -102,12 +93,12 @@ def put_crc_digits(buf: Any, at: int, code: int) -> None:
 
 
 @inlined
-def get_crc_digits(buf: Any, at: int) -> int:
-    """Read ten decimal digits, least significant first; any bytes give some number."""
-    low = _digits_8(swap_64(get_word(buf, at)))
-    return (
-        low + (get_u8(buf, at + 8) - 48) * 100_000_000 + (get_u8(buf, at + 9) - 48) * 1_000_000_000
-    )
+def crc_digits_are(buf: Any, at: int, code: int) -> bool:
+    """Tell whether `put_crc_digits` would have written what stands at `at`, byte for byte."""
+    high = code // 100_000_000
+    if get_word(buf, at) != swap_64(_decimal_8(code - high * 100_000_000)):
+        return False
+    return get_u8(buf, at + 8) == 48 + high % 10 and get_u8(buf, at + 9) == 48 + high // 10
 
 
 @inlined
@@ -149,9 +140,3 @@ if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above
 
     def _hex_8(value: int) -> int:
         return int.from_bytes(b"%08X" % value, "big", signed=True)
-
-    def _digits_8(word: int) -> int:
-        value = 0
-        for byte in (int(word) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"):
-            value = value * 10 + byte - 48
-        return value
