@@ -123,6 +123,7 @@ def _append_taken(world: Any, now_ms: int) -> int:
     head = world.ring_words[DEQUEUE_RING + RING_HEAD]
     waiting = ring_count(world.ring_words, DEQUEUE_RING)
     staged, staged_bytes, seen = 0, 0, 0
+    stamp_ms = now_ms
     while seen < waiting and staged < STAGE_COUNT_MAX and staged_bytes < BATCH_BYTES:
         at = ((head + seen) & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
         info = world.dequeue_ring[at + DEQUEUE_INFO]
@@ -136,6 +137,8 @@ def _append_taken(world: Any, now_ms: int) -> int:
         if outcome == _WAIT:
             break
         world.outcome[seen] = outcome
+        if outcome == FIRED:  # taken when it was due; the clock may have stepped back since
+            stamp_ms = max(stamp_ms, world.staged_due[staged])
         if outcome >= 0:
             staged_bytes += stage.size[staged]
             staged += 1
@@ -143,7 +146,7 @@ def _append_taken(world: Any, now_ms: int) -> int:
     appended = 0
     if staged > 0:
         appended = append(
-            world.commitlog, world.queues, world.append_lock, stage, staged, now_ms, False
+            world.commitlog, world.queues, world.append_lock, stage, staged, stamp_ms, False
         )
         if appended < staged:
             words[NEED] = QUEUE_SEGMENT
