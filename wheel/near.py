@@ -11,7 +11,7 @@ list until R passes the slot.
       └ bucket: chunk → chunk      (each up to CHUNK_ENTRIES of due, message offset, info)
 
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
-each, for a slot's timers come in no order of due time (174 against 30 ns to take one). Chunks live
+each, for a slot's timers come in no order of due time (174 ns to take one). Chunks live
 in a pool whose pages are touched only as they are needed, so its length is a limit and costs
 nothing. All calls happen under the step lock.
 """
