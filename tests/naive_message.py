@@ -265,10 +265,24 @@ def scan_commit_log(segments: Mapping[int, bytes], start: int = 0) -> LogScan:
             else:
                 if not 0 < size <= remaining - COMMIT_LOG_BLANK_BYTES:
                     raise DamageError(at, f"size {size} where {remaining} bytes are left")
-                messages.append(decode_message(segment[at - begin : at - begin + size], at))
+                data = segment[at - begin : at - begin + size]
+                message = decode_message(data, at)
+                if not message.has_crc and 0 in properties_of(data):  # a power cut took sectors
+                    raise DamageError(at, "zeros in the properties, where no CRC covers them")
+                messages.append(message)
         except DamageError as damage:
             return LogScan(messages, blanks, at, damage)
         at += size
+
+
+def properties_of(data: bytes) -> bytes:
+    """The bytes of a whole message's properties."""
+    system_flag = struct.unpack_from(">i", data, 36)[0]
+    at = 84 + 12 * bool(system_flag & BORN_HOST_IPV6) + 12 * bool(system_flag & STORE_HOST_IPV6)
+    at += 4 + struct.unpack_from(">i", data, at)[0]
+    long_topic = struct.unpack_from(">I", data, 4)[0] == MESSAGE_MAGIC_LONG_TOPIC
+    topic_bytes = struct.unpack_from(">H" if long_topic else ">B", data, at)[0]
+    return data[at + (2 if long_topic else 1) + topic_bytes + 2 :]
 
 
 def blank_message(remaining: int) -> bytes:
