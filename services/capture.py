@@ -56,7 +56,8 @@ def _capture(world: Any, cursors: Any, next_index: Any, numbers: Any, pages: Any
     lock_acquire(world.step_lock)
     count = 0
     for page in range(len(wheel.dirty)):
-        count += wheel.dirty[page]
+        if wheel.dirty[page] != 0:
+            count += 1
     cursors[_PAGES] = count
     if count > len(numbers):
         lock_release(world.step_lock)

@@ -40,7 +40,7 @@ if INTERPRETED:
 
     def wake(eventfd: int, scratch: Any) -> None:
         """Make an eventfd readable."""
-        os.eventfd_write(eventfd, 1)
+        os.eventfd_write(int(eventfd), 1)
 
     def yield_processor() -> int:
         """Let another thread run."""
