@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.markdown import ROOT, split_fences
 
 TIMEOUT_SECONDS = 120
 
 
+@pytest.mark.slow
 def test_readme_examples_run(tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder.
 
