@@ -159,6 +159,9 @@ class SegmentedFile:
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
+        file = self._mapped.get(number)
+        if file is not None:
+            return file  # without the lock, which is held for long while a segment is being made
         with self.lock:
             if number not in self.numbers:
                 offset = number * self.segment_bytes
