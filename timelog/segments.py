@@ -11,6 +11,7 @@ every map that is dropped meanwhile. The thread that stays inside a kernel can d
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,9 @@ class SegmentedFile:
             np.full(table_length, -1, np.int64),
         )
         self.table.words[SEGMENT_BYTES] = segment_bytes
-        self._mapped: dict[int, MappedFile] = {}  # in the order of their last use by Python
+        self._mapped: dict[int, MappedFile] = {}
+        self._clock = itertools.count(1)
+        self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
         self._unsynced_names = False
         self._reader_count = 0
         self._retired: list[MappedFile] = []  # dropped while somebody was reading
@@ -141,7 +144,7 @@ class SegmentedFile:
     def ensure(self, number: int) -> MappedFile:
         """Map a segment, creating it if it does not exist."""
         with self.lock:
-            file = self._mapped.pop(number, None)
+            file = self._mapped.get(number)
             if file is None:
                 if number in self.numbers:
                     file = self.disk.map_existing(self.path(number), self.segment_bytes)
@@ -155,12 +158,14 @@ class SegmentedFile:
                 self.table.address[slot] = file.address
                 self.table.number[slot] = number
             self._mapped[number] = file
+            self._used[number] = next(self._clock)
             return file
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
         file = self._mapped.get(number)
         if file is not None:
+            self._used[number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock:
             if number not in self.numbers:
@@ -195,7 +200,7 @@ class SegmentedFile:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules."""
         with self.lock:
             keep = {self.end // self.segment_bytes, self.end // self.segment_bytes + 1}
-            for number in list(self._mapped):
+            for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
                 if len(self._mapped) <= self.open_count_max:
                     return
                 if number not in keep:
@@ -216,6 +221,7 @@ class SegmentedFile:
 
     def _forget(self, number: int) -> MappedFile | None:
         """Take a segment out of the table; it is unmapped with the last reference."""
+        self._used.pop(number, None)
         file = self._mapped.pop(number, None)
         if file is not None:
             slot = number % len(self.table.number)
