@@ -48,13 +48,11 @@ from timerstore.services.flush import Flusher, remove_abort
 from timerstore.services.recovery import recover
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
-from timerstore.services.steps import NAP_MS_MAX
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
 from timerstore.waiting import Waiters
-from timerstore.wheel import state
 
 log = logging.getLogger("timerstore")
 
@@ -239,14 +237,12 @@ class TimerStore:
         """
         if self._plain and key is None and tag is None and properties is None:
             if delay is None and at is None and delay_level is None:
-                now_ms = time.time_ns() // 1_000_000
-                done = self._fast.put(topic, body, now_ms if at_ms is None else at_ms, now_ms)
-                if done is not None:
-                    if done[1]:
-                        self.runner.wake()
+                due = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+                id = self._fast.put(topic, body, due)
+                if id is not None:
                     if self._group_commit:
                         self.flusher.wait_durable(self.engine.commitlog.end)
-                    return done[0]
+                    return id
         self.check_writable()
         if delay_level is not None:
             raise InvalidArgumentError("delay_level is not supported yet. Pass delay.")
@@ -310,8 +306,8 @@ class TimerStore:
         if self.clock.manual:
             if due_ms <= now_ms:
                 self.runner.play(now_ms, now_ms)
-        elif engine.words[state.SLEEPING] and due_ms < now_ms + 2 * NAP_MS_MAX:
-            self.runner.wake()
+        else:
+            self.runner.wake_for(due_ms)
         if engine.config.durability == "group":
             self.flusher.wait_durable(engine.commitlog.end)
 
