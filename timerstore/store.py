@@ -72,7 +72,6 @@ class TimerStore:
         path: str | os.PathLike[str],
         *,
         create: bool = True,
-        read_only: bool = False,
         config: Config | None = None,
         clock: ManualClock | None = None,
         disk: Disk | None = None,
@@ -87,21 +86,23 @@ class TimerStore:
         self._refusal: str | None = None
         self.disk = Disk() if disk is None else disk
         self.clock = SystemClock() if clock is None else clock
-        if not self.path.exists() and not create:
-            raise NotAStoreError(f"{self.path} does not exist. Pass create=True to make a store.")
-        if read_only:
-            raise InvalidArgumentError("read_only: use timerstore.verify or the Spark tables.")
-        self.disk.make_folder(self.path)
-        _check_is_store(self.path)
-        if not create and not any(self.path.iterdir()):
-            raise NotAStoreError(f"{self.path} is empty. Pass create=True to make a store.")
-        self._lock_file = LockFile(self.disk, self.path)
+        self._lock_file = self._prepare(self.path, create)
         try:
             self._open(Config() if config is None else config)
         except BaseException:
             self._lock_file.release()
             raise
         _open_stores.add(self)
+
+    def _prepare(self, path: Path, create: bool) -> LockFile:
+        """Check the directory, or make it; return its lock, held."""
+        if not path.exists() and not create:
+            raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
+        self.disk.make_folder(path)
+        check_is_store(path)
+        if not create and not any(path.iterdir()):
+            raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
+        return LockFile(self.disk, path)
 
     def _open(self, config: Config) -> None:
         started = time.monotonic()
@@ -128,9 +129,14 @@ class TimerStore:
         )
         self.flusher.after = self.retention.run
         self.closed = False
+        self.open_s = time.monotonic() - started
+        self._start()
+
+    def _start(self) -> None:
+        """Let time pass."""
+        config = self.engine.config
         limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
         self._plain = not self.clock.manual and not any(limits)
-        self.open_s = time.monotonic() - started
         if not self.findings.clean:
             log.warning("%s was not closed cleanly: %s", self.path, self.findings)
         if isinstance(self.clock, ManualClock):
@@ -527,7 +533,7 @@ def check_topic_to_read(topic: str) -> None:
     check_topic(topic)
 
 
-def _check_is_store(path: Path) -> None:
+def check_is_store(path: Path) -> None:
     """Refuse a folder that holds something else than a store."""
     names = {entry.name for entry in path.iterdir()}
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
