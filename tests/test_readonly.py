@@ -1,4 +1,4 @@
-"""Opening to look at: every answer is that of a real opening, and no byte changes."""
+"""Opening to look at: every answer is that of a real opening, while no byte changes."""
 
 import os
 from datetime import timedelta

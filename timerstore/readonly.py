@@ -1,4 +1,4 @@
-"""A store that is opened to look at: it changes no file, and takes no lock.
+"""A store that is opened to look at: no file is changed, no lock is taken.
 
 It is the whole store over a disk that keeps every change in memory: files are mapped copy-on-write,
 and what would be written is not. So recovery runs as always, whatever state the directory is in,
