@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.levels import LEVEL_HELD_FROM
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT
 from timerstore.timelog.intrinsics import copy_bytes, load_acquire
@@ -46,11 +47,14 @@ class Captured(NamedTuple):
     commitlog_end: int
     scan_from: int  # L, as far as this life's copies say
     next_index: Words
+    level_offsets: Words
     runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content
 
 
 @kernel
-def _capture(world: Any, cursors: Any, next_index: Any, numbers: Any, pages: Any) -> bool:
+def _capture(
+    world: Any, cursors: Any, next_index: Any, level_offsets: Any, numbers: Any, pages: Any
+) -> bool:
     """Capture; False, with the count of dirty pages in `cursors`, where they do not fit."""
     words, near, wheel = world.words, world.near, world.wheel
     lock_acquire(world.step_lock)
@@ -71,8 +75,10 @@ def _capture(world: Any, cursors: Any, next_index: Any, numbers: Any, pages: Any
             count += 1
     for row in range(len(next_index)):
         next_index[row] = load_acquire(world.queues.next_index, row)
+    for level in range(len(level_offsets)):
+        level_offsets[level] = world.levels.offset[level]
     end = load_acquire(world.commitlog.words, END)
-    oldest = end
+    oldest = min(end, world.levels.words[LEVEL_HELD_FROM])
     for slot in range(words[READ], words[CLAIMED]):
         oldest = min(oldest, near.slots[slot_word(slot, SLOT_FIRST_COPY)])
     cursors[_READ] = words[READ]
@@ -91,16 +97,18 @@ def capture(world: World) -> Captured:
     """Capture cursors and dirty pages, which are clean from then on. O(dirty pages)."""
     cursors = np.zeros(_CURSORS, np.int64)
     next_index = np.zeros(int(world.queues.words[QUEUE_COUNT]), np.int64)
+    level_offsets = np.zeros(len(world.levels.offset), np.int64)
     room = int(np.count_nonzero(world.wheel.dirty)) + _SLACK
     while True:
         numbers, pages = np.empty(room, np.int64), np.empty(room * PAGE_BYTES, np.uint8)
-        if _capture(world, cursors, next_index, numbers, pages):
+        if _capture(world, cursors, next_index, level_offsets, numbers, pages):
             break
         room = int(cursors[_PAGES]) + _SLACK
     read, linked, claimed, frontier, cancelled, units, messages, oldest = cursors[:_PAGES].tolist()
     runs = _runs(numbers[: int(cursors[_PAGES])], pages)
     return Captured(
-        *(read, linked, claimed, frontier, cancelled, units, messages, oldest), next_index, runs
+        *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
+        *(next_index, level_offsets, runs),
     )
 
 

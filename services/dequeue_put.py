@@ -272,7 +272,7 @@ def _settle(world: Any, head: int, seen: int, appended: int) -> int:
                 words[COUNT_ROLLED] += 1
             else:
                 words[COUNT_FIRED] += 1
-                _count_lateness(world, stored_ms - world.staged_due[staged])
+                count_lateness(world, stored_ms - world.staged_due[staged])
             staged += 1
         elif outcome == _DROPPED:
             words[COUNT_DROPPED] += 1
@@ -285,7 +285,8 @@ def _settle(world: Any, head: int, seen: int, appended: int) -> int:
 
 
 @inlined
-def _count_lateness(world: Any, late_ms: int) -> None:
+def count_lateness(world: Any, late_ms: int) -> None:
+    """Count a fired timer by how late it was."""
     late_ms = max(0, late_ms)
     world.lateness[lateness_bucket(late_ms)] += 1
     world.words[LATENESS_SUM_MS] += late_ms

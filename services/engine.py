@@ -22,12 +22,19 @@ from timerstore.errors import (
     StoreFullError,
 )
 from timerstore.services.clock import Clock
+from timerstore.services.levels import LEVEL_COUNT, LevelTable, new_level_table
 from timerstore.services.world import World, new_world
 from timerstore.timelog.append import NEED as APPEND_NEED
 from timerstore.timelog.append import NEED_AT, NEED_COMMITLOG, NEED_NOTHING, NEED_QUEUE, NEED_ROW
 from timerstore.timelog.consumequeue import ConsumeQueues
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import BLANK_BYTES, MESSAGE_BYTES_MAX, SLOT_BYTES
+from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.timelog.format import (
+    BLANK_BYTES,
+    LEVEL_COUNT_MAX,
+    LEVEL_TOPIC,
+    MESSAGE_BYTES_MAX,
+    SLOT_BYTES,
+)
 from timerstore.timelog.jsonfile import read_json, write_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
@@ -88,6 +95,8 @@ class Engine:
         self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes)
         self.wheel = TimerWheel(disk, path / "timerwheel", config.wheel_slot_count)
         self.near = new_near_wheel(config.precision_ms, config.near_count_max)
+        self.levels = self._open_levels()
+        self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
         self.step_lock, self.append_lock = KernelLock(), KernelLock()
         self.eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.words = self._new_words()
@@ -103,15 +112,33 @@ class Engine:
             self.timerlog.table,
             self.wheel.array,
             self.near,
+            self.levels,
             poll_words(self.eventfd),
         )
         self.use_tables(self.cancelled, self.done, 0, 0)
         # What an earlier life copied: L stays at `recovered_copy` until R is past the slot.
         self.recovered_copy, self.recovered_until_slot = -1, -1
+        self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
     def _segments(self, name: str, segment_bytes: int) -> SegmentedFile:
         count = self.config.open_segments_max
         return SegmentedFile(self.disk, self.path / name, segment_bytes, open_count_max=count)
+
+    def _open_levels(self) -> LevelTable:
+        """Give each delay level its queue: those configured, and those that exist on disk."""
+        queues = self.queues
+        count = len(self.level_ms)
+        for row in queues.rows(LEVEL_TOPIC):
+            count = max(count, int(queues.table.queue_id[row]) + 1)
+        if count > LEVEL_COUNT_MAX:
+            raise NotAStoreError(
+                f"{self.path} has {count} delay levels; {LEVEL_COUNT_MAX} are understood. "
+                "Let a broker deliver what waits in the others."
+            )
+        levels = new_level_table(self.level_ms, self.config.level_batch_count)
+        levels.row[:count] = [queues.row(LEVEL_TOPIC, level) for level in range(count)]
+        levels.words[LEVEL_COUNT] = count
+        return levels
 
     def _new_words(self) -> Words:
         words = np.zeros(state.WORDS, np.int64)
@@ -196,6 +223,8 @@ class Engine:
         elif need == state.TIMER_QUEUE_READ:
             file = self.queues.files[0]
             file.existing(offset // file.segment_bytes)
+        elif need == state.LEVEL_READ:
+            self._map_level(offset)
         elif need == state.TOPIC:
             self.row_of_message(offset)
         elif need == state.CANCELLED_ROOM:
@@ -209,6 +238,15 @@ class Engine:
         elif need == state.DAMAGED_TIMERLOG:
             raise CorruptStoreError("timerlog", offset, "this is not the unit that was written")
         return need
+
+    def _map_level(self, level: int) -> None:
+        """Map the segment that a level wants of its queue."""
+        levels = self.levels
+        number = int(levels.wanted[level])
+        file = self.queues.files[int(levels.row[level])].existing(number)
+        with self.step_lock:
+            self._level_files[level] = file
+            levels.address[level], levels.number[level] = file.address, number
 
     def prepare_commitlog(self) -> None:
         """Map the segment at the log's end, and the one behind it."""
@@ -248,9 +286,11 @@ class Engine:
 
     # --- L, and space
 
-    def scan_from(self, read_slot: int, oldest_copy: int) -> int:
+    def scan_from(self, read_slot: int, level_offsets: Words, oldest_copy: int) -> int:
         """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
-        if self.recovered_copy >= 0 and read_slot <= self.recovered_until_slot:
+        unsettled = read_slot <= self.recovered_until_slot
+        unsettled |= bool((level_offsets <= self.recovered_until_level).any())
+        if self.recovered_copy >= 0 and unsettled:
             return min(oldest_copy, self.recovered_copy)
         return oldest_copy
 
@@ -262,10 +302,11 @@ class Engine:
 
     def pending_count(self, topic: bytes | None = None) -> int:
         """Return the exact number of pending timers."""
-        pending = self.queues.table.pending[: len(self.queues.files)]
+        timers, levels = self.queues.table.pending.reshape(2, -1)
         if topic is None:
-            return int(pending.sum())
-        return sum(int(pending[row]) for row in self.queues.rows(topic))
+            count = len(self.queues.files)
+            return int(timers[:count].sum() + levels[:count].sum())
+        return sum(int(timers[row] + levels[row]) for row in self.queues.rows(topic))
 
     def close_files(self) -> None:
         """Drop all maps and descriptors without flushing."""

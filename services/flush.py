@@ -20,6 +20,7 @@ import numpy as np
 from timerstore.errors import FlushFailedError
 from timerstore.services.capture import capture
 from timerstore.services.engine import Engine
+from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
 from timerstore.timelog.decode import text
@@ -54,6 +55,7 @@ class Flusher:
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
         self._sequence = 0
+        self._level_file = LevelOffsetFile(engine.path / "config" / "delayOffset.json")
         self._condition = threading.Condition()
         self._wanted = 0
         self._stopping = False
@@ -111,11 +113,14 @@ class Flusher:
                 read_ms=captured.read_slot * engine.precision_ms,
                 timerlog_flushed=captured.timerlog_end,
                 queue_index=captured.linked,
-                scan_from=engine.scan_from(captured.read_slot, captured.scan_from),
+                scan_from=engine.scan_from(
+                    captured.read_slot, captured.level_offsets, captured.scan_from
+                ),
                 commitlog_flushed=captured.commitlog_end,
                 claimed_slot=captured.claimed_slot,
                 frontier_ms=captured.frontier_ms,
                 cancelled_count=captured.cancelled_count,
+                level_offsets=captured.level_offsets.tolist(),
                 store_tag=engine.store_tag,
                 clean=clean,
             )
@@ -158,6 +163,7 @@ class Flusher:
         checkpoint.state_counter = self._sequence
         if checkpoint.clean:
             self._write_for_brokers(config)
+        self._level_file.write(engine.disk, checkpoint)
         write_checkpoint(engine.disk, config / "timercheck", checkpoint)
 
     def _write_for_brokers(self, config: Path) -> None:
@@ -224,6 +230,8 @@ class Flusher:
             engine.words[state.WANT_FLUSH]
             or engine.words[state.READ] != engine.words[state.READ_CHECKPOINTED]
         ):
+            return True
+        if self.last is None or self.engine.levels.offset.tolist() != self.last.level_offsets:
             return True
         moved = engine.commitlog.end != self.durable_end
         return moved or engine.timerlog.end != self._flushed_timerlog

@@ -18,6 +18,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
 from timerstore.services.flush import write_abort
+from timerstore.services.recover_levels import pass_delivered, restore_offsets
 from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
 from timerstore.timelog import scan
 from timerstore.timelog.append import new_stage
@@ -78,6 +79,7 @@ class Findings:
     cancelled_count: int = 0
     pending_count: int = 0
     repaired_reschedule: bool = False
+    corrected_levels: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -133,6 +135,7 @@ def recover(engine: Engine, now_ms: int) -> Findings:
         read_slot = checkpoint.read_ms // engine.precision_ms
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     engine.set_cursors(read_slot, queue_index, frontier_ms)
+    restore_offsets(engine, checkpoint, findings)
     _learn_done(engine, log, findings)
     engine.prepare_commitlog()
     engine.queues.prepare(0)
@@ -417,6 +420,7 @@ def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
     map_put_all(done, origins, copies)
     findings.copies_count = len(origins)
     engine.use_tables(engine.cancelled, done, 0, len(origins))
+    pass_delivered(engine, origins)
 
 
 def live_units(engine: Engine) -> Any:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from timerstore.services.deliver_levels import deliver_levels, level_event_ms
 from timerstore.services.dequeue_get import LEAD, dequeue_get
 from timerstore.services.dequeue_put import dequeue_put
 from timerstore.services.enqueue_get import enqueue_get
 from timerstore.services.enqueue_put import enqueue_put
+from timerstore.services.levels import LEVEL_COUNT, LEVEL_STOP
 from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.timelog.format import SLOT_BYTES
 from timerstore.timelog.intrinsics import exchange, load_acquire, store_release
@@ -51,11 +53,12 @@ WALL_CLOCK: Final = 1 << 62
 ENQUEUE_GET: Final = 0
 ENQUEUE_PUT: Final = 1
 DEQUEUE_GET: Final = 2
-DEQUEUE_PUT: Final = 3
+DELIVER_LEVELS: Final = 3
+DEQUEUE_PUT: Final = 4
 
 
 @inlined
-def _step(world: Any, service: int, now_ms: int) -> int:
+def _step(world: Any, service: int, now_ms: int, resident: bool) -> int:
     lock_acquire(world.step_lock)
     if service == ENQUEUE_GET:
         done = enqueue_get(world)
@@ -63,6 +66,8 @@ def _step(world: Any, service: int, now_ms: int) -> int:
         done = enqueue_put(world, now_ms)
     elif service == DEQUEUE_GET:
         done = dequeue_get(world, now_ms)
+    elif service == DELIVER_LEVELS:
+        done = deliver_levels(world, now_ms, resident)
     else:
         done = dequeue_put(world, now_ms)
     lock_release(world.step_lock)
@@ -88,7 +93,7 @@ def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
         words[NOW] = now_ms
         done = 0
         for service in range(first, last + 1):
-            done += _step(world, service, now_ms)
+            done += _step(world, service, now_ms, resident)
             if words[NEED] != NOTHING:
                 break
         if resident and words[COUNT_FIRED] != fired and (done == 0 or now_ms != woken_ms):
@@ -117,6 +122,9 @@ def _next_event_ms(world: Any, now_ms: int, stop_ms: int) -> int:
     """Return when there may be something to do next, after `now_ms`, `stop_ms` at the latest."""
     words, near = world.words, world.near
     precision = words[PRECISION]
+    if world.levels.words[LEVEL_STOP] == 0:
+        for level in range(world.levels.words[LEVEL_COUNT]):
+            stop_ms = min(stop_ms, level_event_ms(world, level, now_ms))
     if now_ms < words[READ] * precision:  # the clock was set back
         stop_ms = near_first_due(near, words[READ] * precision, stop_ms)
     if near.words[NEAR_COUNT] > 0:

@@ -1,9 +1,10 @@
 """What the service kernels work on: all shared arrays of a store.
 
-The four services form a pipeline; each kernel takes the whole `World`:
+The first four services form a pipeline; each kernel takes the whole `World`:
 
     timer topic's queue → enqueue-get → [enqueue-put queue] → enqueue-put → timer log + wheel
     wheel → dequeue-get → near wheel → [dequeue-put queue] → dequeue-put → commit log
+    queues of the delay levels → deliver-levels → commit log
 
 Both queues are rings in shared arrays. A full ring makes its producer stop; that is the flow
 control. Each is used under the step lock, by one producer and one consumer.
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.services.levels import LevelTable
 from timerstore.timelog.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.message import FOUND_WORDS
@@ -68,13 +70,14 @@ class World:
     timerlog: SegmentTable
     wheel: SlotArray
     near: NearWheel
+    levels: LevelTable
     latest_slot: Words  # int64[TABLE_LENGTH]: of all units into a commit log segment, by number
     enqueue_ring: Words  # int64[RING_COUNT * ENQUEUE_COLUMNS]
     dequeue_ring: Words  # int64[RING_COUNT * DEQUEUE_COLUMNS]
     ring_words: Words  # int64[32]: head and tail of each ring, a cache line apart
-    stage: Stage  # dequeue-put's
-    outcome: Words  # int64[RING_COUNT]: dequeue-put's scratch
-    staged_due: Words  # int64[STAGE_COUNT_MAX]: dequeue-put's scratch
+    stage: Stage  # dequeue-put's and deliver-levels'
+    outcome: Words  # int64[RING_COUNT]: their scratch
+    staged_due: Words  # int64[STAGE_COUNT_MAX]: their scratch
     found: Words  # int64[FOUND_WORDS]: scratch of whoever holds the step lock
     scratch: Bytes  # uint8[64]
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
@@ -105,6 +108,7 @@ def new_world(
     timerlog: SegmentTable,
     wheel: SlotArray,
     near: NearWheel,
+    levels: LevelTable,
     poll: Words,
 ) -> World:
     """Return a world over these arrays, with empty queues."""
@@ -118,6 +122,7 @@ def new_world(
         timerlog=timerlog,
         wheel=wheel,
         near=near,
+        levels=levels,
         latest_slot=np.full(TABLE_LENGTH, -1, np.int64),
         enqueue_ring=np.zeros(RING_COUNT * ENQUEUE_COLUMNS, np.int64),
         dequeue_ring=np.zeros(RING_COUNT * DEQUEUE_COLUMNS, np.int64),

@@ -28,9 +28,11 @@ from timerstore.timelog.format import (
     ENTRY_OFFSET_AT,
     ENTRY_SIZE_AT,
     ENTRY_TAGS_AT,
+    LEVEL_MARK,
     MESSAGE_BYTES_MAX,
     MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_INDEX_AT,
+    TAGS_HASH_MAX,
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.intrinsics import (
@@ -84,7 +86,7 @@ class QueueTable:
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
     address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
     number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
-    pending: Words  # int64[QUEUE_COUNT_MAX]: timers pending for this queue
+    pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
     name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
     queue_id: Int32s  # int32[QUEUE_COUNT_MAX]
@@ -118,7 +120,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
-        np.zeros(QUEUE_COUNT_MAX, np.int64),
+        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
@@ -208,7 +210,7 @@ def append(
         lock_release(lock)
         return 0
 
-    _stamp(stage, done, stored_ms)
+    _stamp(stage, done, stored_ms, now_ms)
     _write(commitlog, stage, done, end)
     _index(queues, stage, done)
     store_release(commitlog.words, END, stage.offset[done - 1] + stage.size[done - 1])
@@ -237,15 +239,22 @@ def _touch_ahead(commitlog: Any, stage: Any, count: int) -> None:
 
 
 @inlined
-def _stamp(stage: Any, count: int, stored_ms: int) -> None:
-    """Fill in what depends on the message's place."""
+def _stamp(stage: Any, count: int, stored_ms: int, now_ms: int) -> None:
+    """Fill in what depends on the message's place.
+
+    A delay level's message is due a level after it was stored; so that this is a level after the
+    clock's now, it is stored at the clock's now, also where that went back.
+    """
     at = 0
     for i in range(count):
         put_i64(stage.buffer, at + MESSAGE_QUEUE_INDEX_AT, stage.index[i])
         put_i64(stage.buffer, at + MESSAGE_OFFSET_AT, stage.offset[i])
-        put_i64(stage.buffer, stored_at(stage.buffer, at), stored_ms)
+        place, when_ms = stage.offset[i], stored_ms
+        if stage.tags_code[i] > TAGS_HASH_MAX:
+            place, when_ms = place | LEVEL_MARK, now_ms
+        put_i64(stage.buffer, stored_at(stage.buffer, at), when_ms)
         if stage.key_at[i] >= 0:
-            put_hex_12(stage.buffer, at + stage.key_at[i], stage.offset[i])
+            put_hex_12(stage.buffer, at + stage.key_at[i], place)
         at += stage.size[i]
 
 

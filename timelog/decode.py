@@ -46,6 +46,7 @@ class Message(NamedTuple):
     queue_id: int
     queue_index: int
     reconsume_times: int
+    flag: int = 0
 
 
 @kernel
@@ -93,6 +94,7 @@ def decode_message(view: Bytes, offset: int) -> Message:
         queue_id=int(header["queue_id"]),
         queue_index=int(header["queue_index"]),
         reconsume_times=int(get_field(view, MESSAGE_RECONSUME_AT + moved, 4)),
+        flag=int(header["flag"]),
     )
 
 

@@ -155,6 +155,13 @@ TOPIC_BYTES_READ_MAX: Final = 255
 """The longest topic that is understood when read; a broker's own limit is 127."""
 KEY_DIGITS: Final = 32
 """Our `UNIQ_KEY`: 12 hex digits due time, 12 commit log offset, 8 store tag."""
+LEVEL_COUNT_MAX: Final = 32
+"""Delay levels that a store can have, each a queue of LEVEL_TOPIC; the checkpoint has as many."""
+LEVEL_MARK: Final = 1 << 47
+"""Set in the offset of a `UNIQ_KEY` whose message waits in a delay level: logs end at 140 TB."""
+TAGS_HASH_MAX: Final = 0x7FFFFFFF
+"""A tags code above it is no hash but a due time: that of a delay level's message."""
+assert len(TIMER_TOPIC) == len(LEVEL_TOPIC)  # so one template fits both
 
 # --- consume queue entry ------------------------------------------------------------------------
 #

@@ -2,7 +2,8 @@
 
 A framed message lacks only what its place decides (see `append.py`). A new message is made from a
 *template*: the fixed bytes of one topic with one tag. A copy, fired or rolled, takes the source's
-header, body and properties, leaves out those that no longer hold, and adds its own.
+header, body and properties, leaves out those that no longer hold, and adds its own. What waits for
+a time that was asked for goes to the timer topic, what waits in a delay level to that of levels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BODY_CRC_MASK,
     CRC_PROPERTY_BYTES,
+    LEVEL_TOPIC,
     MESSAGE_BODY_BYTES_AT,
     MESSAGE_BODY_CRC_AT,
     MESSAGE_BORN_AT,
@@ -27,10 +29,14 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_SIZE_AT,
     PROPERTY_CRC,
+    PROPERTY_DELAY_MS,
+    PROPERTY_DELAY_SEC,
+    PROPERTY_DELIVER,
     PROPERTY_DEQUEUED,
     PROPERTY_DUE,
     PROPERTY_ENQUEUED,
     PROPERTY_KEYS,
+    PROPERTY_LEVEL,
     PROPERTY_ORIGIN,
     PROPERTY_REAL_QUEUE,
     PROPERTY_REAL_TOPIC,
@@ -73,6 +79,8 @@ from timerstore.timelog.text import (
 
 ROLLED: Final = 0
 FIRED: Final = 1
+DELIVERED: Final = 2
+"""Fired from a delay level."""
 
 _LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 _DIGITS_13_BELOW = 10_000_000_000_000
@@ -81,6 +89,8 @@ _ORIGIN_NAME = np.frombuffer(PROPERTY_ORIGIN + b"\x01", np.uint8).copy()
 _ROLL_NAME = np.frombuffer(PROPERTY_ROLL_TIMES + b"\x01", np.uint8).copy()
 _ENQUEUED_NAME = np.frombuffer(PROPERTY_ENQUEUED + b"\x01", np.uint8).copy()
 _DEQUEUED_NAME = np.frombuffer(PROPERTY_DEQUEUED + b"\x01", np.uint8).copy()
+_DUE_NAME = np.frombuffer(PROPERTY_DUE + b"\x01", np.uint8).copy()
+_DELIVER_NAME = np.frombuffer(PROPERTY_DELIVER + b"\x01", np.uint8).copy()
 _TIMER_TOPIC = np.frombuffer(TIMER_TOPIC, np.uint8).copy()
 
 _CRC = as_word(PROPERTY_CRC)
@@ -99,6 +109,24 @@ _ROLL_END = as_word((PROPERTY_ROLL_TIMES + b"\x01")[-8:])
 _QUEUED_2 = as_word(PROPERTY_ENQUEUED[8:])
 _QUEUED_END = as_word((PROPERTY_ENQUEUED + b"\x01")[-8:])
 assert PROPERTY_ENQUEUED[8:] == PROPERTY_DEQUEUED[8:]
+_LEVEL = as_word(PROPERTY_LEVEL + b"\x01")
+_MASK_6 = (1 << 48) - 1
+_DUE = as_word(PROPERTY_DUE)
+_DUE_END = as_word((PROPERTY_DUE + b"\x01")[-8:])
+_DELIVER = as_word(PROPERTY_DELIVER)  # the same eight bytes begin the three ways to ask for a delay
+_DELIVER_2 = as_word(PROPERTY_DELIVER[8:])
+_DELIVER_END = as_word((PROPERTY_DELIVER + b"\x01")[-8:])
+_DELAY_SEC_END = as_word((PROPERTY_DELAY_SEC + b"\x01")[-8:])
+_DELAY_MS_END = as_word((PROPERTY_DELAY_MS + b"\x01")[-8:])
+assert PROPERTY_DELAY_SEC[:8] == PROPERTY_DELAY_MS[:8] == PROPERTY_DELIVER[:8]
+
+# Words of a template.
+TEMPLATE_KEY: Final = 0  # where the key's digits stand in `after`
+TEMPLATE_PENDING_ROW: Final = 1
+TEMPLATE_TAGS_CODE: Final = 2
+TEMPLATE_CHANGE: Final = 3  # of the pending count
+TEMPLATE_ROW: Final = 4  # the queue
+TEMPLATE_LEVEL_MS: Final = 5  # of a delay level's: its delay; 0 for a timer
 
 
 @record
@@ -107,14 +135,15 @@ class Template:
 
     `head` is the header. `before` runs from the topic's length to `TIMER_OUT_MS` and its 0x01; the
     due time's digits follow. `after` closes them and ends in `UNIQ_KEY`, its 32 places and 0x02,
-    then what else all messages of this template carry.
+    then what else all messages of this template carry. A delay level's has `DELAY` in the place of
+    `TIMER_OUT_MS`, and the level's digits.
     """
 
     head: Bytes
     before: Bytes
     after: Bytes
     extra: Bytes  # what a message's own value follows: a property's name, 0x01, and a prefix
-    words: Words  # int64[4]: where the key's digits stand in `after`, row, tags code, change
+    words: Words  # int64[8], see the constants above
 
 
 def new_template(
@@ -126,17 +155,23 @@ def new_template(
     real_queue: int = 0,
     properties: bytes = b"",
     extra: bytes = PROPERTY_KEYS + b"\x01",
+    level: int = 0,
+    level_ms: int = 0,
+    level_row: int = 0,
 ) -> Template:
     """Return the template of messages for the timer topic that end up in `real_topic`.
 
     `properties`: more of them, already as `name 0x01 value 0x02`. `extra`: the beginning of the
-    property that each message has a value of its own for.
+    property that each message has a value of its own for. With a `level`, which counts from 1, they
+    go to the row of its queue.
     """
     head = np.zeros(1, MESSAGE_HEADER)
     head["magic"] = MESSAGE_MAGIC
     head["born_host"] = np.void(_LOCALHOST)
     head["store_host"] = np.void(_LOCALHOST)
-    before = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC + b"\0\0" + PROPERTY_DUE + b"\x01"
+    topic, first = (LEVEL_TOPIC, PROPERTY_LEVEL) if level else (TIMER_TOPIC, PROPERTY_DUE)
+    head["queue_id"] = max(0, level - 1)
+    before = bytes([len(topic)]) + topic + b"\0\0" + first + b"\x01"
     key = b"\x02" + PROPERTY_UNIQUE_KEY + b"\x01"
     after = key + b"0" * 32 + b"\x02"
     after += PROPERTY_REAL_QUEUE + b"\x01" + str(real_queue).encode() + b"\x02"
@@ -146,7 +181,7 @@ def new_template(
         np.frombuffer(before, np.uint8).copy(),
         np.frombuffer(after, np.uint8).copy(),
         np.frombuffer(extra, np.uint8).copy(),
-        np.array([len(key), pending_row, tags_code, change], np.int64),
+        np.array([len(key), pending_row, tags_code, change, level_row, level_ms, 0, 0], np.int64),
     )
 
 
@@ -197,6 +232,7 @@ def frame_new(
     """Frame message `i` of a stage at position `at`; return its size. O(size).
 
     `body`, `extra`: uint8 views; an empty `extra` stands for none. `tag`: the store's tag, uint32.
+    For a delay level's template `due_ms` is the level, and it is due that level after `now_ms`.
     """
     buf = stage.buffer
     copy_bytes(buf, at, template.head, 0, MESSAGE_HEADER_BYTES)
@@ -208,7 +244,11 @@ def frame_new(
     copy_bytes(buf, before_at, template.before, 0, len(template.before))
     end = _put_ms(buf, before_at + len(template.before), due_ms)
     copy_bytes(buf, end, template.after, 0, len(template.after))
-    key_at = end + template.words[0]
+    key_at = end + template.words[TEMPLATE_KEY]
+    tags_code = template.words[TEMPLATE_TAGS_CODE]
+    if template.words[TEMPLATE_LEVEL_MS] > 0:
+        due_ms = now_ms + template.words[TEMPLATE_LEVEL_MS]
+        tags_code = due_ms
     put_hex_12(buf, key_at, due_ms)
     put_hex_8(buf, key_at + 24, tag)
     end += len(template.after)
@@ -227,11 +267,11 @@ def frame_new(
     put_i32(buf, at + MESSAGE_BODY_CRC_AT, crc32(buf, body_at, body_bytes) & BODY_CRC_MASK)
     put_i64(buf, at + MESSAGE_BORN_AT, now_ms)
     stage.size[i] = size
-    stage.row[i] = 0
-    stage.tags_code[i] = template.words[2]
+    stage.row[i] = template.words[TEMPLATE_ROW]
+    stage.tags_code[i] = tags_code
     stage.key_at[i] = key_at + 12 - at
-    stage.pending_row[i] = template.words[1]
-    stage.pending_change[i] = template.words[3]
+    stage.pending_row[i] = template.words[TEMPLATE_PENDING_ROW]
+    stage.pending_change[i] = template.words[TEMPLATE_CHANGE]
     return size
 
 
@@ -272,6 +312,22 @@ COPY_EXTRA_BYTES: Final = 192
 
 
 @inlined
+def _asks_for_delay(buf: Any, start: int, stop: int, first: int) -> bool:
+    """Tell whether a property is `DELAY`, or one that says when a timer is due."""
+    if first & _MASK_6 == _LEVEL:
+        return stop - start >= 6
+    if first == _DUE:
+        return name_ends(buf, start, stop, 12, _DUE_END)
+    if first != _DELIVER:
+        return False
+    if name_ends(buf, start, stop, 15, _DELAY_SEC_END):
+        return True
+    if name_ends(buf, start, stop, 14, _DELAY_MS_END):
+        return True
+    return name_ends(buf, start, stop, 16, _DELIVER_END) and get_word(buf, start + 8) == _DELIVER_2
+
+
+@inlined
 def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
     """Tell whether a copy of this kind leaves a property out."""
     first = get_word(buf, start)
@@ -279,7 +335,7 @@ def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
         return name_ends(buf, start, stop, 8, _CRC_END)
     if first == _ORIGIN:
         return name_ends(buf, start, stop, 12, _ORIGIN_END)
-    if kind == FIRED:
+    if kind != ROLLED:
         if first == _REAL_QUEUE:
             return name_ends(buf, start, stop, 8, _REAL_QUEUE_END)
         if first == _REAL:
@@ -287,7 +343,7 @@ def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
         if first == _ENQUEUED or first == _DEQUEUED:
             ends = name_ends(buf, start, stop, 16, _QUEUED_END)
             return ends and get_word(buf, start + 8) == _QUEUED_2
-        return False
+        return kind == DELIVERED and _asks_for_delay(buf, start, stop, first)
     if first != _ROLL or not name_ends(buf, start, stop, 16, _ROLL_END):
         return False
     return get_word(buf, start + 8) == _ROLL_2
@@ -312,6 +368,9 @@ def frame_copy(
 
     `source`, `found`: the message's segment, and what `read_message` found. `topic`: a buffer that
     holds the destination's name. Room for SIZE + topic + COPY_EXTRA_BYTES is needed. O(size).
+
+    Out of a delay level, `enqueued_ms` is the due time; `now_ms` is the same where that must be
+    said in a broker's way as well, else −1.
     """
     fixed = found[BODY_AT] + found[BODY_BYTES] - found[AT]
     copy_bytes(buf, at, source, found[AT], fixed)
@@ -355,6 +414,16 @@ def frame_copy(
         end = _put_ms(buf, end + 1 + len(_DEQUEUED_NAME), now_ms)
         put_u8(buf, end, 2)
         end += 1
+    elif kind == DELIVERED:
+        copy_bytes(buf, end, _DUE_NAME, 0, len(_DUE_NAME))
+        end = _put_ms(buf, end + len(_DUE_NAME), enqueued_ms)
+        put_u8(buf, end, 2)
+        end += 1
+        if now_ms >= 0:
+            copy_bytes(buf, end, _DELIVER_NAME, 0, len(_DELIVER_NAME))
+            end = _put_ms(buf, end + len(_DELIVER_NAME), now_ms)
+            put_u8(buf, end, 2)
+            end += 1
     else:
         copy_bytes(buf, end, _ROLL_NAME, 0, len(_ROLL_NAME))
         end += len(_ROLL_NAME)

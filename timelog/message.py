@@ -141,6 +141,8 @@ assert PROPERTY_DELIVER[:8] == PROPERTY_DELETES[:8] == b"TIMER_DE"
 
 IDENTITY_OURS: Final = -1
 """IDENTITY_HIGH of a timer that this store made; IDENTITY_LOW is then its first put's offset."""
+IDENTITY_HELD: Final = -2
+"""In the cancelled set in its place: a delay level's message whose delete unit R has passed."""
 
 
 @inlined
@@ -382,7 +384,7 @@ def identify(
     high = _mix(buf, key_at, key_bytes, high ^ 0x2B)
     low = _mix(buf, key_at, key_bytes, 0x1B873593CC9E2D51)
     low = _mix(buf, topic_at, topic_bytes, low ^ 0x2B)
-    if high == IDENTITY_OURS:
+    if high == IDENTITY_OURS or high == IDENTITY_HELD:
         high = 0
     found[IDENTITY_HIGH] = high
     found[IDENTITY_LOW] = low

@@ -70,6 +70,10 @@ class Config:
     delay_levels: str = DELAY_LEVELS
     """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
 
+    level_batch_count: int = 1_024
+    """Messages of a delay level that one append delivers at most; with 1 each is delivered before
+    the next is looked at."""
+
     near_count_max: int = 1 << 26
     """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
 

@@ -2,7 +2,8 @@
 
     01A3185C6388 000000007C17 EF5F2ADA    due time in ms, commit log offset, store tag
 
-An id alone leads to its timer, without any index, over rolls and restarts.
+An id alone leads to its timer, without any index, over rolls and restarts. Where the message waits
+in a delay level the highest bit of the offset's 48 is set (LEVEL_MARK in `timelog/format.py`).
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class ConsumerOffsets:
         """Read the file."""
         self._disk, self._path = disk, path
         self._lock = threading.Lock()
+        self._write_lock = threading.Lock()  # taken before `_lock`; one writer at the file
         self._changed = False
         content = read_json(path) or {}
         table = content.get("offsetTable", {})
@@ -98,10 +99,15 @@ class ConsumerOffsets:
 
     def write(self) -> None:
         """Write the file if anything changed; durable on return."""
-        with self._lock:
-            if not self._changed:
-                return
-            table = {name: dict(entry) for name, entry in self.table.items()}
-            self._changed = False
-        write_json(self._disk, self._path, {"offsetTable": table, **self._rest})
-        self._durable = table
+        with self._write_lock:
+            with self._lock:
+                if not self._changed:
+                    return
+                table = {name: dict(entry) for name, entry in self.table.items()}
+                self._changed = False
+            try:
+                write_json(self._disk, self._path, {"offsetTable": table, **self._rest})
+            except BaseException:
+                self._changed = True
+                raise
+            self._durable = table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,17 +9,15 @@ import numpy as np
 from timerstore.arguments import Binaries, Int64s
 from timerstore.errors import CongestedError, InvalidArgumentError, StoreFullError
 from timerstore.ids import TimerIds, format_id
+from timerstore.levels import Staged
 from timerstore.services.deletes import append_all
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, append, new_stage
 from timerstore.timelog.compose import compose, java_hash_of, stage_messages
-from timerstore.timelog.decode import Message
 from timerstore.timelog.format import (
     PROPERTY_DUE,
-    PROPERTY_ORIGIN_ID,
     PROPERTY_REAL_QUEUE,
     PROPERTY_REAL_TOPIC,
     PROPERTY_REPLACES,
-    PROPERTY_RETRY_TOPIC,
     PROPERTY_UNIQUE_KEY,
     TIMER_TOPIC,
 )
@@ -182,57 +179,19 @@ class Putter:
 
     def append_one(self, message: bytes, row: int, tag: str | None) -> int:
         """Append one composed timer; return its offset."""
-        engine, stage = self.engine, self.take_stage()
         tags_code = 0 if tag is None else java_hash_of(tag)
+        return self.append_staged((message, 0, tags_code, row, 1), self.engine.clock.now_ms)
+
+    def append_staged(self, entry: Staged, now_ms: int) -> int:
+        """Append one composed message; return its offset."""
+        engine, stage = self.engine, self.take_stage()
         try:
-            count = stage_messages(stage, [(message, 0, tags_code, row, 1)])
+            count = stage_messages(stage, [entry])
             self.check_space()
-            append_all(engine, stage, count, engine.clock.now_ms, together=True)
+            append_all(engine, stage, count, now_ms, together=True)
             return int(stage.offset[0])
         finally:
             self.free_stage(stage)
-
-    def send_back(self, retry_topic: bytes, message: Message, delay: timedelta | None) -> int:
-        """Append a delivered message again, as a timer for a retry topic; return the log's end."""
-        engine, now_ms = self.engine, self.engine.clock.now_ms
-        due_ms = now_ms
-        if delay is not None:
-            if not isinstance(delay, timedelta) or delay < timedelta(0):
-                raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
-            due_ms += -(-delay // timedelta(milliseconds=1))
-        kept = dict(message.properties)
-        key = kept.pop("UNIQ_KEY", "")
-        for name in ("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_ROLL_TIMES", "TIMER_ORIGIN"):
-            kept.pop(name, None)
-        for name in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#", "REAL_TOPIC", "REAL_QID"):
-            kept.pop(name, None)
-        kept.setdefault(PROPERTY_RETRY_TOPIC.decode(), message.topic)
-        kept.setdefault(PROPERTY_ORIGIN_ID.decode(), key)
-        text = encode_property(PROPERTY_DUE, str(due_ms).encode())
-        if key:
-            text += encode_property(PROPERTY_UNIQUE_KEY, key.encode())
-        text += encode_property(PROPERTY_REAL_QUEUE, b"0")
-        text += encode_property(PROPERTY_REAL_TOPIC, retry_topic)
-        for name, value in kept.items():
-            encoded = name.encode("utf-8", "surrogateescape")
-            text += encode_property(encoded, value.encode("utf-8", "surrogateescape"))
-        composed = compose(
-            TIMER_TOPIC,
-            message.body,
-            text,
-            born_ms=message.born_ms,
-            reconsume_times=message.reconsume_times + 1,
-        )
-        stage = self.take_stage()
-        tags_code = java_hash_of(kept["TAGS"]) if "TAGS" in kept else 0
-        try:
-            row = engine.queues.row(retry_topic)
-            entry = (composed, 0, tags_code, row, 1)
-            count = stage_messages(stage, [entry], own_key=False)
-            append_all(engine, stage, count, now_ms, together=True)
-        finally:
-            self.free_stage(stage)
-        return engine.commitlog.end
 
     # --- limits
 

@@ -38,10 +38,12 @@ from timerstore.errors import (
 from timerstore.fastput import FastPutter
 from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
+from timerstore.levels import check_level, stage_at_level
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
 from timerstore.reading import Horizon, Timer
 from timerstore.retries import GroupRetries
+from timerstore.sendback import send_back
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher, remove_abort
@@ -52,6 +54,7 @@ from timerstore.services.steps import NAP_MS_MAX
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.lockfile import LockFile
 from timerstore.waiting import Waiters
 from timerstore.wheel import state
@@ -230,8 +233,10 @@ class TimerStore:
     ) -> str:
         """Put one timer and return its id.
 
-        At most one of `delay`, `at` (aware) and `at_ms` (epoch milliseconds) says when it is due;
-        none of them, or a time that has passed: now. Fractions of a millisecond round up.
+        At most one of `delay`, `at` (aware), `at_ms` (epoch milliseconds) and `delay_level` says
+        when it is due; none of them, or a time that has passed: now. Fractions of a millisecond
+        round up. `delay_level` counts the durations of `Config.delay_levels` from 1; a higher one
+        than there are means the highest.
 
         Durable on return as `Config.durability` says. O(size). Raises InvalidArgumentError,
         StoreFullError, StoreClosedError, FlushFailedError; then nothing was put.
@@ -250,7 +255,11 @@ class TimerStore:
                     return done[0]
         self.check_writable()
         if delay_level is not None:
-            raise InvalidArgumentError("delay_level is not supported yet. Pass delay.")
+            if delay is not None or at is not None or at_ms is not None:
+                raise InvalidArgumentError(
+                    "delay, at, at_ms and delay_level exclude each other. Pass one of them."
+                )
+            return self._put_at_level(body, topic, delay_level, key, tag, properties)
         engine, putter = self.engine, self._putter
         now_ms = self.clock.now_ms
         topic_bytes = check_topic(topic)
@@ -265,6 +274,25 @@ class TimerStore:
         offset = putter.append_one(message, row, tag)
         self._after_put(due_ms, now_ms)
         return format_id(due_ms, offset, engine.store_tag)
+
+    def _put_at_level(
+        self,
+        body: bytes,
+        topic: str,
+        delay_level: int,
+        key: str | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+    ) -> str:
+        engine, now_ms = self.engine, self.clock.now_ms
+        level = check_level(engine, delay_level)
+        topic_bytes = check_topic(topic)
+        encoded = encode_properties(key, tag, properties)
+        body = check_body(body, engine.message_bytes_max)
+        entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
+        offset = self._putter.append_staged(entry, now_ms)
+        self._after_put(entry[2], now_ms)
+        return format_id(entry[2], offset | LEVEL_MARK, engine.store_tag)
 
     def put_many(
         self,
@@ -470,10 +498,7 @@ class TimerStore:
 
     def send_back(self, group: Group, message: Message, delay: timedelta | None) -> None:
         """Put a delivered message again for its group's retry topic; durable like a put."""
-        self.check_writable()
-        self._putter.send_back(group.retries.topic.encode(), message, delay)
-        now_ms = self.clock.now_ms
-        self._after_put(now_ms, now_ms)
+        send_back(self, group.name, message, delay=delay)
 
     # --- the end
 

@@ -70,3 +70,4 @@ CANCELLED_ROOM: Final = 7  # the cancelled set must grow
 NEAR_FULL: Final = 8  # the near wheel's limit is reached
 DAMAGED_TIMERLOG: Final = 9  # the unit at this offset is damaged
 FLUSHED: Final = 10  # R waits for a checkpoint
+LEVEL_READ: Final = 11  # the segment that the level in NEED_OFFSET wants of its queue

@@ -1,0 +1,50 @@
+"""`config/delayOffset.json`: how far each delay level was delivered, as a broker reads it.
+
+It is written before the checkpoint and after the log was made durable, so whatever it says was
+delivered is on disk; the larger one of its offset and the checkpoint's therefore always holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.checkpoint import Checkpoint
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.timelog.jsonfile import read_json, write_json
+
+
+class LevelOffsetFile:
+    """The file of one store; it is written where an offset has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self._path = path
+        self._written: list[int] | None = None
+
+    def read(self) -> list[int]:
+        """Return the offset of each level, 0 where the file says nothing."""
+        content = read_json(self._path) or {}
+        offsets = [0] * LEVEL_COUNT_MAX
+        try:
+            for level, offset in content.get("offsetTable", {}).items():
+                if 1 <= int(level) <= LEVEL_COUNT_MAX:
+                    offsets[int(level) - 1] = int(offset)
+        except (AttributeError, TypeError, ValueError) as e:
+            raise CorruptStoreError(self._path.name, 0, f"offsetTable: {e}") from e
+        return offsets
+
+    def write(self, disk: Disk, checkpoint: Checkpoint) -> None:
+        """Write the offsets of a checkpoint, if they have changed; durable on return."""
+        offsets = checkpoint.level_offsets
+        if offsets == self._written or (self._written is None and not any(offsets)):
+            return
+        table = {str(level): offset for level, offset in enumerate(offsets, 1) if offset}
+        version = {
+            "counter": checkpoint.sequence,
+            "stateVersion": 0,
+            "timestamp": checkpoint.state_timestamp,
+        }
+        write_json(disk, self._path, {"dataVersion": version, "offsetTable": table})
+        self._written = list(offsets)

@@ -1,0 +1,77 @@
+"""Putting into delay levels: which level, and the message that waits in its queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ids import format_id
+from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.timelog.compose import compose
+from timerstore.timelog.format import (
+    LEVEL_MARK,
+    LEVEL_TOPIC,
+    PROPERTY_LEVEL,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+)
+from timerstore.timelog.frame import encode_property
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+Staged = tuple[bytes, int, int, int, int]
+"""What `stage_messages` takes: message, row, tags code, pending row, change."""
+
+
+def check_level(engine: Engine, level: object) -> int:
+    """Return a delay level, counted from 1 and clamped to the highest, or refuse it."""
+    if isinstance(level, bool) or not isinstance(level, int) or level < 1:
+        raise InvalidArgumentError(
+            f"delay_level is {level!r}. Pass an int, 1 to {len(engine.level_ms)}."
+        )
+    return min(level, len(engine.level_ms))
+
+
+def stage_at_level(
+    engine: Engine,
+    level: int,
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    now_ms: int,
+    *,
+    key: bytes | None = None,
+    born_ms: int | None = None,
+    flag: int = 0,
+    reconsume_times: int = 0,
+) -> Staged:
+    """Compose a message that goes through a delay level to `topic`, and say where it is staged.
+
+    `properties`: as they stand in a message. Without `key` it gets one of its own, whose offset the
+    appender stamps. It is due that level after `now_ms`: append it with the same.
+    """
+    due_ms = now_ms + int(engine.level_ms[level - 1])
+    own = format_id(due_ms, LEVEL_MARK, engine.store_tag).encode()
+    text = encode_property(PROPERTY_LEVEL, str(level).encode())
+    if key != b"":
+        text += encode_property(PROPERTY_UNIQUE_KEY, own if key is None else key)
+    text += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    text += encode_property(PROPERTY_REAL_TOPIC, topic)
+    message = compose(
+        LEVEL_TOPIC,
+        body,
+        text + properties,
+        born_ms=now_ms if born_ms is None else born_ms,
+        queue_id=level - 1,
+        flag=flag,
+        reconsume_times=reconsume_times,
+    )
+    if len(message) > engine.message_bytes_max:
+        raise InvalidArgumentError(
+            f"The message would take {len(message)} bytes. "
+            f"Shorten it to {engine.message_bytes_max}, or use larger segments."
+        )
+    row = int(engine.levels.row[level - 1])
+    return message, row, due_ms, engine.queues.row(topic) + QUEUE_COUNT_MAX, 1
