@@ -1,7 +1,7 @@
 """The consumer as a state machine against a dictionary, on a manual clock.
 
-Handlers fail, take long, kill the process, or do well, as each message's script says. The dictionary
-holds each copy of each message: as it was put, each retry, each one that was redriven. A copy is
+Handlers fail, take long, kill the process, or do well, as each message's script says. The
+dictionary holds each copy of each message: as put, as retried, as redriven. A copy is
 waiting until it is acknowledged, sent back (then its successor waits), or a dead letter.
 """
 
@@ -78,7 +78,6 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.committed: dict[tuple[str, int], int] = {}
         self.busy_until_ms = 0
         self.redriven_count = 0
-        self.original = handling.return_later
 
     @initialize(
         commitlog_bytes=st.sampled_from([8192, 1 << 16]),
@@ -203,10 +202,12 @@ class ConsumerMachine(RuleBasedStateMachine):
     def playing(self) -> Iterator[None]:
         """Run handlers; where one kills the process, open the store again."""
 
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **__: Any) -> None:
             raise StoreFullError("no space. Free some.")
 
-        failing = [mock.patch.object(handling, name, fail) for name in ("return_later", "bury")]
+        failing = [
+            mock.patch.object(handling, name, fail) for name in ("send_back", "send_to_dead")
+        ]
         try:
             if self.failing_count:
                 for each in failing:
@@ -322,7 +323,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             for copy in self.copies
             if copy.state == "waiting" and copy.place is None and copy.due_ms > self.now_ms
         ]
-        assert self.store.count() == len(later)
+        assert self.store.count() == len(later), later
 
     def teardown(self) -> None:
         try:
@@ -335,7 +336,9 @@ class ConsumerMachine(RuleBasedStateMachine):
     def finish(self) -> None:
         """Let everything come to its end: each message is acknowledged, or a dead letter."""
         self.failing_count = 0
-        while any(copy.state == "waiting" for copy in self.copies):
+        for _ in range(100):
+            if all(copy.state != "waiting" for copy in self.copies):
+                break
             self.advance(ms=3_600_000)
         ends = Counter(c.id for c in self.copies if c.state in ("acknowledged", "dead"))
         assert ends.keys() == self.scripts.keys(), "a message is lost"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from timerstore.arguments import check_group
 from timerstore.errors import InvalidArgumentError
-from timerstore.returning import revive, wait_durable
-from timerstore.timelog.format import DEAD_PREFIX
+from timerstore.sendback import send_to, wait_durable
+from timerstore.timelog.format import DEAD_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
@@ -32,6 +32,7 @@ def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
     check_group(group)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise InvalidArgumentError(f"limit is {limit!r}. Pass an int, 0 or more.")
+    retries = RETRY_PREFIX + group.encode()
     left, count = sys.maxsize if limit is None else limit, 0
     while left > 0:
         letters = store.pull(
@@ -42,7 +43,7 @@ def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
         revived = 0
         try:
             for i in range(len(letters)):
-                revive(store, group, letters.message(i))
+                send_to(store, retries, letters.message(i), 0, wait=False)
                 revived += 1
         finally:
             wait_durable(store)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timerstore.consume import Delivery
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.hooks import Hook, call_after, call_before
-from timerstore.returning import bury, return_later, wait_durable
+from timerstore.sendback import send_back, send_to_dead, wait_durable
 from timerstore.subscription import Task
 from timerstore.verdict import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 
@@ -173,9 +173,9 @@ class Handling:
         level = level_after(message.reconsume_times, delay_level, self._max_attempts)
         if level == DEAD:
             log.error("%s: message %s is a dead letter now", delivery.topic, delivery.id)
-            bury(self._store, self._group, message)
+            send_to_dead(self._store, self._group, message, wait=False)
         else:
-            return_later(self._store, self._group, message, level)
+            send_back(self._store, self._group, message, delay_level=level, wait=False)
 
     def _done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
         try:
