@@ -1,8 +1,9 @@
 """The consumer as a state machine against a dictionary, on a manual clock.
 
 Handlers fail, take long, kill the process, or do well, as each message's script says. The
-dictionary holds each copy of each message: as put, as retried, as redriven. A copy is
-waiting until it is acknowledged, sent back (then its successor waits), or a dead letter.
+dictionary holds each copy of each message: as put, as retried, as buried, as redriven. A copy waits
+until it is acknowledged, or sent back (then its successor waits), or buried (then that is a dead
+letter, until it is redriven).
 """
 
 import json
@@ -33,6 +34,7 @@ from timerstore import (
     TimerStore,
     handling,
 )
+from timerstore.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
@@ -77,7 +79,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.doubled: set[str] = set()
         self.committed: dict[tuple[str, int], int] = {}
         self.busy_until_ms = 0
-        self.redriven_count = 0
+        self.wrong: AssertionError | None = None
 
     @initialize(
         commitlog_bytes=st.sampled_from([8192, 1 << 16]),
@@ -112,6 +114,9 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.clock = ManualClock(self.now_ms)
         path = self.folder / "store"
         self.store = TimerStore(path, config=self.config, clock=self.clock, disk=QuietDisk())
+        # Readers of the test's own, so that retention keeps what they have not seen.
+        readers = [(DEAD_LETTERS, "order"), (DEAD_LETTERS, "audit")]
+        begin_groups(self.store, readers, "earliest")
         self.committed = {}
         self.busy_until_ms = self.now_ms
         self.consumer = Consumer(
@@ -129,7 +134,11 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     def handle(self, got: Any) -> Any:
         deliveries: list[Delivery] = got if self.lists else [got]
-        taken = [self.take(delivery) for delivery in deliveries]
+        try:
+            taken = [self.take(delivery) for delivery in deliveries]
+        except AssertionError as e:
+            self.wrong = e  # the consumer would take it for a failure of the handler
+            raise
         acts = [self.act_of(copy) for copy in taken]
         if "kill" in acts:
             self.store.abandon()
@@ -161,7 +170,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         now_ms = self.clock.now_ms
         who = delivery.id, delivery.attempt
         same = [c for c in self.copies if (c.id, c.attempt, c.state) == (*who, "waiting")]
-        assert same, f"{who} was handed out, and is not waiting"
+        of_it = [copy for copy in self.copies if copy.id == delivery.id]
+        assert same, f"{who} was handed out at {now_ms}, and is not waiting: {of_it}"
         copy = min(same, key=lambda each: each.due_ms)
         assert copy.due_ms <= now_ms, f"{copy} came early"
         assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, f"{copy} came late"
@@ -187,7 +197,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         for copy in copies:
             dead = level < 0 or copy.attempt >= MAX_ATTEMPTS
             if dead and left == self.failing_count == 0:
-                copy.state = "dead"
+                copy.state = "buried"
+                self.copies.append(Copy(copy.id, copy.attempt + 1, now_ms, "dead letter"))
             elif left or (self.failing_count and dead):
                 # The first one that cannot be sent back keeps those behind it too.
                 copy.due_ms = now_ms + handling.AGAIN_MS
@@ -196,7 +207,6 @@ class ConsumerMachine(RuleBasedStateMachine):
                 copy.state = "sent"
                 wait_ms = self.config.delay_levels_ms()[(level or 3 + copy.attempt) - 1]
                 self.copies.append(Copy(copy.id, copy.attempt + 1, now_ms + wait_ms))
-        self.busy_until_ms = max(self.busy_until_ms, 0)
 
     @contextmanager
     def playing(self) -> Iterator[None]:
@@ -254,16 +264,16 @@ class ConsumerMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.store.flush()
 
-    @precondition(lambda self: any(copy.state == "dead" for copy in self.copies))
+    @precondition(lambda self: any(copy.state == "dead letter" for copy in self.copies))
     @rule(limit=st.sampled_from([None, 1]))
     def redrive(self, limit: int | None) -> None:
-        dead = [copy for copy in self.copies if copy.state == "dead"]
+        dead = [copy for copy in self.copies if copy.state == "dead letter"]
         count = self.consumer.redrive(limit)
         assert count == len(dead[:limit])
         # Dead letters are read in the order in which they died; the dictionary knows how many.
         revived = self.revived_ids(count)
         for id in revived:
-            copy = next(copy for copy in dead if copy.id == id and copy.state == "dead")
+            copy = next(copy for copy in dead if copy.id == id and copy.state == "dead letter")
             copy.state = "redriven"
             self.copies.append(Copy(id, 0, self.now_ms))
 
@@ -280,6 +290,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.consumer.close()
         self.store.close()
         self.now_ms += stop_ms
+        self.hasten()
         self.open()
 
     @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]))
@@ -299,11 +310,21 @@ class ConsumerMachine(RuleBasedStateMachine):
                     if copy.state != "waiting":
                         self.doubled.add(copy.id)
                     copy.state = "waiting"
-            if copy.state == "waiting" and copy.due_ms > self.now_ms and copy.place is not None:
-                copy.due_ms = self.now_ms  # it was to be handed in again: now it is, at once
+        self.hasten()
         self.open()
 
+    def hasten(self) -> None:
+        """What was to be handed in again after some seconds is there at once after reopening."""
+        for copy in self.copies:
+            if copy.state == "waiting" and copy.place is not None:
+                copy.due_ms = min(copy.due_ms, self.now_ms)
+
     # --- what must hold
+
+    @invariant()
+    def handlers_saw_nothing_wrong(self) -> None:
+        if self.wrong is not None:
+            raise self.wrong
 
     @invariant()
     def offsets_grow(self) -> None:
@@ -340,12 +361,13 @@ class ConsumerMachine(RuleBasedStateMachine):
             if all(copy.state != "waiting" for copy in self.copies):
                 break
             self.advance(ms=3_600_000)
-        ends = Counter(c.id for c in self.copies if c.state in ("acknowledged", "dead"))
+            self.handlers_saw_nothing_wrong()
+        ends = Counter(c.id for c in self.copies if c.state in ("acknowledged", "dead letter"))
         assert ends.keys() == self.scripts.keys(), "a message is lost"
         for id, count in ends.items():
             assert count == 1 or id in self.doubled, f"{id} ended {count} times"
         letters = self.store.consume(DEAD_LETTERS, group="audit", timeout=0)
-        dead = Counter(c.id for c in self.copies if c.state in ("dead", "redriven"))
+        dead = Counter(c.id for c in self.copies if c.state in ("dead letter", "redriven"))
         assert dead <= Counter(d.id for d in letters)
         self.consumer.close()
         self.store.close()
