@@ -19,11 +19,11 @@ from timerstore.timelog.kernel import kernel
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
 
-def delete_template(engine: Engine, topic: bytes) -> Template:
+def delete_template(engine: Engine, topic: bytes, pending_row: int) -> Template:
     """Return the template of deletes whose targets end up in `topic`."""
     return new_template(
         topic,
-        pending_row=engine.queues.row(topic),
+        pending_row=pending_row,
         change=-1,
         tags_code=0,
         extra=PROPERTY_DELETES + b"\x01" + topic + b"+",
@@ -98,9 +98,13 @@ def append_deletes(
     keys: np.ndarray[Any, np.dtype[np.uint8]],
     due_ms: np.ndarray[Any, np.dtype[np.int64]],
     now_ms: int,
+    pending_row: int,
 ) -> None:
-    """Append a delete for each target, all of one topic; `keys`: uint8[n, length]."""
-    template, start = delete_template(engine, topic), 0
+    """Append a delete for each target, all of one topic; `keys`: uint8[n, length].
+
+    `pending_row`: where they are counted; see `QueueTable.pending`.
+    """
+    template, start = delete_template(engine, topic, pending_row), 0
     while start < len(due_ms):
         count = stage_deletes(
             stage, template, DELETE_BODY, keys, due_ms, start, now_ms, engine.store_tag

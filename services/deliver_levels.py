@@ -25,6 +25,7 @@ from timerstore.services.levels import (
     LEVEL_STOP,
     LEVEL_TURN,
     NO_OFFSET,
+    RETRY_WAIT_MS_MAX,
 )
 from timerstore.timelog.append import (
     BATCH_BYTES,
@@ -138,14 +139,17 @@ def level_event_ms(world: Any, level: int, now_ms: int) -> int:
     row, index = levels.row[level], levels.offset[level]
     if row < 0 or index >= load_acquire(world.queues.next_index, row):
         return NEVER
+    retry_ms = levels.retry_ms[level]
+    if retry_ms > now_ms + RETRY_WAIT_MS_MAX:  # the clock went back
+        retry_ms = now_ms
     if levels.head_index[level] != index:
         buf = _entries(world, level, index)
         if len(buf) == 0:
-            return max(now_ms, levels.retry_ms[level])
+            return max(now_ms, retry_ms)
         levels.head_ms[level] = get_i64(buf, _entry_at(world, index) + ENTRY_TAGS_AT)
         levels.head_index[level] = index
     due_ms = clamped_ms(levels.head_ms[level], levels.level_ms[level], now_ms)
-    return max(max(now_ms, due_ms), levels.retry_ms[level])
+    return max(max(now_ms, due_ms), retry_ms)
 
 
 @inlined

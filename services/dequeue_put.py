@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from timerstore.services.levels import LEVEL_HELD, LEVEL_HELD_FROM
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_INFO,
@@ -31,15 +32,17 @@ from timerstore.timelog.append import (
     NEED as APPEND_NEED,
 )
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.format import TIMER_TOPIC, UNIT_DELETE, UNIT_ROLL
+from timerstore.timelog.format import LEVEL_MARK, TIMER_TOPIC, UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, FIRED, ROLLED, frame_copy
 from timerstore.timelog.intrinsics import get_i64, prefetch, view_words
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.message import (
     DUE_MS,
     GOOD,
+    IDENTITY_HELD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
+    IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -65,7 +68,7 @@ from timerstore.wheel.near import (
     near_last_delete,
     slot_word,
 )
-from timerstore.wheel.sets import set_contains, set_remove
+from timerstore.wheel.sets import set_add, set_contains, set_remove
 from timerstore.wheel.slots import NO_UNIT
 from timerstore.wheel.state import (
     CANCELLED_ADDRESS,
@@ -337,6 +340,22 @@ def _forget_deletes(world: Any, slot: int) -> bool:
         if read_message(buf, position, world.found, False) == GOOD:
             identify_target(buf, world.found, words[STORE_TAG])
             table = view_words(words[CANCELLED_ADDRESS], words[CANCELLED_LENGTH])
-            if set_remove(table, world.found[IDENTITY_HIGH], world.found[IDENTITY_LOW]):
+            high, low = world.found[IDENTITY_HIGH], world.found[IDENTITY_LOW]
+            if high == IDENTITY_OURS and low >= LEVEL_MARK:
+                _hold(world, table, low, message)
+            elif set_remove(table, high, low):
                 words[CANCELLED_COUNT] -= 1
         near_drop_delete(near, slot)
+
+
+@inlined
+def _hold(world: Any, table: Any, low: int, message: int) -> None:
+    """Keep a delay level's entry that its loop has not passed, without a unit to find it again by.
+
+    From now on L stays at its delete.
+    """
+    level_words = world.levels.words
+    if set_remove(table, IDENTITY_OURS, low):
+        set_add(table, IDENTITY_HELD, low)
+        level_words[LEVEL_HELD] += 1
+        level_words[LEVEL_HELD_FROM] = min(level_words[LEVEL_HELD_FROM], message)

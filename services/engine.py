@@ -22,7 +22,12 @@ from timerstore.errors import (
     StoreFullError,
 )
 from timerstore.services.clock import Clock
-from timerstore.services.levels import LEVEL_COUNT, LevelTable, new_level_table
+from timerstore.services.levels import (
+    LEVEL_COUNT,
+    LEVEL_FAILED,
+    RETRY_WAIT_MS_MAX,
+    new_level_table,
+)
 from timerstore.services.world import World, new_world
 from timerstore.timelog.append import NEED as APPEND_NEED
 from timerstore.timelog.append import NEED_AT, NEED_COMMITLOG, NEED_NOTHING, NEED_QUEUE, NEED_ROW
@@ -95,7 +100,8 @@ class Engine:
         self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes)
         self.wheel = TimerWheel(disk, path / "timerwheel", config.wheel_slot_count)
         self.near = new_near_wheel(config.precision_ms, config.near_count_max)
-        self.levels = self._open_levels()
+        self.levels = new_level_table(self.level_ms, config.level_batch_count)
+        self.adopt_levels()
         self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
         self.step_lock, self.append_lock = KernelLock(), KernelLock()
         self.eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -124,9 +130,9 @@ class Engine:
         count = self.config.open_segments_max
         return SegmentedFile(self.disk, self.path / name, segment_bytes, open_count_max=count)
 
-    def _open_levels(self) -> LevelTable:
-        """Give each delay level its queue: those configured, and those that exist on disk."""
-        queues = self.queues
+    def adopt_levels(self) -> None:
+        """Give each delay level its queue: those configured, and those that are known."""
+        queues, levels = self.queues, self.levels
         count = len(self.level_ms)
         for row in queues.rows(LEVEL_TOPIC):
             count = max(count, int(queues.table.queue_id[row]) + 1)
@@ -135,10 +141,15 @@ class Engine:
                 f"{self.path} has {count} delay levels; {LEVEL_COUNT_MAX} are understood. "
                 "Let a broker deliver what waits in the others."
             )
-        levels = new_level_table(self.level_ms, self.config.level_batch_count)
         levels.row[:count] = [queues.row(LEVEL_TOPIC, level) for level in range(count)]
         levels.words[LEVEL_COUNT] = count
-        return levels
+
+    def postpone_level(self, level: int, now_ms: int) -> None:
+        """Let a level whose delivery failed wait: half a slot, and twice as long each time."""
+        levels = self.levels
+        wait_ms = self.precision_ms // 2 << min(int(levels.fail_count[level]), 20)
+        levels.fail_count[level] += 1
+        levels.retry_ms[level] = now_ms + min(wait_ms, RETRY_WAIT_MS_MAX)
 
     def _new_words(self) -> Words:
         words = np.zeros(state.WORDS, np.int64)
@@ -205,6 +216,7 @@ class Engine:
         words = self.words
         need, offset = int(words[state.NEED]), int(words[state.NEED_OFFSET])
         words[state.NEED] = state.NOTHING
+        self.levels.words[LEVEL_FAILED] = -1
         if need == state.COMMITLOG_SEGMENT:
             self.commitlog.trim()
             self.prepare_commitlog()

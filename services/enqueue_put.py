@@ -27,6 +27,7 @@ from timerstore.services.world import (
     ring_count,
 )
 from timerstore.timelog.format import (
+    LEVEL_MARK,
     SLOT_TIME_AT,
     UNIT_BYTES,
     UNIT_DELETE,
@@ -35,6 +36,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i64, prefetch, view_words
 from timerstore.timelog.kernel import inlined
+from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel.near import (
@@ -202,7 +204,12 @@ def near_take(
 
 @inlined
 def _note_delete(words: Any, high: int, low: int) -> bool:
-    """Add a delete's target to the cancelled set; False where the set must grow first."""
+    """Add a delete's target to the cancelled set; False where the set must grow first.
+
+    Not a delay level's, whose loop may have passed it: it is added where it is cancelled.
+    """
+    if high == IDENTITY_OURS and low >= LEVEL_MARK:
+        return True
     if 2 * ENTRY_WORDS * (words[CANCELLED_COUNT] + 1) > words[CANCELLED_LENGTH]:
         words[NEED] = CANCELLED_ROOM
         return False

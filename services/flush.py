@@ -27,7 +27,7 @@ from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.jsonfile import write_json
-from timerstore.timelog.record import Bytes
+from timerstore.timelog.record import Bytes, Words
 from timerstore.wheel import state
 
 
@@ -170,18 +170,25 @@ class Flusher:
         """Write what a clean close leaves behind besides the cursors."""
         engine = self.engine
         stored_ms = int(engine.queues.table.words[STORED_MS])
-        counts: dict[str, dict[str, int]] = {}
-        pending = engine.queues.table.pending
-        for row, topic in enumerate(engine.queues.topics):
-            if pending[row]:
-                entry = counts.setdefault(text(topic), {"count": 0, "timeStamp": stored_ms})
-                entry["count"] += int(pending[row])
+        timers, levels = engine.queues.table.pending.reshape(2, -1)
         version = {"counter": self._sequence, "stateVersion": 0, "timestamp": stored_ms}
-        metrics = {"dataVersion": version, "timingCount": counts}
+        metrics = {
+            "dataVersion": version,
+            "timingCount": self._counts(timers, stored_ms),
+            "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
+        }
         write_json(engine.disk, config / "timermetrics", metrics)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )
+
+    def _counts(self, pending: Words, stored_ms: int) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for row, topic in enumerate(self.engine.queues.topics):
+            if pending[row]:
+                entry = counts.setdefault(text(topic), {"count": 0, "timeStamp": stored_ms})
+                entry["count"] += int(pending[row])
+        return counts
 
     # --- the thread
 

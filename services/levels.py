@@ -34,6 +34,9 @@ CLAMP_SLACK_MS: Final = 1_000
 """A due time may lie this much further ahead than a level before it counts as the clock's fault: a
 clock that is corrected by milliseconds delivers nothing early."""
 
+RETRY_WAIT_MS_MAX: Final = 60_000
+"""The longest wait between attempts to deliver, where there is no space."""
+
 
 @record
 class LevelTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.services.level_file import LevelOffsetFile
+from timerstore.services.level_timers import find_waiting
 from timerstore.services.levels import LEVEL_COUNT
+from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.record import Words
 
@@ -42,27 +45,29 @@ def restore_offsets(engine: Engine, checkpoint: Checkpoint | None, findings: Fin
             )
 
 
-def pass_delivered(engine: Engine, origins: Words) -> None:
-    """Move each offset over the sources that have their copy, up to the first that has none.
+def pass_delivered(engine: Engine, ours: Words, brokers: Words) -> None:
+    """Move each offset over the sources that have their copy.
 
-    The loops skip those behind it. `origins`: the sources that have a copy, as recovery found them.
+    `ours`, `brokers`: the sources of copies that we made, and that a broker made. Our loops deliver
+    in order, so all up to the last of ours was passed. A broker may have sent some again: the
+    offset moves up to the first without a copy, and the loop skips those behind it.
     """
-    if not len(origins):
+    levels, newest = engine.levels, int(max(ours.max(initial=-1), brokers.max(initial=-1)))
+    if newest < 0:
         return
-    levels, newest = engine.levels, int(origins.max())
     for level in range(int(levels.words[LEVEL_COUNT])):
-        passed = True
+        passed, done = int(levels.offset[level]), []
         for first, entries in _waiting_entries(engine, level):
-            done = np.isin(entries["offset"], origins)
-            if done.any():
-                levels_last = first + int(np.flatnonzero(done)[-1])
-                engine.recovered_until_level[level] = levels_last
-            if passed:
-                count = int(np.argmin(done)) if not done.all() else len(done)
-                levels.offset[level] = first + count
-                passed = count == len(done)
+            mine = np.flatnonzero(np.isin(entries["offset"], ours))
+            if len(mine):
+                passed = first + int(mine[-1]) + 1
+            done += (first + np.flatnonzero(np.isin(entries["offset"], brokers))).tolist()
             if int(entries["offset"][-1]) > newest:
                 break
+        for index in done:
+            passed += index == passed
+        levels.offset[level] = passed
+        engine.recovered_until_level[level] = max(done, default=-1)
 
 
 def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
@@ -74,3 +79,20 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
         count = min(end - index, _CHUNK)
         yield index, queues.read(row, index, count)
         index += count
+
+
+def count_waiting(engine: Engine) -> None:
+    """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
+    rows = find_waiting(engine).row
+    engine.queues.table.pending[QUEUE_COUNT_MAX:] = np.bincount(rows, minlength=QUEUE_COUNT_MAX)
+
+
+def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:
+    """Take the counts that a clean close of ours stored; count where there are none."""
+    counts = metrics.get("levelCount")
+    if not isinstance(counts, dict):
+        return count_waiting(engine)
+    for topic, entry in counts.items():
+        row = engine.queues.row(os.fsencode(topic))
+        engine.queues.table.pending[QUEUE_COUNT_MAX + row] = int(entry["count"])
+    return None

@@ -18,7 +18,13 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
 from timerstore.services.flush import write_abort
-from timerstore.services.recover_levels import pass_delivered, restore_offsets
+from timerstore.services.recover_deletes import find_cancelled, level_deletes, live_units
+from timerstore.services.recover_levels import (
+    count_waiting,
+    pass_delivered,
+    restore_offsets,
+    take_level_counts,
+)
 from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
 from timerstore.timelog import scan
 from timerstore.timelog.append import new_stage
@@ -30,6 +36,7 @@ from timerstore.timelog.decode import decode_message
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     KEY_DIGITS,
+    LEVEL_TOPIC,
     MESSAGE_QUEUE_INDEX_AT,
     QUEUE_ENTRY,
     UNIT_DELETE,
@@ -45,7 +52,6 @@ from timerstore.timelog.message import (
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     REASONS,
-    identify_target,
     identify_timer,
     read_message,
 )
@@ -92,7 +98,9 @@ class _Log:
     last: Words | None = None  # the log's last message, as a scanned row
     first_timer_index: int = 0
     origins: list[Words] = field(default_factory=list)
+    broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
     copies: list[Words] = field(default_factory=list)
+    level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
 
 
@@ -135,6 +143,7 @@ def recover(engine: Engine, now_ms: int) -> Findings:
         read_slot = checkpoint.read_ms // engine.precision_ms
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     engine.set_cursors(read_slot, queue_index, frontier_ms)
+    engine.adopt_levels()
     restore_offsets(engine, checkpoint, findings)
     _learn_done(engine, log, findings)
     engine.prepare_commitlog()
@@ -150,15 +159,17 @@ def recover(engine: Engine, now_ms: int) -> Findings:
 
     known = _known_counts(engine) if findings.clean else None
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
-        _take_counts(engine, known)
+        _take_counts(engine, known["timingCount"])
         if log.copies:
             engine.recovered_until_slot = checkpoint.claimed_slot
         if checkpoint.cancelled_count:
-            _find_deletes(engine)
+            find_cancelled(engine, log.level_deletes)
+        take_level_counts(engine, known)
     else:
-        _find_deletes(engine)
+        find_cancelled(engine, log.level_deletes)
         _count_pending(engine)
-    if engine.recovered_until_slot >= 0 and log.copies:
+        count_waiting(engine)
+    if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
     findings.cancelled_count = int(engine.words[state.CANCELLED_COUNT])
     _repair_reschedule(engine, log, now_ms, findings)
@@ -203,7 +214,6 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
     log.durable = durable
     rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
     found, where = np.zeros(FOUND_WORDS, np.int64), np.array([scan_from, 0], np.int64)
-    names: dict[tuple[bytes, int], int] = {}
     first_timer_index = -1
     broker: BrokerCopies | None = BrokerCopies() if not ours else None
     while True:
@@ -224,7 +234,8 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
         if count:
             log.last = part[-1].copy()
             findings.scanned_count += count
-            queue_rows = _queue_rows(engine, part, names)
+            queue_rows = _queue_rows(engine, part)
+            level_rows = engine.queues.rows(LEVEL_TOPIC)
             timers = part[queue_rows == 0]
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
@@ -232,11 +243,12 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())
+            log.level_deletes.append(level_deletes(part))
             fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
             if len(fired):
                 log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
             if broker is not None:
-                broker.take(part, queue_rows == 0)
+                broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
         stopped = int(where[1])
         if stopped == scan.STOP_COUNT and count == CHUNK_ROWS:
             continue
@@ -258,7 +270,7 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
     log.first_timer_index = max(first_timer_index, 0)
     if broker is not None:
         origins, copies = broker.match()
-        log.origins.append(origins)
+        log.broker_origins = origins
         log.copies.append(copies)
     log.origins = [part for part in log.origins if len(part)]
     log.copies = [part for part in log.copies if len(part)]
@@ -277,7 +289,7 @@ def _torn_bytes(engine: Engine, end: int) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def _queue_rows(engine: Engine, part: Words, names: dict[tuple[bytes, int], int]) -> Words:
+def _queue_rows(engine: Engine, part: Words) -> Words:
     """Return the queue row of each scanned message."""
     result = np.empty(len(part), np.int64)
     lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
@@ -413,81 +425,16 @@ def _replay_broker_units(
 
 def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
     """Make the set of sources that have their copy, so that they are skipped."""
-    if not log.origins:
+    ours = np.concatenate([np.zeros(0, np.int64), *log.origins])
+    pass_delivered(engine, ours, log.broker_origins)
+    origins = np.concatenate([ours, log.broker_origins])
+    if not len(origins):
         return
-    origins, copies = np.concatenate(log.origins), np.concatenate(log.copies)
+    copies = np.concatenate(log.copies)
     done = new_table(len(origins))
     map_put_all(done, origins, copies)
     findings.copies_count = len(origins)
     engine.use_tables(engine.cancelled, done, 0, len(origins))
-    pass_delivered(engine, origins)
-
-
-def live_units(engine: Engine) -> Any:
-    """Yield the units of slots at or after R, in chunks, in the order of the log."""
-    timerlog = engine.timerlog
-    units = np.zeros((CHUNK_ROWS, chain.WALK_COLUMNS), np.int64)
-    where = np.array([timerlog.start, 0], np.int64)
-    while True:
-        timerlog.trim()
-        number = int(where[0]) // timerlog.segment_bytes
-        for each in (number, number + 1):
-            if each in timerlog.numbers:
-                timerlog.ensure(each)
-        count = chain.scan_units(
-            timerlog.table,
-            timerlog.end,
-            engine.read_slot,
-            engine.precision_ms,
-            units,
-            engine.world.scratch,
-            where,
-        )
-        if where[1] == chain.WALK_DAMAGED:
-            offset = int(where[0])
-            raise CorruptStoreError("timerlog", offset, "this is not the unit that was written")
-        if count:
-            yield units[:count]
-        if where[1] == chain.WALK_DONE:
-            return
-
-
-def _find_deletes(engine: Engine) -> None:
-    """Put the targets of all live deletes into the cancelled set."""
-    for units in live_units(engine):
-        deletes = units[units[:, chain.WALK_MAGIC] & UNIT_DELETE != 0]
-        if not len(deletes):
-            continue
-        high, low = np.zeros(len(deletes), np.int64), np.zeros(len(deletes), np.int64)
-        messages = deletes[:, chain.WALK_MESSAGE].copy()
-        done = 0
-        while True:
-            done = _targets(engine.world, messages, high, low, done)
-            if done == len(messages):
-                break
-            engine.commitlog.trim()
-            engine.commitlog.existing(int(messages[done]) // engine.commitlog.segment_bytes)
-        engine.reserve_cancelled(len(deletes))
-        added = np.zeros(len(deletes), np.bool_)
-        known = high != 0
-        known |= low != 0
-        count = set_add_all(engine.cancelled, high[known], low[known], added)
-        engine.words[state.CANCELLED_COUNT] += count
-
-
-@kernel
-def _targets(world: Any, messages: Any, high: Any, low: Any, start: int) -> int:
-    """Read the targets of delete messages; return how many were read before one was unmapped."""
-    for i in range(start, len(messages)):
-        buf = segment_at(world.commitlog, messages[i])
-        if len(buf) == 0:
-            return i
-        at = messages[i] % world.commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, world.found, False) == GOOD:
-            identify_target(buf, world.found, world.words[state.STORE_TAG])
-            high[i] = world.found[IDENTITY_HIGH]
-            low[i] = world.found[IDENTITY_LOW]
-    return len(messages)
 
 
 def _count_pending(engine: Engine) -> None:
@@ -546,8 +493,7 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
     metrics = read_json(engine.path / "config" / "timermetrics")
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
-    counts: dict[str, Any] = metrics["timingCount"]
-    return counts
+    return metrics
 
 
 def _take_counts(engine: Engine, counts: dict[str, Any]) -> None:
@@ -574,7 +520,8 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
         engine.words[state.CANCELLED_COUNT] += 1
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
     due_ms = np.array([int(key[:12], 16)], np.int64)
-    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms)
+    row = engine.queues.row(topic)
+    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row)
     findings.repaired_reschedule = True
 
 

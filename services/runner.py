@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from timerstore.errors import StoreFullError
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
+from timerstore.services.levels import LEVEL_FAILED
 from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, WALL_CLOCK, run
 from timerstore.timelog.system import set_timer_slack_us
 from timerstore.wheel import state
@@ -60,8 +61,12 @@ class Runner:
             self._on_stop()
 
     def _meet(self) -> None:
-        """Answer a need; where there is no space, try again every half precision."""
+        """Answer a need; where there is no space, try again every half precision.
+
+        A delay level waits longer each time, and nothing else waits for it.
+        """
         need, offset = int(self.engine.words[state.NEED]), int(self.engine.words[state.NEED_OFFSET])
+        level = int(self.engine.levels.words[LEVEL_FAILED])
         try:
             self.engine.meet()
             self.waiting_for_space = None
@@ -69,6 +74,9 @@ class Runner:
             if need == state.NEAR_FULL:
                 raise
             self.waiting_for_space = e
+            if level >= 0:
+                self.engine.postpone_level(level, self.engine.clock.now_ms)
+                return
             self.engine.words[state.NEED], self.engine.words[state.NEED_OFFSET] = need, offset
             time.sleep(self.engine.precision_ms / 2000)
             self.engine.words[state.NEED] = state.NOTHING

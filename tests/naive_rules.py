@@ -236,10 +236,12 @@ def parse_levels(text: str) -> list[int]:
     return [int(word[:-1]) * unit_ms[word[-1]] for word in text.split()]
 
 
-def level_due_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
-    """When a level's message is due; a clock that went back must not keep it for longer."""
-    due = stored_ms + delay_ms
-    return now_ms if due > now_ms + delay_ms else due
+LEVEL_SLACK_MS = 1_000
+
+
+def level_is_due(due_ms: int, delay_ms: int, now_ms: int) -> bool:
+    """Whether a level's message is due; a clock that went back must not keep it for longer."""
+    return due_ms <= now_ms or due_ms > now_ms + delay_ms + LEVEL_SLACK_MS
 
 
 def retry_level(reconsume_times: int, level_count: int) -> int:

@@ -222,8 +222,10 @@ def test_delete_names_its_target_in_both_ways() -> None:
 def test_levels() -> None:
     assert len(LEVELS_MS) == 18
     assert naive.parse_levels("1s 2m 3h 1d") == [1000, 120_000, 10_800_000, 86_400_000]
-    assert naive.level_due_ms(stored_ms=1000, delay_ms=500, now_ms=1200) == 1500
-    assert naive.level_due_ms(stored_ms=9000, delay_ms=500, now_ms=1200) == 1200
+    assert not naive.level_is_due(due_ms=1500, delay_ms=500, now_ms=1499)
+    assert naive.level_is_due(due_ms=1500, delay_ms=500, now_ms=1500)
+    assert not naive.level_is_due(due_ms=2700, delay_ms=500, now_ms=1200)
+    assert naive.level_is_due(due_ms=2701, delay_ms=500, now_ms=1200)
     assert [naive.retry_level(times, 18) for times in (0, 1, 15, 99)] == [3, 4, 18, 18]
 
 

@@ -17,10 +17,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests import naive
 from tests.models.ledger import Ledger, check_store, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, TimerStore, TooLateError, UnknownTimerError
+from timerstore import (
+    Config,
+    InvalidArgumentError,
+    ManualClock,
+    TimerStore,
+    TooLateError,
+    UnknownTimerError,
+)
+from timerstore.sendback import send_back
+from timerstore.services.levels import LEVEL_HELD
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
@@ -29,6 +39,8 @@ GROUP = "workers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "3" if INTERPRETED else "25"))
 TOPICS = st.sampled_from(["a", "b"])
+LEVELS = "1s 2s 7s 40s 1d"
+LEVELS_MS = naive.parse_levels(LEVELS)
 
 # In slots: overdue, at once, in the window, over several hops, over the ring, years.
 DELAYS = st.one_of(
@@ -49,6 +61,8 @@ class Expected:
     body: bytes
     due_ms: int
     state: str = "pending"
+    level: int = 0  # of the delay levels, 0 for a timer
+    passed: bool = False  # its level's loop is behind it
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -62,6 +76,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.timers: dict[str, Expected] = {}
         self.retries: list[Expected] = []
         self.order: list[str] = []
+        self.in_levels: list[list[Expected]] = [[] for _ in LEVELS_MS]
+        self.level_offsets = [0 for _ in LEVELS_MS]
         self.now_ms = START_MS
         self.highest_ms = START_MS
         self.body_number = 0
@@ -101,6 +117,8 @@ class StoreMachine(RuleBasedStateMachine):
             timerlog_segment_bytes=timerlog_bytes,
             near_count_max=1 << 16,
             open_segments_max=spread + 3,
+            delay_levels=LEVELS,
+            level_batch_count=spread,
         )
         self.open()
 
@@ -115,8 +133,24 @@ class StoreMachine(RuleBasedStateMachine):
         """What is due by now was fired, each timer once."""
         self.highest_ms = max(self.highest_ms, self.now_ms)
         for timer in [*self.timers.values(), *self.retries]:
-            if timer.state == "pending" and timer.due_ms <= self.now_ms:
+            if timer.state == "pending" and not timer.level and timer.due_ms <= self.now_ms:
                 timer.state = "fired"
+        for i, (level_ms, queue) in enumerate(zip(LEVELS_MS, self.in_levels, strict=True)):
+            for timer in queue[self.level_offsets[i] :]:
+                if not naive.level_is_due(timer.due_ms, level_ms, self.now_ms):
+                    break
+                self.level_offsets[i] += 1
+                timer.passed = True
+                if timer.state == "pending":
+                    timer.state = "fired"
+
+    def fall_back(self, offsets: list[int]) -> None:
+        """After a kill the loops go on where the checkpoint was, or behind their last copy."""
+        for i, queue in enumerate(self.in_levels):
+            fired = (k + 1 for k, timer in enumerate(queue) if timer.state == "fired")
+            self.level_offsets[i] = max(offsets[i], *fired, 0)
+            for timer in queue[self.level_offsets[i] :]:
+                timer.passed = False
 
     def pick(self, index: int) -> str:
         return self.order[index % len(self.order)]
@@ -128,10 +162,12 @@ class StoreMachine(RuleBasedStateMachine):
     def due(self, slots: float) -> int:
         return self.now_ms + round(slots * self.slot_ms)
 
-    def note(self, id: str, topic: str, body: bytes, due_ms: int) -> None:
+    def note(self, id: str, topic: str, body: bytes, due_ms: int, level: int = 0) -> None:
         assert id not in self.timers
-        self.timers[id] = Expected(id, topic, body, due_ms)
+        self.timers[id] = Expected(id, topic, body, due_ms, level=level)
         self.order.append(id)
+        if level:
+            self.in_levels[level - 1].append(self.timers[id])
 
     # --- the public calls
 
@@ -150,13 +186,29 @@ class StoreMachine(RuleBasedStateMachine):
             self.note(id, topic, body, due)
         self.settle()
 
+    @rule(topic=TOPICS, level=st.integers(1, 8), tag=st.sampled_from([None, "tag"]))
+    def put_at_level(self, topic: str, level: int, tag: str | None) -> None:
+        body = self.body()
+        id = self.store.put(body, topic=topic, delay_level=level, tag=tag)
+        level = min(level, len(LEVELS_MS))
+        self.note(id, topic, body, self.now_ms + LEVELS_MS[level - 1], level)
+        self.settle()
+
+    @rule(topic=TOPICS, level=st.integers(1, 4), count=st.integers(1, 8))
+    def put_many_at_level(self, topic: str, level: int, count: int) -> None:
+        bodies = [self.body() for _ in range(count)]
+        ids = self.store.put_many(bodies, topic=topic, delay_level=level)
+        for id, body in zip(ids, bodies, strict=True):
+            self.note(id, topic, body, self.now_ms + LEVELS_MS[level - 1], level)
+        self.settle()
+
     def verdict(self, id: str) -> bool:
         timer = self.timers[id]
         if timer.state == "pending":
             timer.state = "cancelled"
             return True
         # Asked again: True until the due time, False afterwards; see `agree`.
-        return timer.state == "cancelled" and timer.due_ms > self.highest_ms
+        return timer.state == "cancelled" and timer.due_ms > self.highest_ms and not timer.passed
 
     def agree(self, found: bool, expected: bool, id: str) -> bool:
         """Once the clock went back over a cancelled timer's due time, either answer is right."""
@@ -183,6 +235,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 999), slots=DELAYS)
     def reschedule(self, index: int, slots: float) -> None:
         old, due_ms = self.timers[self.pick(index)], self.due(slots)
+        if old.level:
+            with pytest.raises(InvalidArgumentError):
+                self.store.reschedule(old.id, at_ms=due_ms)
+            return
         if old.state != "pending":
             with pytest.raises(TooLateError):
                 self.store.reschedule(old.id, at_ms=due_ms)
@@ -243,6 +299,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.retries.append(timer)
         self.settle()
 
+    @precondition(lambda self: self.held)
+    @rule(index=st.integers(0, 99), level=st.integers(1, 6))
+    def send_back_through_level(self, index: int, level: int) -> None:
+        delivery = self.held.pop(index % len(self.held))
+        message = delivery._batch.message(delivery._i)
+        send_back(self.store, GROUP, message, delay_level=level)
+        delivery.ack()
+        level = min(level, len(LEVELS_MS))
+        due_ms = self.now_ms + LEVELS_MS[level - 1]
+        timer = Expected(delivery.id, RETRY_TOPIC, delivery.body, due_ms, level=level)
+        self.retries.append(timer)
+        self.in_levels[level - 1].append(timer)
+        self.settle()
+
     # --- time
 
     @rule(slots=st.one_of(st.integers(1, 40).map(lambda n: n / 4), st.integers(1, 40)))
@@ -278,7 +348,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(stop=st.sampled_from([0, 0, 1, 20, 150, 400, -30]), copied=st.booleans())
     def kill_and_reopen(self, stop: int, copied: bool) -> None:
+        checkpoint = self.store.flusher.last
+        assert checkpoint is not None
         self.store.abandon()
+        self.fall_back(checkpoint.level_offsets)
         self.now_ms += stop * self.slot_ms
         if copied:
             self.opened += 1
@@ -291,7 +364,8 @@ class StoreMachine(RuleBasedStateMachine):
     def the_log_agrees(self) -> None:
         if not hasattr(self, "store"):
             return
-        ledger = self.ledger = read_ledger(self.path, self.ledger)
+        ledger = self.ledger or Ledger(levels_ms=LEVELS_MS)
+        ledger = self.ledger = read_ledger(self.path, ledger)
         ledger.check()
         check_store(self.store, ledger)
         first_puts = {}
@@ -307,6 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
             found = "fired" if root.fired_ms else "cancelled" if root.deleted else "pending"
             assert found == timer.state, (timer, root, self.now_ms)
             assert (root.topic, root.body, root.due_ms) == (timer.topic, timer.body, timer.due_ms)
+            assert root.level == timer.level
             for fired_ms in root.fired_ms:
                 assert fired_ms <= self.highest_ms
         expected = [(r.id, r.due_ms, r.state == "fired") for r in self.retries]
@@ -327,6 +402,7 @@ class StoreMachine(RuleBasedStateMachine):
         far = {t.id for t in self.timers.values() if t.state == "cancelled"}
         if all(self.timers[id].due_ms < self.now_ms - self.slot_ms for id in far):
             assert stats.cancelled_count == 0, "the cancelled set was not emptied"
+            assert not self.store.engine.levels.words[LEVEL_HELD]
         for topic in ("a", "b"):
             ids = [d.id for d in self.store.consume(topic, group="audit", timeout=0)]
             fired = [t.id for t in self.timers.values() if (t.state, t.topic) == ("fired", topic)]

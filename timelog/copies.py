@@ -1,4 +1,4 @@
-"""Which fired or rolled message is a copy of which, where a broker left no `TIMER_ORIGIN`."""
+"""Which message is a copy of which, where a broker left no `TIMER_ORIGIN`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,57 @@ import numpy as np
 from timerstore.timelog import scan
 from timerstore.timelog.record import Words
 
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+_LEVEL = -1
+
 
 class BrokerCopies:
     """Matches copies without TIMER_ORIGIN to their sources, by identity and roll count.
 
-    A rolled copy's source has one roll less. A copy matches one source, one before it.
+    A rolled copy's source has one roll less; a delay level's source has none. A copy matches one
+    source, one before it.
     """
 
     def __init__(self) -> None:
         """Begin with nothing seen."""
         self.sources: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+        self.known: set[int] = set()  # sources whose copies say so
         self.origins: list[int] = []
         self.copies: list[int] = []
 
-    def take(self, rows: Words, in_timer_topic: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """Take scanned messages in the order of the log; `in_timer_topic`: bool[n]."""
+    def take(self, rows: Words, in_timer_topic: Flags, in_level_topic: Flags) -> None:
+        """Take scanned messages in the order of the log; where they stand: bool[n] each."""
+        self.known.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
         timed = rows[:, scan.ROW_DUE_MS] >= 0
-        for i in np.flatnonzero(timed & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)).tolist():
+        copied = ~(in_timer_topic | in_level_topic)
+        relevant = np.where(in_timer_topic, timed, in_level_topic | copied)
+        relevant &= rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0
+        for i in np.flatnonzero(relevant).tolist():
             row, is_pending = rows[i], bool(in_timer_topic[i])
             rolls, offset = int(row[scan.ROW_ROLL_TIMES]), int(row[scan.ROW_OFFSET])
             who = int(row[scan.ROW_IDENTITY_HIGH]), int(row[scan.ROW_IDENTITY_LOW])
             delete = int(row[scan.ROW_IS_DELETE])
-            if row[scan.ROW_ORIGIN] < 0 and (rolls > 0 or not is_pending):
-                waiting = self.sources[*who, rolls - is_pending, delete]
-                if waiting:
-                    self.origins.append(waiting.pop(0))
-                    self.copies.append(offset)
+            if row[scan.ROW_ORIGIN] < 0:
+                if is_pending and rolls > 0:
+                    self._match((*who, rolls - 1, delete), offset)
+                elif copied[i]:
+                    timer = timed[i] and self._match((*who, rolls, delete), offset)
+                    timer or self._match((*who, _LEVEL, 0), offset)
             if is_pending:
                 self.sources[*who, rolls, delete].append(offset)
+            elif in_level_topic[i]:
+                self.sources[*who, _LEVEL, 0].append(offset)
+
+    def _match(self, who: tuple[int, int, int, int], copy: int) -> bool:
+        """Note the copy of the oldest source of this kind that has none; tell if there is one."""
+        waiting = self.sources.get(who, [])
+        while waiting:
+            source = waiting.pop(0)
+            if source not in self.known:
+                self.origins.append(source)
+                self.copies.append(copy)
+                return True
+        return False
 
     def match(self) -> tuple[Words, Words]:
         """Return the sources that were copied, and the copies."""

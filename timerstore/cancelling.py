@@ -19,9 +19,15 @@ from timerstore.reading import (
     read_timer,
 )
 from timerstore.services.deletes import append_all, append_deletes
+from timerstore.services.level_timers import in_cancelled_set
+from timerstore.services.levels import LEVEL_CANCELLED
+from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.compose import compose, java_hash_of, stage_messages
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
+    LEVEL_COUNT_MAX,
+    LEVEL_MARK,
+    MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     PROPERTIES_BYTES_MAX,
     PROPERTIES_BYTES_SPARE,
@@ -33,16 +39,16 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.frame import encode_property
-from timerstore.timelog.intrinsics import get_i64, view_bytes
+from timerstore.timelog.intrinsics import get_i32, get_i64, view_bytes
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
     DELETES_BYTES,
-    DUE_MS,
     FOUND_WORDS,
     GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
     IDENTITY_OURS,
+    KEY_AT,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -50,8 +56,9 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.text import get_hex
 from timerstore.wheel import state
-from timerstore.wheel.sets import set_add_all, set_contains_all, set_remove_all
+from timerstore.wheel.sets import map_get, set_add_all, set_remove_all
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
@@ -66,9 +73,9 @@ class Verdict(NamedTuple):
     """What is known of some of this store's timers, one each."""
 
     due_ms: Int64s
-    offset: Int64s
+    offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
     message: Int64s  # the first put, or where that was removed the latest copy, −1 for none
-    row: Int64s  # queue of the real topic
+    row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX
     pending: np.ndarray[Any, np.dtype[np.bool_]]
     cancelled: np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -82,21 +89,25 @@ def _look_up(
     tag: int,
     start: Any,
     end: int,
+    done: Any,
+    done_count: int,
     found: Any,
     rows: Any,
     indexes: Any,
+    levels: Any,
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, _UNKNOWN or _GONE.
 
     Or _NO_ROW, where nothing was put to that topic or fired since the store was opened.
 
-    `indexes`: written: its index in the timer topic's queue. Return the first whose segment is not
-    mapped, or n. `start`, `end`: what the commit log holds.
+    `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
+    level − 1. Return the first whose segment is not mapped, or n. `start`, `end`: what the commit
+    log holds.
     """
     for i in range(len(offsets)):
         if rows[i] != _UNMAPPED and rows[i] != _NO_ROW:
             continue
-        offset = offsets[i]
+        offset = offsets[i] & ~LEVEL_MARK
         rows[i] = _UNKNOWN
         if offset < start:
             rows[i] = _GONE
@@ -110,10 +121,12 @@ def _look_up(
         at = offset % commitlog.words[SEGMENT_BYTES]
         if read_message(buf, at, found, False) != GOOD:
             continue
-        if found[DUE_MS] != due_ms[i] or found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
+        if found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
             continue
         identify_timer(buf, found, tag)
-        if found[IDENTITY_HIGH] != IDENTITY_OURS or found[IDENTITY_LOW] != offset:
+        if found[IDENTITY_HIGH] != IDENTITY_OURS or found[IDENTITY_LOW] != offsets[i]:
+            continue
+        if get_hex(buf, found[KEY_AT], 12) != due_ms[i]:
             continue
         indexes[i] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
         rows[i] = find_row(
@@ -122,6 +135,11 @@ def _look_up(
         if rows[i] < 0:
             rows[i] = _NO_ROW
             return i
+        if offsets[i] >= LEVEL_MARK:
+            rows[i] += QUEUE_COUNT_MAX
+            levels[i] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT) & (LEVEL_COUNT_MAX - 1)
+            if done_count > 0 and map_get(done, offset) >= 0:
+                indexes[i] = -1  # an earlier life has delivered it
     return len(offsets)
 
 
@@ -151,6 +169,7 @@ def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Ver
     engine = store.engine
     due_ms, offsets = _parse(store, ids)
     rows, indexes = np.full(len(offsets), _UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
+    levels = np.zeros(len(offsets), np.int64)
     found, pins = np.zeros(FOUND_WORDS, np.int64), []
     while True:
         stopped = _look_up(
@@ -161,34 +180,43 @@ def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Ver
             engine.store_tag,
             engine.commitlog.start,
             engine.commitlog.end,
+            engine.done,
+            int(engine.words[state.DONE_COUNT]),
             found,
             rows,
             indexes,
+            levels,
         )
         if stopped == len(offsets):
             break
-        number = int(offsets[stopped]) // engine.commitlog.segment_bytes
-        pins.append(engine.commitlog.existing(number))
+        message = int(offsets[stopped]) & ~LEVEL_MARK
+        pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
         if rows[stopped] == _NO_ROW:
-            engine.row_of_message(int(offsets[stopped]))
+            engine.row_of_message(message)
     unknown = np.flatnonzero(rows == _UNKNOWN)
     if len(unknown):
         raise _unknown(ids[int(unknown[0])])
     if locked:
-        return _decide(store, due_ms, offsets, rows, indexes)
+        return _decide(store, due_ms, offsets, rows, indexes, levels)
     with engine.step_lock:
-        return _decide(store, due_ms, offsets, rows, indexes)
+        return _decide(store, due_ms, offsets, rows, indexes, levels)
 
 
 def _decide(
-    store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s, indexes: Int64s
+    store: TimerStore,
+    due_ms: Int64s,
+    offsets: Int64s,
+    rows: Int64s,
+    indexes: Int64s,
+    levels: Int64s,
 ) -> Verdict:
     """Decide under the step lock."""
     engine, words = store.engine, store.engine.words
-    cancelled = np.zeros(len(offsets), np.bool_)
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
-    set_contains_all(engine.cancelled, high, offsets, cancelled)
-    kept = (rows != _GONE) & ~cancelled
+    cancelled = in_cancelled_set(engine, high, offsets)
+    of_level = offsets >= LEVEL_MARK
+    waits = of_level & (rows != _GONE) & ~cancelled & (indexes >= engine.levels.offset[levels])
+    kept = (rows != _GONE) & ~cancelled & ~of_level
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
     frontier_ms = max(words[state.FRONTIER], words[state.READ] * engine.precision_ms - 1)
     pending = kept & (due_ms > frontier_ms)
@@ -196,10 +224,10 @@ def _decide(
     overdue = kept & ~pending
     if overdue.any():
         pending[overdue] = find_overdue(store, due_ms[overdue], offsets[overdue], rows[overdue])
-    messages = offsets
-    gone = (rows == _GONE) & ~cancelled
+    pending |= waits
+    messages = offsets & ~LEVEL_MARK
+    gone = (rows == _GONE) & ~cancelled & ~of_level
     if gone.any():
-        messages = offsets.copy()
         messages[gone], rows[gone] = find_moved(store, due_ms[gone], offsets[gone])
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
     return Verdict(due_ms, offsets, messages, rows, pending, cancelled)
@@ -221,12 +249,15 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
         added = np.zeros(len(low), np.bool_)
         count = set_add_all(engine.cancelled, high, low, added)
         engine.words[state.CANCELLED_COUNT] += count
+        of_level = int((low[added] >= LEVEL_MARK).sum())
+        engine.levels.words[LEVEL_CANCELLED] += of_level
         fresh = chosen[added]
         try:
             _append_deletes(store, verdict, fresh, now_ms)
         except BaseException:
             removed = set_remove_all(engine.cancelled, high[added], low[added])
             engine.words[state.CANCELLED_COUNT] -= removed
+            engine.levels.words[LEVEL_CANCELLED] -= of_level
             raise
     store._after_put(now_ms + 1_000_000, now_ms)
     return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))
@@ -239,8 +270,8 @@ def _append_deletes(store: TimerStore, verdict: Verdict, fresh: Int64s, now_ms: 
             mine = fresh[verdict.row[fresh] == row]
             due_ms, offsets = verdict.due_ms[mine], verdict.offset[mine]
             keys = TimerIds(due_ms, offsets, engine.store_tag).digits()
-            topic = engine.queues.topics[row]
-            append_deletes(engine, stage, topic, keys, due_ms, now_ms)
+            topic = engine.queues.topics[row % QUEUE_COUNT_MAX]
+            append_deletes(engine, stage, topic, keys, due_ms, now_ms, row)
     finally:
         store._putter.free_stage(stage)
 
@@ -248,6 +279,11 @@ def _append_deletes(store: TimerStore, verdict: Verdict, fresh: Int64s, now_ms: 
 def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
     """Move a timer; see `TimerStore.reschedule`."""
     engine, putter, now_ms = store.engine, store._putter, store.clock.now_ms
+    if int(_parse(store, [id])[1][0]) >= LEVEL_MARK:
+        raise InvalidArgumentError(
+            f"{id} waits in a delay level, whose messages keep their order. "
+            "Cancel it, and put a new timer."
+        )
     with engine.step_lock:
         verdict = judge(store, [id], locked=True)
         if not verdict.pending[0]:

@@ -18,7 +18,8 @@ from timerstore.errors import TimerStoreError
 from timerstore.ids import format_id
 from timerstore.services.clock import ManualClock
 from timerstore.services.deletes import DELETE_BODY, append_all
-from timerstore.services.recovery import live_units
+from timerstore.services.levels import LEVEL_CANCELLED, LEVEL_STOP
+from timerstore.services.recover_deletes import live_units
 from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.decode import text
@@ -70,16 +71,34 @@ def handover(store: TimerStore) -> None:
         )
     store.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
+        _stop_levels(store)
         _finish_slot(store)
         _place_deletes(store)
         _append_last(store)
     except BaseException:
         words[state.TAKE_LIMIT] = 1 << 62
+        engine.levels.words[LEVEL_STOP] = 0
         store.refuse(None)
         raise
     _write_topics(store)
     store.refuse(None)
     store.close()
+
+
+# --- the delay levels
+
+
+def _stop_levels(store: TimerStore) -> None:
+    """Deliver nothing from the levels any more; refuse where a broker would deliver too much."""
+    engine = store.engine
+    with engine.step_lock:
+        cancelled = int(engine.levels.words[LEVEL_CANCELLED])
+        engine.levels.words[LEVEL_STOP] = int(cancelled == 0)
+    if cancelled:
+        raise TimerStoreError(
+            f"{cancelled} messages that wait in a delay level were cancelled, and a broker would "
+            "deliver them. Hand over once their time has passed."
+        )
 
 
 # --- finish the slot that has begun

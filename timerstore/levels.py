@@ -25,13 +25,25 @@ Staged = tuple[bytes, int, int, int, int]
 """What `stage_messages` takes: message, row, tags code, pending row, change."""
 
 
-def check_level(engine: Engine, level: object) -> int:
-    """Return a delay level, counted from 1 and clamped to the highest, or refuse it."""
+def check_level(engine: Engine, level: object, *others: object) -> int:
+    """Return a delay level, counted from 1 and clamped to the highest, or refuse it.
+
+    `others`: what else says when a message is due; all must be None.
+    """
+    if any(other is not None for other in others):
+        raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
     if isinstance(level, bool) or not isinstance(level, int) or level < 1:
         raise InvalidArgumentError(
             f"delay_level is {level!r}. Pass an int, 1 to {len(engine.level_ms)}."
         )
-    return min(level, len(engine.level_ms))
+    level = min(level, len(engine.level_ms))
+    level_ms, limit_ms = int(engine.level_ms[level - 1]), engine.config.max_delay_ms
+    if limit_ms is not None and level_ms > limit_ms:
+        raise InvalidArgumentError(
+            f"delay_level {level} lies {level_ms} ms ahead. "
+            f"Pass a level of at most {limit_ms} ms, or raise max_delay_ms."
+        )
+    return level
 
 
 def stage_at_level(

@@ -11,11 +11,12 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog import scan
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _CHUNK_UNITS = 65_536
 _KEPT = (
     scan.ROW_OFFSET,
@@ -35,15 +36,18 @@ class PendingTimers(NamedTuple):
     roll_count: Words
 
 
-def in_timer_topic(reader: StoreReader, rows: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Tell which scanned messages wait in the timer topic, queue 0."""
-    likely: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_and(
-        rows[:, scan.ROW_TOPIC_BYTES] == len(TIMER_TOPIC), rows[:, scan.ROW_QUEUE_ID] == 0
-    )
+def in_topic(reader: StoreReader, rows: Words, topic: bytes) -> Flags:
+    """Tell which scanned messages stand in a topic."""
+    likely: Flags = rows[:, scan.ROW_TOPIC_BYTES] == len(topic)
     for i in np.flatnonzero(likely).tolist():
-        if reader.commitlog.read(int(rows[i, scan.ROW_TOPIC]), len(TIMER_TOPIC)) != TIMER_TOPIC:
-            likely[i] = False
+        likely[i] = reader.commitlog.read(int(rows[i, scan.ROW_TOPIC]), len(topic)) == topic
     return likely
+
+
+def in_timer_topic(reader: StoreReader, rows: Words) -> Flags:
+    """Tell which scanned messages wait in the timer topic, queue 0."""
+    found: Flags = in_topic(reader, rows, TIMER_TOPIC) & (rows[:, scan.ROW_QUEUE_ID] == 0)
+    return found
 
 
 def find_pending(reader: StoreReader) -> PendingTimers:
@@ -66,7 +70,7 @@ def find_pending(reader: StoreReader) -> PendingTimers:
         kept.append(rows[timed][:, _KEPT])
         done.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
         if broker is not None:
-            broker.take(rows, in_timer_topic(reader, rows))
+            broker.take(rows, in_timer_topic(reader, rows), in_topic(reader, rows, LEVEL_TOPIC))
     if broker is not None:
         done.update(broker.match()[0].tolist())
     rows = np.concatenate(kept) if kept else np.zeros((0, len(_KEPT)), np.int64)

@@ -11,9 +11,10 @@ from timerstore.errors import CongestedError, InvalidArgumentError, StoreFullErr
 from timerstore.ids import TimerIds, format_id
 from timerstore.levels import Staged
 from timerstore.services.deletes import append_all
-from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, append, new_stage
+from timerstore.timelog.append import QUEUE_COUNT_MAX, STAGE_COUNT_MAX, Stage, append, new_stage
 from timerstore.timelog.compose import compose, java_hash_of, stage_messages
 from timerstore.timelog.format import (
+    LEVEL_MARK,
     PROPERTY_DUE,
     PROPERTY_REAL_QUEUE,
     PROPERTY_REAL_TOPIC,
@@ -88,19 +89,22 @@ class Putter:
     def __init__(self, store: TimerStore) -> None:
         """Begin with no template."""
         self.store, self.engine = store, store.engine
-        self._templates: dict[tuple[bytes, str | None], Template] = {}
+        self._templates: dict[tuple[bytes, str | None, int], Template] = {}
         self._stages: list[Stage] = []
         self._rng = np.random.default_rng()
 
-    def template(self, topic: bytes, tag: str | None) -> Template:
-        """Return the template for a topic with a tag."""
-        found = self._templates.get((topic, tag))
+    def template(self, topic: bytes, tag: str | None, level: int = 0) -> Template:
+        """Return the template for a topic with a tag, of timers or of a delay level."""
+        found, engine = self._templates.get((topic, tag, level)), self.engine
         if found is None:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
-            found = self._templates[topic, tag] = new_template(
+            found = self._templates[topic, tag, level] = new_template(
                 topic,
-                pending_row=self.engine.queues.row(topic),
+                level=level,
+                level_ms=int(engine.level_ms[level - 1]) if level else 0,
+                level_row=int(engine.levels.row[level - 1]) if level else 0,
+                pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
                 change=1,
                 tags_code=0 if tag is None else java_hash_of(tag),
                 properties=b"" if tag is None else encode_tag(tag),
@@ -119,12 +123,21 @@ class Putter:
         self._stages.append(stage)
 
     def many(
-        self, topic: bytes, tag: str | None, bodies: Binaries, keys: Binaries | None, due_ms: Int64s
+        self,
+        topic: bytes,
+        tag: str | None,
+        bodies: Binaries,
+        keys: Binaries | None,
+        due_ms: Int64s,
+        now_ms: int,
+        level: int,
     ) -> TimerIds:
-        """Append one message for each body; see `TimerStore.put_many`."""
-        engine, now_ms = self.engine, self.engine.clock.now_ms
-        offsets = np.empty(len(due_ms), np.int64)
-        template, stage, done = self.template(topic, tag), self.take_stage(), 0
+        """Append one message for each body; see `TimerStore.put_many`.
+
+        `due_ms`: with a `level` that level, for all.
+        """
+        engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
+        template, stage, done = self.template(topic, tag, level), self.take_stage(), 0
         try:
             while done < len(due_ms):
                 done = put_batch(
@@ -148,6 +161,8 @@ class Putter:
                     engine.meet_append()
         finally:
             self.free_stage(stage)
+        if level:
+            due_ms, offsets = now_ms + engine.level_ms[due_ms - 1], offsets | LEVEL_MARK
         return TimerIds(due_ms, offsets, engine.store_tag)
 
     def one(

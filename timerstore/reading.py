@@ -12,6 +12,7 @@ from timerstore.arguments import check_due_ms
 from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
+from timerstore.services.level_timers import find_waiting
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_MESSAGE,
@@ -288,7 +289,10 @@ def find_pending(store: TimerStore) -> Found:
     parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
     for slot in unclaimed_slots(store, snapshot, 0, 1 << 62):
         parts.append(slot_messages(store, snapshot, slot))
-    return read_timers(store, np.concatenate(parts))
+    timers, levels = read_timers(store, np.concatenate(parts)), find_waiting(store.engine)
+    rolls = np.zeros(len(levels.message), np.int64)
+    in_levels = Found(*(levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row))
+    return Found(*map(np.concatenate, zip(timers, in_levels, strict=True)))
 
 
 # --- the public calls

@@ -255,11 +255,8 @@ class TimerStore:
                     return done[0]
         self.check_writable()
         if delay_level is not None:
-            if delay is not None or at is not None or at_ms is not None:
-                raise InvalidArgumentError(
-                    "delay, at, at_ms and delay_level exclude each other. Pass one of them."
-                )
-            return self._put_at_level(body, topic, delay_level, key, tag, properties)
+            level = check_level(self.engine, delay_level, delay, at, at_ms)
+            return self._put_at_level(body, topic, level, key, tag, properties)
         engine, putter = self.engine, self._putter
         now_ms = self.clock.now_ms
         topic_bytes = check_topic(topic)
@@ -279,13 +276,12 @@ class TimerStore:
         self,
         body: bytes,
         topic: str,
-        delay_level: int,
+        level: int,
         key: str | None,
         tag: str | None,
         properties: Mapping[str, str] | None,
     ) -> str:
         engine, now_ms = self.engine, self.clock.now_ms
-        level = check_level(engine, delay_level)
         topic_bytes = check_topic(topic)
         encoded = encode_properties(key, tag, properties)
         body = check_body(body, engine.message_bytes_max)
@@ -303,11 +299,13 @@ class TimerStore:
         delay_ms: Any = None,
         keys: Any = None,
         tag: str | None = None,
+        delay_level: int | None = None,
     ) -> TimerIds:
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
-        length). `at_ms`, `delay_ms`: an int, or int64[n]; none of them: due now. `keys`: n texts.
+        length). `at_ms`, `delay_ms`: an int, or int64[n]; or `delay_level`, as for `put`; none of
+        them: due now. `keys`: n texts.
 
         One fsync for all. Not a transaction: a crash in the middle leaves a prefix. O(bytes), with
         no Python object for each timer. Errors as for `put`.
@@ -323,14 +321,20 @@ class TimerStore:
         texts = None if keys is None else Binaries(keys, "keys")
         if texts is not None:
             cancelling.check_keys(texts, len(data))
-        due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, engine.config.max_delay_ms)
+        level = 0
+        if delay_level is None:
+            due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, engine.config.max_delay_ms)
+        else:
+            level = check_level(engine, delay_level, delay_ms, at_ms)
+            due_ms = np.full(len(data), level, np.int64)
         if len(data) == 0:
             return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
         cancelling.check_lengths(data, texts, engine.message_bytes_max - 2_048)
         self._putter.check_space()
-        self._putter.check_congestion(due_ms)
-        ids = self._putter.many(topic_bytes, tag, data, texts, due_ms)
-        self._after_put(int(due_ms.min()), now_ms)
+        if not level:
+            self._putter.check_congestion(due_ms)
+        ids = self._putter.many(topic_bytes, tag, data, texts, due_ms, now_ms, level)
+        self._after_put(int(ids.due_ms.min()), now_ms)
         return ids
 
     def _after_put(self, due_ms: int, now_ms: int) -> None:
