@@ -173,8 +173,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         of_it = [copy for copy in self.copies if copy.id == delivery.id]
         assert same, f"{who} was handed out at {now_ms}, and is not waiting: {of_it}"
         copy = min(same, key=lambda each: each.due_ms)
-        assert copy.due_ms <= now_ms, f"{copy} came early"
-        assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, f"{copy} came late"
+        assert copy.due_ms <= now_ms, f"{copy} came early, at {now_ms}"
+        assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, f"{copy} came late, at {now_ms}"
         batch = delivery._batch
         assert batch._cursor is not None
         topic = self.store.engine.queues.topics[batch._cursor.row].decode()

@@ -23,8 +23,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, TypeVar
 
-import numpy as np
-
 from timerstore.arguments import check_group, check_topic
 from timerstore.deadletters import dead_topic, redrive
 from timerstore.errors import InvalidArgumentError
@@ -32,7 +30,6 @@ from timerstore.handling import Handling
 from timerstore.hooks import Hook
 from timerstore.reading import find_pending
 from timerstore.services.clock import ManualClock
-from timerstore.services.levels import LEVEL_COUNT
 from timerstore.starting import Start, begin_groups, check_start
 from timerstore.store import TimerStore
 from timerstore.subscription import Handler, Held, Limits, Subscription, Task
@@ -246,7 +243,7 @@ class Consumer:
         """Return where an advancing clock has to stop for this consumer."""
         if self.store.closed:
             return stop_ms
-        due_ms = np.append(find_pending(self.store).due_ms, _level_heads_ms(self.store))
+        due_ms = find_pending(self.store).due_ms
         due_ms = due_ms[due_ms > start_ms]
         first = int(due_ms.min()) if len(due_ms) else stop_ms
         return int(min(first, max(self._handling.next_ms(), start_ms + 1), stop_ms))
@@ -311,17 +308,6 @@ class Consumer:
         crash in the middle may double up to 256 of them. May be called before `start` too.
         """
         return redrive(self.store, self.group, limit)
-
-
-def _level_heads_ms(store: TimerStore) -> list[int]:
-    """Return when the first message of each delay level is due."""
-    queues, levels = store.engine.queues, store.engine.levels
-    heads = []
-    for level in range(int(levels.words[LEVEL_COUNT])):
-        row, index = int(levels.row[level]), int(levels.offset[level])
-        if index < queues.next_index(row):
-            heads.append(int(queues.read(row, index, 1)[0]["tags_code"]))
-    return heads
 
 
 _broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()

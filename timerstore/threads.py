@@ -34,7 +34,8 @@ log = logging.getLogger("timerstore")
 _POLL_MS: Final = 50.0
 """The thread that leads looks up at least this often."""
 _TEND_S: Final = 1.0
-"""Handlers that take too long are looked for at least this often."""
+"""Handlers that take too long are looked for at least this often; more often where the time that
+they have is short."""
 
 
 class Threads:
@@ -176,8 +177,9 @@ class Threads:
         """Find handlers that take too long, and hand in again what waits for that."""
         try:
             while not self._stopping:
-                now_ms = self._handling.now_ms()
-                wait_s = max(0.01, min(_TEND_S, (self._handling.next_ms() - now_ms) / 1000))
+                left_ms = self._handling.next_ms() - self._handling.now_ms()
+                at_most_ms = min(1_000 * _TEND_S, self._handling.timeout_ms / 4)
+                wait_s = max(10.0, min(at_most_ms, left_ms)) / 1000
                 if self._stop.wait(wait_s):
                     return
                 self.hand_in(self._handling.tend())
