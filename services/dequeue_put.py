@@ -103,7 +103,7 @@ from timerstore.wheel.state import (
 )
 
 PASS_SLOTS: Final = 4_096
-_AHEAD: Final = 6
+_AHEAD: Final = 12
 
 # What became of an entry of the dequeue-put queue; kept in `world.outcome`.
 _DROPPED: Final = -1  # cancelled
@@ -165,7 +165,7 @@ def _prefetch_message(world: Any, entry: int) -> None:
     message = world.dequeue_ring[at + DEQUEUE_MESSAGE]
     buf = segment_at(world.commitlog, message)
     position = message % world.commitlog.words[SEGMENT_BYTES]
-    for line in range(0, 384, 64):
+    for line in range(0, 448, 64):
         prefetch(buf, position + line)
 
 

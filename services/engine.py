@@ -131,18 +131,24 @@ class Engine:
         return SegmentedFile(self.disk, self.path / name, segment_bytes, open_count_max=count)
 
     def adopt_levels(self) -> None:
-        """Give each delay level its queue: those configured, and those that are known."""
+        """Give the delay levels that are known their queues; the first put makes the others."""
         queues, levels = self.queues, self.levels
-        count = len(self.level_ms)
-        for row in queues.rows(LEVEL_TOPIC):
-            count = max(count, int(queues.table.queue_id[row]) + 1)
+        rows = {int(queues.table.queue_id[row]): row for row in queues.rows(LEVEL_TOPIC)}
+        count = max(len(self.level_ms), *(level + 1 for level in rows), 0)
         if count > LEVEL_COUNT_MAX:
             raise NotAStoreError(
                 f"{self.path} has {count} delay levels; {LEVEL_COUNT_MAX} are understood. "
                 "Let a broker deliver what waits in the others."
             )
-        levels.row[:count] = [queues.row(LEVEL_TOPIC, level) for level in range(count)]
+        for level, row in rows.items():
+            levels.row[level] = row
         levels.words[LEVEL_COUNT] = count
+
+    def level_row(self, level: int) -> int:
+        """Return the row of a level's queue, made if needed; levels count from 1."""
+        if self.levels.row[level - 1] < 0:
+            self.levels.row[level - 1] = self.queues.row(LEVEL_TOPIC, level - 1)
+        return int(self.levels.row[level - 1])
 
     def postpone_level(self, level: int, now_ms: int) -> None:
         """Let a level whose delivery failed wait: half a slot, and twice as long each time."""

@@ -251,10 +251,4 @@ def remove_abort(path: Path) -> None:
 
 def write_abort(disk: Disk, path: Path) -> None:
     """Say that a store is open, with this process's id as RocketMQ does; durable on return."""
-    fd = os.open(path / "abort", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(fd, str(os.getpid()).encode())
-        disk.sync(fd, path / "abort")
-    finally:
-        os.close(fd)
-    disk.sync_folder(path)
+    disk.replace(path / "abort", str(os.getpid()).encode())

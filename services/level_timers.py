@@ -1,4 +1,4 @@
-"""What waits in the delay levels, as arrays: for counting, listing and cancelling."""
+"""What waits in the delay levels, as arrays."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ def find_waiting(engine: Engine) -> LevelTimers:
     parts = [
         _read_chunk(engine, level, index, min(index + CHUNK, end))
         for level in range(count)
+        if levels.row[level] >= 0
         for end in [engine.queues.next_index(int(levels.row[level]))]
         for index in range(offsets[level], end, CHUNK)
     ]

@@ -1,4 +1,4 @@
-"""Recovering the delay levels: where each loop goes on, and what waits in its queue."""
+"""Recovering the delay levels: from which message each loop goes on."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def restore_offsets(engine: Engine, checkpoint: Checkpoint | None, findings: Fin
         offsets = [max(pair) for pair in zip(offsets, checkpoint.level_offsets, strict=True)]
     queues, levels = engine.queues, engine.levels
     for level in range(int(levels.words[LEVEL_COUNT])):
-        row, offset = int(levels.row[level]), offsets[level]
-        first = queues.first_kept(row, engine.commitlog.start)
-        levels.offset[level] = min(max(offset, first), queues.next_index(row))
+        row, offset, first, end = int(levels.row[level]), offsets[level], 0, 0
+        if row >= 0:
+            first = queues.first_kept(row, engine.commitlog.start)
+            end = queues.next_index(row)
+        levels.offset[level] = min(max(offset, first), end)
         if levels.offset[level] != offset:
             findings.corrected_levels.append(level + 1)
             log.warning(
@@ -74,7 +76,7 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
     """Yield the entries of a level that are not delivered, in chunks: (first index, entries)."""
     queues, levels = engine.queues, engine.levels
     row, index = int(levels.row[level]), int(levels.offset[level])
-    end = queues.next_index(row)
+    end = queues.next_index(row) if row >= 0 else 0
     while index < end:
         count = min(end - index, _CHUNK)
         yield index, queues.read(row, index, count)

@@ -20,7 +20,7 @@ from timerstore.errors import StoreFullError
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
 from timerstore.services.levels import LEVEL_FAILED
-from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, WALL_CLOCK, run
+from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, WAKE_COUNT, WALL_CLOCK, run
 from timerstore.timelog.system import set_timer_slack_us
 from timerstore.wheel import state
 
@@ -81,9 +81,13 @@ class Runner:
             time.sleep(self.engine.precision_ms / 2000)
             self.engine.words[state.NEED] = state.NOTHING
 
-    def wake(self) -> None:
-        """Wake the thread if it sleeps."""
-        if self.engine.words[state.SLEEPING] and self.engine.eventfd >= 0:
+    def wake_for(self, due_ms: int) -> None:
+        """Wake the thread if it sleeps too long for what was put, due at `due_ms`."""
+        words = self.engine.words
+        until_ms = words[state.SLEEPING]
+        behind = self.engine.queues.table.next_index[0] - words[state.GOT]
+        if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT) and self.engine.eventfd >= 0:
+            words[state.SLEEPING] = 0
             os.eventfd_write(self.engine.eventfd, 1)
 
     def stop(self) -> None:

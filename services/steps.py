@@ -47,6 +47,8 @@ from timerstore.wheel.state import (
 
 NAP_MS_MAX: Final = 50
 """The resident kernel looks up at least this often; a put that is due sooner wakes it."""
+WAKE_COUNT: Final = 1_024
+"""Puts that may wait for a sleeping kernel: the next one wakes it, whenever it is due."""
 ONE_STEP: Final = -1
 WALL_CLOCK: Final = 1 << 62
 
@@ -156,8 +158,8 @@ def _sleep(world: Any, now_ms: int) -> None:
     event_ms = _next_event_ms(world, now_ms, now_ms + NAP_MS_MAX)
     event_ms = min(event_ms, max((words[READ] + 1) * words[PRECISION], now_ms + 1))
     lock_release(world.step_lock)
-    # Say that we sleep, then look once more, so that no put is overlooked.
-    exchange(words, SLEEPING, 1)
+    # Say that we sleep, and until when; then look once more, so that no put is overlooked.
+    exchange(words, SLEEPING, event_ms)
     if load_acquire(world.queues.next_index, 0) == words[GOT] and load_acquire(words, STOP) == 0:
         nap_ns = event_ms * 1_000_000 - clock_ns(world.clock)
         if nap_ns > 0:

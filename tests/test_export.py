@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import timerstore
+from tests import naive
+from tests.models.ledger import read_messages
 from timerstore import Config, ManualClock
 from timerstore.export import SCHEMAS, export, export_messages, to_arrow
 
@@ -133,12 +135,18 @@ def test_golden_pending(
 ) -> None:
     lines = golden_list(name)
     (state,) = [line for line in lines if line["kind"] == "state"]
-    put = {line["unique_key"]: line for line in lines if line["kind"] == "timer"}
+    put = {line["unique_key"]: line for line in lines if line["kind"] in ("timer", "level")}
     rows = list(export_messages(golden_unpacked(name), "pending"))
-    assert len(rows) == state["pending_all"]
+    levels = [line for line in put.values() if line["kind"] == "level"]
+    assert len(rows) == state["pending_all"] + len(levels)
+    levels_ms = naive.parse_levels(naive.DEFAULT_LEVELS)
+    stored_ms = {m.offset: m.stored_ms for m in read_messages(golden_unpacked(name))}
     for row in rows:
         line = put[row["id"]]
-        assert (row["due_ms"], row["body"].hex()) == (line["due_ms"], line["body_hex"])
+        due_ms = line["due_ms"]
+        if line["kind"] == "level":
+            due_ms = stored_ms[line["commit_log_offset"]] + levels_ms[line["level"] - 1]
+        assert (row["due_ms"], row["body"].hex()) == (due_ms, line["body_hex"])
         assert row["topic"] == line["topic"]
 
 

@@ -117,8 +117,9 @@ class Account:
         for id in self.late:
             assert not roots[id].deleted
         replaced = {root.replaces for root in roots.values() if root.replaces}
+        asked = self.cancelled | self.unsure | replaced
         for root in roots.values():
-            assert root.deleted <= (root.key in self.cancelled | self.unsure | replaced)
+            assert root.deleted <= (root.key in asked)
         for id in replaced:
             assert roots[id].deleted, "both times of a reschedule hold"
 

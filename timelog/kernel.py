@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba import types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,7 +63,25 @@ def inlined(function: F, **options: Any) -> F:
     if INTERPRETED:
         return function
     options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
-    return numba.njit(**options)(function)
+    return _without_literals(numba.njit(**options)(function))
+
+
+def _without_literals(dispatcher: Any) -> Any:
+    """Make a helper be compiled once for each set of types.
+
+    Numba would compile it anew for each constant argument, and once more for each variable that
+    begins as a constant; LLVM sees the constants anyway when it inlines the helper.
+    """
+    get_call_template = dispatcher.get_call_template
+
+    def call_template(args: Any, kws: Any) -> Any:
+        return get_call_template(
+            tuple(types.unliteral(each) for each in args),
+            {name: types.unliteral(each) for name, each in dict(kws).items()},
+        )
+
+    dispatcher.get_call_template = call_template
+    return dispatcher
 
 
 def inlined_view(function: F) -> F:

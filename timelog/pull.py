@@ -20,7 +20,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 
-_AHEAD: Final = 6
+_AHEAD: Final = 12
 PULL_UNMAPPED: Final = -1
 
 
@@ -56,7 +56,7 @@ def pull_messages(
         if k + _AHEAD < len(offsets):
             ahead = segment_at(commitlog, offsets[k + _AHEAD])
             at = offsets[k + _AHEAD] % segment_bytes
-            for line in range(0, 320, 64):
+            for line in range(0, 448, 64):
                 prefetch(ahead, at + line)
         buf = segment_at(commitlog, offsets[k])
         if len(buf) == 0:

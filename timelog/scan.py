@@ -12,6 +12,7 @@ import numpy as np
 from timerstore.timelog.format import (
     BLANK_BYTES,
     BLANK_MAGIC,
+    LEVEL_MARK,
     LEVEL_TOPIC,
     MESSAGE_BORN_AT,
     MESSAGE_BYTES_MIN,
@@ -50,11 +51,13 @@ from timerstore.timelog.message import (
     exact_due_ms,
     identify_target,
     identify_timer,
+    is_ours,
     java_hash,
     read_message,
     stored_at,
 )
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.text import get_hex
 
 # Columns of a scanned row. Texts are given by commit log offset and count of bytes.
 ROW_OFFSET: Final = 0
@@ -104,9 +107,15 @@ def is_level_topic(buf: Any, at: int, count: int) -> bool:
 
 
 @inlined
-def tags_code(buf: Any, found: Any, stored_ms: int, level_ms: Any) -> int:
-    """Return the tags code of a message's queue entry; for a delay level that is its due time."""
+def tags_code(buf: Any, found: Any, offset: int, stored_ms: int, tag: int, level_ms: Any) -> int:
+    """Return the tags code of a message's queue entry; for a delay level that is its due time.
+
+    The key that we gave the message at `offset` says it, whatever the levels were then.
+    """
     if is_level_topic(buf, found[TOPIC_AT], found[TOPIC_BYTES]) and found[LEVEL] > 0:
+        if is_ours(buf, found, tag):
+            if get_hex(buf, found[KEY_AT] + 12, 12) == offset | LEVEL_MARK:
+                return get_hex(buf, found[KEY_AT], 12)
         level = min(found[LEVEL], len(level_ms))
         return stored_ms + level_ms[level - 1]
     if found[TAGS_BYTES] <= 0:
@@ -201,7 +210,7 @@ def fill_row(
     row[ROW_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
     stored_ms = get_i64(buf, stored_at(buf, at))
     row[ROW_STORED_MS] = stored_ms
-    row[ROW_TAGS_CODE] = tags_code(buf, found, stored_ms, level_ms)
+    row[ROW_TAGS_CODE] = tags_code(buf, found, base + at, stored_ms, tag, level_ms)
     row[ROW_TOPIC] = base + found[TOPIC_AT]
     row[ROW_TOPIC_BYTES] = found[TOPIC_BYTES]
     row[ROW_KEY] = base + found[KEY_AT]

@@ -37,6 +37,7 @@ from timerstore.errors import (
 from timerstore.hooks import Hook
 from timerstore.ids import TimerIds
 from timerstore.reading import Horizon, Timer
+from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
@@ -57,7 +58,9 @@ def open(
 
     A context manager; `close` stops the services and flushes. One process at a time can have a
     store open. A directory without `timerstore.json` is a broker's: its sizes are read off the
-    files. Raises NotAStoreError, StoreLockedError, CorruptStoreError.
+    files. With `read_only` no file is changed and no lock is taken: look at a store that may be in
+    use, or at a copy; see `ReadOnlyStore`. Raises NotAStoreError, StoreLockedError,
+    CorruptStoreError.
 
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
@@ -66,7 +69,9 @@ def open(
         logging.getLogger("timerstore").warning(
             "compiling the kernels, about 20 seconds, once for each version and machine"
         )
-    return TimerStore(path, create=create, read_only=read_only, config=config, clock=clock)
+    if read_only:
+        return ReadOnlyStore(path, create=False, config=config, clock=clock)
+    return TimerStore(path, create=create, config=config, clock=clock)
 
 
 __all__ = [

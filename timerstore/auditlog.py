@@ -24,6 +24,7 @@ from timerstore.timelog.format import (
     MESSAGE_MAGIC,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
+    TAGS_HASH_MAX,
     TIMER_TOPIC,
     TOPIC_BYTES_READ_MAX,
 )
@@ -38,6 +39,11 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
 _MAGIC_AT: Final = 4
 _NAMED_MAX: Final = 100
 """Entries of one queue that are named one by one in one step."""
+
+
+def _is_level(delay_ms: int) -> bool:
+    """Tell whether a delay can be that of a level: whole seconds."""
+    return delay_ms > 0 and delay_ms % 1000 == 0
 
 
 class _Queue:
@@ -258,6 +264,11 @@ class LogAudit:
             if other_tags[i]:
                 code = int(rows[i, scan.ROW_TAGS_CODE])
                 reason = f"the tags code is {int(mine[i]['tags_code'])}; the message's is {code}"
+                waited_ms = int(mine[i]["tags_code"]) - int(rows[i, scan.ROW_STORED_MS])
+                if rows[i, scan.ROW_LEVEL] > 0 and code > TAGS_HASH_MAX and _is_level(waited_ms):
+                    reason += ", unless delay_levels were other ones then"
+                    self.audit.warning(queue.name, int(indexes[i]) * ENTRY_BYTES, reason)
+                    continue
             behind = offset >= self.audit.durable
             self.audit.torn(queue.name, int(indexes[i]) * ENTRY_BYTES, reason, behind=behind)
 

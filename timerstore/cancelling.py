@@ -18,6 +18,12 @@ from timerstore.overdue import find_moved, find_overdue
 from timerstore.reading import (
     read_timer,
 )
+from timerstore.services.cancel_ahead import (
+    CANCELLED_BEFORE,
+    CANCELLED_NOW,
+    NOT_JUDGED,
+    cancel_ahead,
+)
 from timerstore.services.deletes import append_all, append_deletes
 from timerstore.services.level_timers import in_cancelled_set
 from timerstore.services.levels import LEVEL_CANCELLED
@@ -164,12 +170,22 @@ def _unknown(id: object) -> UnknownTimerError:
     return UnknownTimerError(f"{id!r} is no timer of this store. Pass an id that put returned.")
 
 
-def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Verdict:
-    """Decide which timers are pending. With `locked` the caller holds the step lock."""
+class Found(NamedTuple):
+    """Where the first puts of some of this store's timers lie."""
+
+    due_ms: Int64s
+    offset: Int64s
+    row: Int64s  # queue of the real topic, or _GONE; of a delay level's + QUEUE_COUNT_MAX
+    entry: Int64s  # index in the timer topic's queue, or in its level's
+    level: Int64s  # delay level − 1, or −1 for a timer
+
+
+def _find(store: TimerStore, ids: Sequence[str]) -> Found:
+    """Find the first put of each id; raise UnknownTimerError where there was none."""
     engine = store.engine
     due_ms, offsets = _parse(store, ids)
     rows, indexes = np.full(len(offsets), _UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
-    levels = np.zeros(len(offsets), np.int64)
+    levels = np.full(len(offsets), -1, np.int64)
     found, pins = np.zeros(FOUND_WORDS, np.int64), []
     while True:
         stopped = _look_up(
@@ -196,21 +212,21 @@ def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Ver
     unknown = np.flatnonzero(rows == _UNKNOWN)
     if len(unknown):
         raise _unknown(ids[int(unknown[0])])
+    return Found(due_ms, offsets, rows, indexes, levels)
+
+
+def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Verdict:
+    """Decide which timers are pending. With `locked` the caller holds the step lock."""
+    found = _find(store, ids)
     if locked:
-        return _decide(store, due_ms, offsets, rows, indexes, levels)
-    with engine.step_lock:
-        return _decide(store, due_ms, offsets, rows, indexes, levels)
+        return _decide(store, found)
+    with store.engine.step_lock:
+        return _decide(store, found)
 
 
-def _decide(
-    store: TimerStore,
-    due_ms: Int64s,
-    offsets: Int64s,
-    rows: Int64s,
-    indexes: Int64s,
-    levels: Int64s,
-) -> Verdict:
+def _decide(store: TimerStore, found: Found) -> Verdict:
     """Decide under the step lock."""
+    due_ms, offsets, rows, indexes, levels = found
     engine, words = store.engine, store.engine.words
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
     cancelled = in_cancelled_set(engine, high, offsets)
@@ -239,7 +255,48 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
         raise InvalidArgumentError("ids is a str. Pass a sequence of ids, or call cancel.")
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
-    engine, now_ms = store.engine, store.clock.now_ms
+    now_ms, found = store.clock.now_ms, _find(store, ids)
+    verdicts = _cancel_ahead(store, found, now_ms)
+    cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
+    done: np.ndarray[Any, np.dtype[np.bool_]] = (verdicts == CANCELLED_NOW) | cancelled_before
+    left = np.flatnonzero(verdicts == NOT_JUDGED)
+    if len(left):
+        others = TimerIds(found.due_ms[left], found.offset[left], store.engine.store_tag)
+        done[left] = _cancel_others(store, others, now_ms)
+    store._after_put(now_ms + 1_000_000, now_ms)
+    return done
+
+
+def _cancel_ahead(store: TimerStore, found: Found, now_ms: int) -> np.ndarray[Any, Any]:
+    """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
+    engine, stage = store.engine, store._putter.take_stage()
+    verdicts = np.zeros(len(found.row), np.int8)
+    try:
+        for row in np.unique(found.row[found.row >= 0]).tolist():
+            mine = np.flatnonzero(found.row == row)
+            due_ms, offsets = found.due_ms[mine], found.offset[mine]
+            verdicts[mine] = cancel_ahead(
+                engine,
+                stage,
+                engine.queues.topics[row % QUEUE_COUNT_MAX],
+                row,
+                TimerIds(due_ms, offsets, engine.store_tag).digits(),
+                due_ms,
+                offsets,
+                found.entry[mine],
+                found.level[mine],
+                now_ms,
+            )
+    finally:
+        store._putter.free_stage(stage)
+    return verdicts
+
+
+def _cancel_others(
+    store: TimerStore, ids: TimerIds, now_ms: int
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Cancel timers that may have been taken, or whose first put retention has removed."""
+    engine = store.engine
     with engine.step_lock:
         verdict = judge(store, ids, locked=True)
         engine.reserve_cancelled(int(verdict.pending.sum()))
@@ -259,7 +316,6 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
             engine.words[state.CANCELLED_COUNT] -= removed
             engine.levels.words[LEVEL_CANCELLED] -= of_level
             raise
-    store._after_put(now_ms + 1_000_000, now_ms)
     return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))
 
 

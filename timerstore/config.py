@@ -14,6 +14,7 @@ from timerstore.errors import InvalidArgumentError
 Durability = Literal["group", "process"]
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL_MS_MAX = 36_500 * 86_400_000
 _ENTRY_BYTES, _UNIT_BYTES = 20, 52
 
 
@@ -136,13 +137,20 @@ class Config:
     def delay_levels_ms(self) -> list[int]:
         """Return the duration of each delay level in ms."""
         levels = []
+        if not isinstance(self.delay_levels, str):
+            raise InvalidArgumentError(
+                f'delay_levels is {self.delay_levels!r}. Pass a str such as "1s 30s 2h 1d".'
+            )
         for part in self.delay_levels.split():
             number, unit = part[:-1], part[-1]
             if not number.isascii() or not number.isdigit() or unit not in _UNITS_MS:
                 raise InvalidArgumentError(
                     f"delay_levels has {part!r}. Write a whole number and one of s, m, h, d."
                 )
-            levels.append(int(number) * _UNITS_MS[unit])
+            delay_ms = int(number) * _UNITS_MS[unit] if len(number) < 10 else 0
+            if not 0 < delay_ms <= _LEVEL_MS_MAX:
+                raise InvalidArgumentError(f"delay_levels has {part!r}. Use 1s to 36500d.")
+            levels.append(delay_ms)
         if not 1 <= len(levels) <= 32:
             raise InvalidArgumentError(f"delay_levels has {len(levels)} levels. Use 1 to 32.")
         return levels

@@ -23,9 +23,10 @@ import pyarrow as pa
 from timerstore.config import Config
 from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.offline import find_pending, in_timer_topic, read_message
+from timerstore.offline import find_pending, in_timer_topic, in_topic, read_message
 from timerstore.timelog import scan
 from timerstore.timelog.decode import Message
+from timerstore.timelog.format import LEVEL_TOPIC
 from timerstore.timelog.message import REASONS
 from timerstore.timelog.reader import StoreReader
 
@@ -128,7 +129,8 @@ def _scanned(reader: StoreReader, kind: Table) -> Iterator[dict[str, Any]]:
     for rows in scanned:
         chosen = np.ones(len(rows), np.bool_)
         if kind == "fired":
-            chosen = (rows[:, scan.ROW_DUE_MS] >= 0) & ~in_timer_topic(reader, rows)
+            waits = in_timer_topic(reader, rows) | in_topic(reader, rows, LEVEL_TOPIC)
+            chosen = (rows[:, scan.ROW_DUE_MS] >= 0) & ~waits
         for row in rows[chosen].tolist():
             message = read_message(reader, row[scan.ROW_OFFSET])
             if kind == "fired":

@@ -12,25 +12,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numba
+import numpy as np
 from numba import types
 from numba.core.extending import intrinsic
 
 from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN
 from timerstore.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
+from timerstore.services.steps import WAKE_COUNT
 from timerstore.timelog.append import QueueTable, Stage, append, new_stage
 from timerstore.timelog.frame import Template, frame_new
-from timerstore.timelog.intrinsics import load_acquire, view_bytes
+from timerstore.timelog.intrinsics import exchange, load_acquire, view_bytes
 from timerstore.timelog.kernel import INTERPRETED, stamped
 from timerstore.timelog.record import Words, record
 from timerstore.timelog.segments import SegmentTable
-from timerstore.wheel.state import SLEEPING
+from timerstore.timelog.system import clock_ms, wake
+from timerstore.wheel.state import GOT, SLEEPING
 
 if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 NEEDS_LONG_WAY: Final = -1
-WAKE_BIT: Final = 1 << 56
-"""Set in the result where the resident kernel sleeps, and may have to be woken."""
 
 
 @record
@@ -42,6 +43,7 @@ class PutPlace:
     stage: Stage
     append_lock: Words
     words: Words
+    clock: Words  # int64[8]: scratch of clock_ms and wake
 
 
 @intrinsic
@@ -60,19 +62,23 @@ def _put_one(
     body: int,
     body_bytes: int,
     due_ms: int,
-    now_ms: int,
     tag: int,
+    eventfd: int,
 ) -> int:
-    """Append one timer; return its offset, with WAKE_BIT, or NEEDS_LONG_WAY and nothing done."""
+    """Append one timer; return its offset, or NEEDS_LONG_WAY and nothing done."""
     place, template = _place_at(place_address), _template_at(template_address)
     no_extra = view_bytes(0, 0)
     data = view_bytes(body, body_bytes)
+    now_ms = clock_ms(place.clock)
     frame_new(place.stage, 0, 0, template, data, no_extra, due_ms, now_ms, tag)
     done = append(place.commitlog, place.queues, place.append_lock, place.stage, 1, now_ms, True)
     if done == 0:
         return NEEDS_LONG_WAY
-    if load_acquire(place.words, SLEEPING) != 0:
-        return place.stage.offset[0] | WAKE_BIT
+    until_ms = load_acquire(place.words, SLEEPING)
+    behind = place.stage.index[0] - place.words[GOT]
+    if until_ms != 0 and (due_ms < until_ms or behind >= WAKE_COUNT):
+        if exchange(place.words, SLEEPING, 0) != 0:  # else somebody else wakes it
+            wake(eventfd, place.clock)
     return place.stage.offset[0]
 
 
@@ -104,6 +110,7 @@ class FastPutter:
             self._stage,
             engine.append_lock.words,
             engine.words,
+            np.zeros(8, np.int64),
         )
         self._place_address = int(self._place.block_address)  # type: ignore[attr-defined]
         self._templates: dict[str, tuple[Template, int]] = {}
@@ -116,8 +123,8 @@ class FastPutter:
         if self.call is not None and len(self._templates) < 1_024:
             self._templates[topic] = template, int(template.block_address)  # type: ignore[attr-defined]
 
-    def put(self, topic: str, body: object, at_ms: object, now_ms: int) -> tuple[str, bool] | None:
-        """Put one timer: its id, and whether to wake the services; None: go the long way."""
+    def put(self, topic: str, body: object, at_ms: object) -> str | None:
+        """Put one timer and wake the services where they must see it; None: go the long way."""
         found = self._templates.get(topic)
         if found is None or type(body) is not bytes or type(at_ms) is not int:
             return None
@@ -130,10 +137,9 @@ class FastPutter:
             id(body) + BYTES_DATA_AT,
             length,
             at_ms,
-            now_ms,
             self._tag,
+            self._engine.eventfd,
         )
         if offset < 0:
             return None
-        place = offset & (WAKE_BIT - 1)
-        return "%012X%012X%s" % (at_ms, place, self._tag_digits), offset >= WAKE_BIT  # noqa: UP031
+        return "%012X%012X%s" % (at_ms, offset, self._tag_digits)  # noqa: UP031

@@ -1,4 +1,4 @@
-"""Putting into delay levels: which level, and the message that waits in its queue."""
+"""Messages that go through a delay level: which level, then how they are composed."""
 
 from __future__ import annotations
 
@@ -85,5 +85,4 @@ def stage_at_level(
             f"The message would take {len(message)} bytes. "
             f"Shorten it to {engine.message_bytes_max}, or use larger segments."
         )
-    row = int(engine.levels.row[level - 1])
-    return message, row, due_ms, engine.queues.row(topic) + QUEUE_COUNT_MAX, 1
+    return message, engine.level_row(level), due_ms, engine.queues.row(topic) + QUEUE_COUNT_MAX, 1

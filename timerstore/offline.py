@@ -8,16 +8,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog import scan
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    LEVEL_MARK,
+    LEVEL_TOPIC,
+    QUEUE_BLANK_SIZE,
+    QUEUE_ENTRY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _CHUNK_UNITS = 65_536
+_IN_LEVEL = -1
 _KEPT = (
     scan.ROW_OFFSET,
     scan.ROW_EXACT_DUE_MS,
@@ -54,10 +64,12 @@ def find_pending(reader: StoreReader) -> PendingTimers:
     """Find all pending timers of a closed store, or of a copy. O(commit log + units).
 
     A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
-    after Q; no copy of it was made since L; and no delete of the same kind names it.
+    after Q, or at or after the offset of its delay level; no copy of it was made since L; and no
+    delete of the same kind names it.
     """
-    waiting = _waiting_messages(reader)
+    waiting, in_levels = _waiting_messages(reader), _waiting_in_levels(reader)
     kept: list[Words] = []
+    cancelled: set[tuple[int, int]] = set()
     done: set[int] = set()
     checkpoint = reader.checkpoint
     broker = BrokerCopies() if checkpoint is None or checkpoint.by_broker else None
@@ -68,6 +80,8 @@ def find_pending(reader: StoreReader) -> PendingTimers:
         found = waiting[place] == rows[:, scan.ROW_OFFSET] if len(waiting) else place < 0
         timed = found & (rows[:, scan.ROW_DUE_MS] >= 0) & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
         kept.append(rows[timed][:, _KEPT])
+        kept.append(in_levels.take(rows))
+        cancelled.update(map(tuple, _level_targets(rows).tolist()))
         done.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
         if broker is not None:
             broker.take(rows, in_timer_topic(reader, rows), in_topic(reader, rows, LEVEL_TOPIC))
@@ -76,13 +90,63 @@ def find_pending(reader: StoreReader) -> PendingTimers:
     rows = np.concatenate(kept) if kept else np.zeros((0, len(_KEPT)), np.int64)
     rows = rows[~np.isin(rows[:, 0], np.fromiter(done, np.int64, len(done)))]
     deletes = rows[rows[:, 4] == 1]
-    cancelled = set(zip(deletes[:, 2].tolist(), deletes[:, 3].tolist(), strict=True))
+    cancelled.update(zip(deletes[:, 2].tolist(), deletes[:, 3].tolist(), strict=True))
     rows = rows[rows[:, 4] == 0]
     if cancelled:
-        who = zip(rows[:, 2].tolist(), rows[:, 3].tolist(), strict=True)
+        # What was sent back through a level has the key of its first message, and is not meant.
+        low = np.where(rows[:, 5] == _IN_LEVEL, rows[:, 0] | LEVEL_MARK, rows[:, 3])
+        who = zip(rows[:, 2].tolist(), low.tolist(), strict=True)
         rows = rows[np.fromiter((each not in cancelled for each in who), np.bool_, len(rows))]
     order = np.lexsort((rows[:, 0], rows[:, 1]))
-    return PendingTimers(rows[order, 0], rows[order, 1], rows[order, 5])
+    return PendingTimers(rows[order, 0], rows[order, 1], np.maximum(rows[order, 5], 0))
+
+
+class _InLevels(NamedTuple):
+    """What the delay levels have not delivered: int64[n] each, by commit log offset."""
+
+    message: Words
+    due_ms: Words
+
+    def take(self, rows: Words) -> Words:
+        """Return those of the scanned messages that wait in a level, as columns _KEPT."""
+        place = np.searchsorted(self.message, rows[:, scan.ROW_OFFSET])
+        place[place == len(self.message)] = 0
+        found = np.zeros(len(rows), np.bool_)
+        if len(self.message):
+            found = self.message[place] == rows[:, scan.ROW_OFFSET]
+        found &= rows[:, scan.ROW_REAL_TOPIC_BYTES] > 0
+        mine: Words = rows[found][:, _KEPT]
+        mine[:, 1] = self.due_ms[place[found]]
+        mine[:, 5] = _IN_LEVEL
+        return mine
+
+
+def _waiting_in_levels(reader: StoreReader) -> _InLevels:
+    offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read()
+    if reader.checkpoint is not None and not reader.checkpoint.by_broker:
+        pairs = zip(offsets, reader.checkpoint.level_offsets, strict=True)
+        offsets = [max(pair) for pair in pairs]
+    parts = [np.zeros(0, QUEUE_ENTRY)]
+    for level, offset in enumerate(offsets):
+        queue = reader.queues.get((text(LEVEL_TOPIC), level))
+        if queue is not None:
+            start = max(offset * ENTRY_BYTES, queue.start)
+            data = queue.read(start, queue.used_end() + ENTRY_BYTES - start)
+            entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+            parts.append(entries[(entries["size"] > 0) & (entries["size"] != QUEUE_BLANK_SIZE)])
+    found = np.concatenate(parts)
+    order = np.argsort(found["offset"], kind="stable")
+    return _InLevels(
+        found["offset"][order].astype(np.int64), found["tags_code"][order].astype(np.int64)
+    )
+
+
+def _level_targets(rows: Words) -> Words:
+    """Return the identities of delay level messages that scanned deletes name: int64[n, 2]."""
+    who = rows[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)]
+    of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= LEVEL_MARK)
+    found: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
+    return found
 
 
 def _waiting_messages(reader: StoreReader) -> Words:

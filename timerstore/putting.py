@@ -103,7 +103,7 @@ class Putter:
                 topic,
                 level=level,
                 level_ms=int(engine.level_ms[level - 1]) if level else 0,
-                level_row=int(engine.levels.row[level - 1]) if level else 0,
+                level_row=engine.level_row(level) if level else 0,
                 pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
                 change=1,
                 tags_code=0 if tag is None else java_hash_of(tag),

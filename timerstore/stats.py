@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from timerstore.services.levels import LEVEL_COUNT
 from timerstore.services.world import (
     DEQUEUE_RING,
     ENQUEUE_RING,
@@ -19,6 +20,22 @@ from timerstore.wheel.near import NEAR_COUNT
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStats:
+    """A look at one delay level.
+
+    `offset` is the index of the first message that it has not delivered, `end` the one behind the
+    last; `lag_count` lie between. `overdue_ms`: how long the first of them has been due.
+    """
+
+    level: int
+    delay_ms: int
+    offset: int
+    end: int
+    lag_count: int
+    overdue_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,7 @@ class Stats:
     disk_bytes: int
     open_s: float
     recovery: dict[str, Any]
+    levels: tuple[LevelStats, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
@@ -99,4 +117,23 @@ def read_stats(store: TimerStore) -> Stats:
         disk_bytes=engine.disk_bytes,
         open_s=store.open_s,
         recovery=asdict(store.findings),
+        levels=read_levels(store),
     )
+
+
+def read_levels(store: TimerStore) -> tuple[LevelStats, ...]:
+    """Collect what each delay level does. O(levels)."""
+    engine, levels, now_ms = store.engine, store.engine.levels, store.clock.now_ms
+    found = []
+    for i in range(int(levels.words[LEVEL_COUNT])):
+        row = int(levels.row[i])
+        with engine.step_lock:
+            offset = int(levels.offset[i])
+            end = engine.queues.next_index(row) if row >= 0 else 0
+        overdue_ms = 0
+        if offset < end:
+            entry = engine.queues.read(row, offset, 1)[0]
+            overdue_ms = max(0, now_ms - int(entry["tags_code"]))
+        delay_ms = int(levels.level_ms[i])
+        found.append(LevelStats(i + 1, delay_ms, offset, end, end - offset, overdue_ms))
+    return tuple(found)

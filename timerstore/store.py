@@ -50,14 +50,12 @@ from timerstore.services.flush import Flusher, remove_abort
 from timerstore.services.recovery import recover
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
-from timerstore.services.steps import NAP_MS_MAX
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.lockfile import LockFile
 from timerstore.waiting import Waiters
-from timerstore.wheel import state
 
 log = logging.getLogger("timerstore")
 
@@ -77,7 +75,6 @@ class TimerStore:
         path: str | os.PathLike[str],
         *,
         create: bool = True,
-        read_only: bool = False,
         config: Config | None = None,
         clock: ManualClock | None = None,
         disk: Disk | None = None,
@@ -92,21 +89,23 @@ class TimerStore:
         self._refusal: str | None = None
         self.disk = Disk() if disk is None else disk
         self.clock = SystemClock() if clock is None else clock
-        if not self.path.exists() and not create:
-            raise NotAStoreError(f"{self.path} does not exist. Pass create=True to make a store.")
-        if read_only:
-            raise InvalidArgumentError("read_only: use timerstore.verify or the Spark tables.")
-        self.disk.make_folder(self.path)
-        _check_is_store(self.path)
-        if not create and not any(self.path.iterdir()):
-            raise NotAStoreError(f"{self.path} is empty. Pass create=True to make a store.")
-        self._lock_file = LockFile(self.disk, self.path)
+        self._lock_file = self._prepare(self.path, create)
         try:
             self._open(Config() if config is None else config)
         except BaseException:
             self._lock_file.release()
             raise
         _open_stores.add(self)
+
+    def _prepare(self, path: Path, create: bool) -> LockFile:
+        """Check the directory, or make it; return its lock, held."""
+        if not path.exists() and not create:
+            raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
+        self.disk.make_folder(path)
+        check_is_store(path)
+        if not create and not any(path.iterdir()):
+            raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
+        return LockFile(self.disk, path)
 
     def _open(self, config: Config) -> None:
         started = time.monotonic()
@@ -133,9 +132,14 @@ class TimerStore:
         )
         self.flusher.after = self.retention.run
         self.closed = False
+        self.open_s = time.monotonic() - started
+        self._start()
+
+    def _start(self) -> None:
+        """Let time pass."""
+        config = self.engine.config
         limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
         self._plain = not self.clock.manual and not any(limits)
-        self.open_s = time.monotonic() - started
         if not self.findings.clean:
             log.warning("%s was not closed cleanly: %s", self.path, self.findings)
         if isinstance(self.clock, ManualClock):
@@ -245,14 +249,12 @@ class TimerStore:
         """
         if self._plain and key is None and tag is None and properties is None:
             if delay is None and at is None and delay_level is None:
-                now_ms = time.time_ns() // 1_000_000
-                done = self._fast.put(topic, body, now_ms if at_ms is None else at_ms, now_ms)
-                if done is not None:
-                    if done[1]:
-                        self.runner.wake()
+                due = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+                id = self._fast.put(topic, body, due)
+                if id is not None:
                     if self._group_commit:
                         self.flusher.wait_durable(self.engine.commitlog.end)
-                    return done[0]
+                    return id
         self.check_writable()
         if delay_level is not None:
             level = check_level(self.engine, delay_level, delay, at, at_ms)
@@ -343,8 +345,8 @@ class TimerStore:
         if self.clock.manual:
             if due_ms <= now_ms:
                 self.runner.play(now_ms, now_ms)
-        elif engine.words[state.SLEEPING] and due_ms < now_ms + 2 * NAP_MS_MAX:
-            self.runner.wake()
+        else:
+            self.runner.wake_for(due_ms)
         if engine.config.durability == "group":
             self.flusher.wait_durable(engine.commitlog.end)
 
@@ -561,7 +563,7 @@ def check_topic_to_read(topic: str) -> None:
     check_topic(topic)
 
 
-def _check_is_store(path: Path) -> None:
+def check_is_store(path: Path) -> None:
     """Refuse a folder that holds something else than a store."""
     names = {entry.name for entry in path.iterdir()}
     if names and not names & {"timerstore.json", "commitlog", "lock"}:

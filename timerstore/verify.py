@@ -22,12 +22,16 @@ import numpy as np
 from timerstore.auditlog import LogAudit
 from timerstore.audittimers import TimerAudit
 from timerstore.config import Config
+from timerstore.errors import CorruptStoreError
 from timerstore.offline import find_pending
+from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog.checkpoint import decode_checkpoint
+from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
     CHECKPOINT_COPY_AT,
     CHECKPOINT_EXTENSION,
+    LEVEL_TOPIC,
     STORE_CHECKPOINT,
     TIMER_CHECKPOINT,
 )
@@ -186,6 +190,7 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     timers.run()
     _check_cursors(audit, log, timers)
     _check_group_offsets(audit, log)
+    _check_level_offsets(audit, log)
     pending_count = None if audit.problems else len(find_pending(reader).message)
     _check_pending(audit, pending_count)
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]
@@ -338,7 +343,7 @@ def _check_cursors(audit: Audit, log: LogAudit, timers: TimerAudit) -> None:
 
 
 def _check_group_offsets(audit: Audit, log: LogAudit) -> None:
-    """Check that no group, and no delay level, is past its queue's end."""
+    """Check that no group is past its queue's end."""
     path = audit.reader.path / "config" / "consumerOffset.json"
     try:
         table = parse_json(path.read_text("utf-8"))["offsetTable"]
@@ -359,6 +364,28 @@ def _check_group_offsets(audit: Audit, log: LogAudit) -> None:
             audit.warning("config/consumerOffset.json", 0, reason)
 
 
+def _check_level_offsets(audit: Audit, log: LogAudit) -> None:
+    """Check that no delay level is past its queue's end, and that its copy for brokers agrees."""
+    reader, checkpoint = audit.reader, audit.reader.checkpoint
+    try:
+        offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read()
+    except CorruptStoreError as e:
+        return audit.problem("config/delayOffset.json", 0, e.reason)
+    files = {"config/delayOffset.json": offsets}
+    if checkpoint is not None and not checkpoint.by_broker:
+        files["config/timercheck"] = checkpoint.level_offsets
+        if audit.clean and offsets != checkpoint.level_offsets:
+            reason = "it does not say what the checkpoint says, as after a clean close"
+            audit.warning("config/delayOffset.json", 0, reason)
+    for file, found in files.items():
+        for level, offset in enumerate(found):
+            end = log.queue_ends.get((text(LEVEL_TOPIC), level), 0)
+            if not 0 <= offset <= end:
+                reason = f"delay level {level + 1} stands at {offset} of a queue that ends at {end}"
+                audit.warning(file, 0, reason)
+    return None
+
+
 def _check_pending(audit: Audit, pending_count: int | None) -> None:
     """Check the count that a clean close stored."""
     path, checkpoint = audit.reader.path / "config" / "timermetrics", audit.reader.checkpoint
@@ -366,7 +393,8 @@ def _check_pending(audit: Audit, pending_count: int | None) -> None:
     if pending_count is None or not (audit.clean and ours) or not path.is_file():
         return
     try:
-        counts = parse_json(path.read_text("utf-8"))["timingCount"].values()
+        metrics = parse_json(path.read_text("utf-8"))
+        counts = [*metrics["timingCount"].values(), *metrics.get("levelCount", {}).values()]
         stored = sum(int(entry["count"]) for entry in counts)
     except (AttributeError, KeyError, TypeError, ValueError):
         audit.problem("config/timermetrics", 0, "it has no timingCount of whole numbers")

@@ -42,7 +42,7 @@ NEED: Final = 32
 NEED_OFFSET: Final = 33
 WANT_FLUSH: Final = 34  # R waits for a newer checkpoint. Written by dequeue-put, cleared by flush
 STOP: Final = 35  # the resident kernel shall return. Written by Python without the lock
-SLEEPING: Final = 36  # the resident kernel is about to sleep: wake it. Atomic
+SLEEPING: Final = 36  # the resident kernel sleeps, or is about to, until this ms; 0: awake. Atomic
 NOW: Final = 37  # the clock of the last step; for those who look on
 
 # --- counters since the store was opened; read without the lock

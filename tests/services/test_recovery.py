@@ -337,7 +337,9 @@ def test_a_brokers_store_goes_on(
             named = row["properties"]["TIMER_DEL_UNIQKEY"]
             prefix = row["topic"] + "+"
             deleted.add((row["topic"], named.removeprefix(prefix)))
-    timers = {(r["topic"], r["unique_key"]): r for r in account if r["kind"] == "timer"}
+    timers = {(r["topic"], r["unique_key"]): r for r in account if r["kind"] in ("timer", "level")}
+    levels_ms = Config().delay_levels_ms()
+    stored_ms = {message.offset: message.stored_ms for message in read_messages(path)}
     before = fired_by_key(path)
     newest = max(message.stored_ms for message in read_messages(path))
     config = Config(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
@@ -356,6 +358,9 @@ def test_a_brokers_store_goes_on(
         if who in waiting:
             assert len(after[who]) == 1, timer
             assert after[who][0] >= timer["due_ms"]
+            if timer["kind"] == "level":  # to the millisecond, unless it was overdue when opened
+                due_ms = stored_ms[timer["commit_log_offset"]] + levels_ms[timer["level"] - 1]
+                assert after[who] == [max(due_ms, newest)]
         else:
             assert after[who] == before[who]
     assert store.count() == 0

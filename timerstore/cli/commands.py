@@ -26,6 +26,7 @@ from timerstore.cli.output import (
     body_field,
     shown_body,
     shown_bytes,
+    shown_delay,
     shown_time,
 )
 from timerstore.cli.times import parse_delay, parse_time, parse_time_ms
@@ -69,6 +70,23 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
         elif topics:
             out.say()
             out.table(["topic", ">pending"], [(name, f"{n:,}") for name, n in topics.items()])
+        show_levels(out, stats)
+
+
+def show_levels(out: Output, stats: Stats) -> None:
+    """Show what each delay level does, where any was ever used."""
+    if not any(each.end for each in stats.levels):
+        return
+    rows = [
+        (
+            *(f"level {each.level}", shown_delay(each.delay_ms), each.offset, each.end),
+            *(each.lag_count, f"{each.overdue_ms / 1000:.3f} s"),
+        )
+        for each in stats.levels
+    ]
+    if out.on_terminal:
+        out.say()
+    out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
 
 
 def pending_by_topic(store: timerstore.TimerStore) -> dict[str, int]:
@@ -110,6 +128,9 @@ def put(
     delay: Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")] = None,
     at: Annotated[str | None, typer.Option(help="When: ISO 8601 with a time zone.")] = None,
     at_ms: Annotated[int | None, typer.Option(help="When: UTC epoch milliseconds.")] = None,
+    delay_level: Annotated[
+        int | None, typer.Option(help="Which of the store's delay levels, counted from 1.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="A key.")] = None,
     tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
     properties: Annotated[
@@ -132,7 +153,10 @@ def put(
                     "--lines reads bodies from standard input. Leave out BODY, --key, --property."
                 )
             with open_store(path, config, create=True) as store:
-                put_lines(out, store, topic, resolve_times(store, wait, time, at_ms), tag)
+                times = {"delay_level": delay_level}
+                if delay_level is None or (wait, time, at_ms) != (None, None, None):
+                    times["at_ms"] = resolve_times(store, wait, time, at_ms)
+                put_lines(out, store, topic, times, tag)
             return
         data = read_body(body)
         with open_store(path, config, create=True) as store:
@@ -142,6 +166,7 @@ def put(
                 delay=wait,
                 at=time,
                 at_ms=at_ms,
+                delay_level=delay_level,
                 key=key,
                 tag=tag,
                 properties=pairs,
@@ -179,14 +204,18 @@ def resolve_times(
 
 
 def put_lines(
-    out: Output, store: timerstore.TimerStore, topic: str, due_ms: int, tag: str | None
+    out: Output,
+    store: timerstore.TimerStore,
+    topic: str,
+    times: dict[str, int | None],
+    tag: str | None,
 ) -> None:
     """Put each line that is not empty, many at once."""
     waiting: list[bytes] = []
 
     def put_waiting() -> None:
         if waiting:
-            show_ids(out, store.put_many(waiting, topic=topic, at_ms=due_ms, tag=tag))
+            show_ids(out, store.put_many(waiting, topic=topic, tag=tag, **times))
             waiting.clear()
 
     for line in sys.stdin.buffer:

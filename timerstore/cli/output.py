@@ -132,6 +132,18 @@ def shown_bytes(count: int) -> str:
     return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} bytes"
 
 
+def shown_delay(ms: int) -> str:
+    """Return a duration of whole seconds in the largest unit that says it exactly.
+
+    >>> shown_delay(5_400_000)
+    '90m'
+    """
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
+        if ms % unit_ms == 0:
+            return f"{ms // unit_ms}{unit}"
+    return f"{ms // 1000}s"
+
+
 def body_field(body: bytes) -> dict[str, str]:
     """Return a body for JSON: as text where it is UTF-8, else in base64 under another name."""
     try:

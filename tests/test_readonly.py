@@ -1,0 +1,122 @@
+"""Opening to look at: every answer is that of a real opening, while no byte changes."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.sparse_copy import copy_tree
+from timerstore.errors import NotAStoreError, ReadOnlyError, TimerStoreError
+
+START_MS = 1_700_000_000_000
+SMALL = timerstore.Config(
+    commitlog_segment_bytes=8_192, consumequeue_segment_bytes=400, timerlog_segment_bytes=1_040
+)
+
+
+def filled(path: Path) -> tuple[timerstore.TimerStore, timerstore.ManualClock]:
+    clock = timerstore.ManualClock(START_MS)
+    store = timerstore.open(path, config=SMALL, clock=clock)
+    ids = store.put_many(
+        [b"%d" % i for i in range(60)], topic="t", delay_ms=range(0, 60_000, 1_000)
+    )
+    store.put(b"far", topic="u", delay=timedelta(days=30), key="k")
+    clock.advance(timedelta(seconds=20))
+    store.flush()
+    store.cancel_many(ids[30:35])
+    store.put(b"behind the checkpoint", topic="t", delay=timedelta(minutes=9))
+    return store, clock
+
+
+def content(path: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(file.relative_to(path)): (file.read_bytes(), file.stat().st_mtime_ns)
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def answers(store: timerstore.TimerStore) -> object:
+    timers = list(store.pending())
+    assert all(store.get(timer.id) == timer for timer in timers)
+    horizon = store.horizon(5_000)
+    return (
+        timers,
+        store.count(),
+        store.count("t"),
+        horizon.start_ms.tolist(),
+        horizon.count.tolist(),
+    )
+
+
+@pytest.mark.parametrize("end", ["closed", "killed", "in use"])
+def test_it_answers_as_a_real_opening_and_changes_nothing(tmp_path: Path, end: str) -> None:
+    store, clock = filled(tmp_path / "store")
+    if end == "closed":
+        store.close()
+    elif end == "killed":
+        store.abandon()
+    before = content(tmp_path / "store")
+    copy = copy_tree(tmp_path / "store", tmp_path / "copy")
+    (copy / "lock").unlink()
+    with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=clock) as looking:
+        seen = answers(looking)
+        assert looking.stats().pending_count == looking.count()
+    assert content(tmp_path / "store") == before
+    with timerstore.open(copy, config=SMALL, clock=clock) as real:
+        assert answers(real) == seen
+    if end == "in use":
+        assert answers(store) == seen
+        store.close()
+
+
+def test_what_is_overdue_is_pending(tmp_path: Path) -> None:
+    store, clock = filled(tmp_path / "store")
+    store.close()
+    clock.advance(timedelta(days=60))
+    with timerstore.open(tmp_path / "store", read_only=True, clock=clock) as looking:
+        assert looking.count("u") == 1
+        assert {timer.body for timer in looking.pending(topic="u")} == {b"far"}
+
+
+def test_a_folder_without_write_permission_is_enough(tmp_path: Path) -> None:
+    store, clock = filled(tmp_path / "store")
+    store.close()
+    every = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
+    for each in every:
+        os.chmod(each, 0o500 if each.is_dir() else 0o400)
+    with timerstore.open(tmp_path / "store", read_only=True, clock=clock) as looking:
+        assert looking.count() > 0
+    for each in every:
+        os.chmod(each, 0o700 if each.is_dir() else 0o600)
+
+
+def test_whatever_would_change_it_is_refused(tmp_path: Path) -> None:
+    store, clock = filled(tmp_path / "store")
+    store.close()
+    with timerstore.open(tmp_path / "store", read_only=True, clock=clock) as looking:
+        timer = next(looking.pending())
+        for call in (
+            lambda: looking.put(b"x"),
+            lambda: looking.put_many([b"x"]),
+            lambda: looking.cancel(timer.id),
+            lambda: looking.cancel_many([timer.id]),
+            lambda: looking.reschedule(timer.id, delay=timedelta(hours=1)),
+            lambda: looking.consume("t"),
+            lambda: looking.pull("t"),
+            lambda: looking.flush(),
+            lambda: looking.handover(),
+        ):
+            with pytest.raises(ReadOnlyError, match="read_only=True"):
+                call()
+    with pytest.raises(TimerStoreError):
+        looking.count()
+
+
+def test_there_must_be_a_store(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotAStoreError, match="directory of a store"):
+            timerstore.open(path, read_only=True)
+        assert list(tmp_path.iterdir()) == []
