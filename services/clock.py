@@ -68,12 +68,13 @@ class ManualClock:
             raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta.")
         with self._lock:
             stop_ms = self._now_ms + by // timedelta(milliseconds=1)
+            if self._now_ms >= stop_ms:
+                self._move(stop_ms)
+                return
             for each in list(self._attendants):
                 each.arrived()
-            while True:
+            while self._now_ms < stop_ms:  # an attendant may have moved it further
                 self._move(stop_ms)
-                if self._now_ms >= stop_ms or not self._attendants:
-                    return
 
     def _move(self, stop_ms: int) -> None:
         """Move to `stop_ms`, or to where an attendant has something to do before."""

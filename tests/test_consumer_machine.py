@@ -174,7 +174,9 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert same, f"{who} was handed out at {now_ms}, and is not waiting: {of_it}"
         copy = min(same, key=lambda each: each.due_ms)
         assert copy.due_ms <= now_ms, f"{copy} came early, at {now_ms}"
-        assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, f"{copy} came late, at {now_ms}"
+        assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, (
+            f"{copy} came late, at {now_ms}"
+        )
         batch = delivery._batch
         assert batch._cursor is not None
         topic = self.store.engine.queues.topics[batch._cursor.row].decode()
@@ -202,6 +204,8 @@ class ConsumerMachine(RuleBasedStateMachine):
             elif left or (self.failing_count and dead):
                 # The first one that cannot be sent back keeps those behind it too.
                 copy.due_ms = now_ms + handling.AGAIN_MS
+                # Meanwhile it may take all the room that its queue has.
+                self.busy_until_ms = max(self.busy_until_ms, copy.due_ms)
                 left = max(left, 1)
             else:
                 copy.state = "sent"
