@@ -191,8 +191,8 @@ def _deliver(world: Any, level: int, now_ms: int) -> int:
                 words[NEED_OFFSET] = level
             break
         at = _entry_at(world, first + seen)
-        entry_ms = get_i64(buf, at + ENTRY_TAGS_AT)
-        due_ms = clamped_ms(entry_ms, levels.level_ms[level], now_ms)
+        due_ms = get_i64(buf, at + ENTRY_TAGS_AT)
+        due_ms = clamped_ms(due_ms, levels.level_ms[level], now_ms)
         if due_ms > now_ms:
             break
         _prefetch_message(world, buf, at + _AHEAD * ENTRY_BYTES)
@@ -207,7 +207,6 @@ def _deliver(world: Any, level: int, now_ms: int) -> int:
             break
         world.outcome[seen] = outcome
         if outcome == _COPIED:
-            levels.words[COUNT_CLAMPED] += 1 if due_ms != entry_ms else 0
             staged_bytes += stage.size[staged]
             staged += 1
         seen += 1
@@ -324,11 +323,13 @@ def _settle(world: Any, level: int, seen: int, appended: int) -> int:
                 break
             words[COUNT_FIRED] += 1
             levels.words[COUNT_DELIVERED] += 1
+            if world.staged_due[staged] != _field(world, level, first + done, ENTRY_TAGS_AT):
+                levels.words[COUNT_CLAMPED] += 1
             count_lateness(world, stored_ms - world.staged_due[staged])
             staged += 1
         elif outcome == _CANCELLED:
             words[COUNT_DROPPED] += 1
-            _forget(world, _message_at(world, level, first + done) | LEVEL_MARK)
+            _forget(world, _field(world, level, first + done, ENTRY_OFFSET_AT) | LEVEL_MARK)
         elif outcome == _UNREADABLE:
             words[COUNT_UNREADABLE] += 1
         else:
@@ -342,8 +343,8 @@ def _settle(world: Any, level: int, seen: int, appended: int) -> int:
 
 
 @inlined
-def _message_at(world: Any, level: int, index: int) -> int:
-    return get_i64(_entries(world, level, index), _entry_at(world, index) + ENTRY_OFFSET_AT)
+def _field(world: Any, level: int, index: int, at: int) -> int:
+    return get_i64(_entries(world, level, index), _entry_at(world, index) + at)
 
 
 @inlined

@@ -329,6 +329,45 @@ def fired_copy(source: Message, enqueued_ms: int, now_ms: int) -> Message:
     return _copy(source, topic, queue_id, kept | added)
 
 
+def new_at_level(
+    real_topic: str,
+    body: bytes,
+    level: int,
+    delay_ms: int,
+    now_ms: int,
+    store_tag: int,
+    more: Mapping[str, str],
+) -> Message:
+    """A new message for a delay level, before it has its place."""
+    due_ms = now_ms + delay_ms
+    return Message(
+        topic="SCHEDULE_TOPIC_XXXX",
+        queue_id=level - 1,
+        body=body,
+        properties={
+            "DELAY": str(level),
+            "UNIQ_KEY": f"{due_ms:012X}{0:012X}{store_tag:08X}",
+            "REAL_QID": "0",
+            "REAL_TOPIC": real_topic,
+            **more,
+        },
+        born_ms=now_ms,
+    )
+
+
+LEVEL_DROPS = {"DELAY", "TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"}
+
+
+def delivered_copy(source: Message, due_ms: int, *, asked: bool) -> Message:
+    """What a delay level delivers, before it has its place; `asked`: also in a producer's way."""
+    drops = FIRED_DROPS | COPY_DROPS | LEVEL_DROPS
+    kept = {k: v for k, v in source.properties.items() if k not in drops}
+    added = {"TIMER_OUT_MS": str(due_ms)} | ({"TIMER_DELIVER_MS": str(due_ms)} if asked else {})
+    topic = source.properties["REAL_TOPIC"]
+    queue_id = number(source.properties.get("REAL_QID"))
+    return _copy(source, topic, queue_id, kept | added)
+
+
 def rolled_copy(source: Message) -> Message:
     """What rolling appends, before it has its place."""
     drops = COPY_DROPS | {"TIMER_ROLL_TIMES"}

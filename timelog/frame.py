@@ -341,8 +341,9 @@ def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
         if first == _REAL:
             return name_ends(buf, start, stop, 10, _REAL_END)
         if first == _ENQUEUED or first == _DEQUEUED:
-            ends = name_ends(buf, start, stop, 16, _QUEUED_END)
-            return ends and get_word(buf, start + 8) == _QUEUED_2
+            if name_ends(buf, start, stop, 16, _QUEUED_END):
+                if get_word(buf, start + 8) == _QUEUED_2:
+                    return True
         return kind == DELIVERED and _asks_for_delay(buf, start, stop, first)
     if first != _ROLL or not name_ends(buf, start, stop, 16, _ROLL_END):
         return False

@@ -23,6 +23,7 @@ from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_s
 from timerstore.timelog.format import TIMER_TOPIC
 from timerstore.timelog.frame import (
     COPY_EXTRA_BYTES,
+    DELIVERED,
     FIRED,
     ROLLED,
     Template,
@@ -130,6 +131,36 @@ def test_a_new_message(
     assert staged(STAGE, key_at - 12, 24) == f"{due_ms:012X}{0:012X}".encode()
 
 
+@given(
+    topic=TOPICS,
+    body=st.binary(max_size=150),
+    key=st.none() | SOME_TEXT,
+    level=st.integers(1, 32),
+    delay_ms=st.integers(1, 10**9),
+    now_ms=TIMES,
+)
+def test_a_new_message_of_a_level(
+    topic: str, body: bytes, key: str | None, level: int, delay_ms: int, now_ms: int
+) -> None:
+    template = new_template(
+        topic.encode(),
+        pending_row=7,
+        change=1,
+        tags_code=5,
+        level=level,
+        level_ms=delay_ms,
+        level_row=9,
+    )
+    extra, times = as_array((key or "").encode()), np.array([level, now_ms])
+    size = int(_new(STAGE, 0, template, as_array(body), extra, times, TAG))
+    keys = {} if key is None else {"KEYS": key}
+    expected = naive.new_at_level(topic, body, level, delay_ms, now_ms, TAG, keys)
+    assert staged(STAGE, 0, size) == naive.unsealed(expected)
+    assert (STAGE.size[3], STAGE.row[3]) == (size, 9)
+    assert (STAGE.pending_row[3], STAGE.pending_change[3]) == (7, 1)
+    assert STAGE.tags_code[3] == now_ms + delay_ms
+
+
 @pytest.mark.parametrize("with_keys", [False, True])
 def test_batches_hold_all_messages_in_order(with_keys: bool) -> None:
     count = 3000
@@ -199,6 +230,11 @@ def test_copies(message: naive.Message, topic: str, times: tuple[int, int], offs
     fired = naive.fired_copy(message, *times)
     got = copied(data, FIRED, fired.topic.encode(), fired.queue_id, offset, times)
     assert got == naive.unsealed(fired)
+    for asked in (False, True):
+        delivered = naive.delivered_copy(message, times[0], asked=asked)
+        when = times[0], times[0] if asked else -1
+        got = copied(data, DELIVERED, delivered.topic.encode(), delivered.queue_id, offset, when)
+        assert got == naive.unsealed(delivered)
     rolled = naive.rolled_copy(message)
     source_topic = message.topic.encode("utf-8", "surrogateescape")
     got = copied(data, ROLLED, source_topic, message.queue_id, offset, times)

@@ -1,0 +1,235 @@
+"""Opening a store whose delay levels were left by a crash, or by a broker."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
+from tests.models.quiet_disk import QuietDisk
+from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
+from timerstore import Config, ManualClock, TimerStore
+from timerstore.errors import CorruptStoreError
+from timerstore.services.levels import LEVEL_CANCELLED, LEVEL_HELD
+from timerstore.timelog.format import LEVEL_COUNT_MAX
+
+LEVELS_MS = Config().delay_levels_ms()
+
+
+def offsets_file(path: Path) -> Path:
+    return path / "s" / "config" / "delayOffset.json"
+
+
+def test_what_was_delivered_is_not_delivered_again(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    ids = [store.put(b"%d" % i, delay_level=1) for i in range(6)]
+    assert store.cancel(ids[1]) and store.cancel(ids[4])
+    store.flush()
+    clock.advance(timedelta(milliseconds=999))
+    store.put(b"6", delay_level=1)
+    clock.advance(timedelta(milliseconds=1))
+    for _ in range(3):
+        store.abandon()
+        store = open_store(tmp_path, clock)
+        assert store.count() == 1
+    assert store.stats().levels[0].offset == 6
+    clock.advance(SECOND)
+    assert bodies(store) == [b"0", b"2", b"3", b"5", b"6"]
+    ledger = read_ledger(tmp_path / "s", Ledger(levels_ms=[1_000, 5_000, 60_000, 7_200_000]))
+    ledger.check()
+    check_store(store, ledger)
+    assert store.stats().cancelled_count == 0
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
+    """A level was 2 h and is 1 s now: what it holds waits behind what was put before.
+
+    The delete's slot passes long before; the entry stays, and L at the delete, also over crashes.
+    """
+    clock = ManualClock(START_MS)
+    disk = QuietDisk()
+    store = open_store(tmp_path, clock, disk=disk)
+    store.put(b"slow", delay_level=4)
+    levels = store.engine.levels
+    levels.level_ms[3] = store.engine.level_ms[3] = 1_000
+    levels.head_index[3], levels.head_ms[3] = 0, START_MS + 7_200_000
+    levels.level_ms[3] = 7_200_000  # so that the head is not clamped
+    id = store.put(b"behind", delay_level=4)
+    assert store.cancel(id)
+    delete = store.engine.commitlog.end
+    clock.advance(10 * SECOND)
+    assert levels.words[LEVEL_HELD] == levels.words[LEVEL_CANCELLED] == 1
+    assert store.stats().cancelled_count == 1 and not store.cancel(id)
+    for _ in range(3):
+        store.flush()
+        checkpoint = store.flusher.last
+        assert checkpoint is not None and checkpoint.scan_from < delete
+        store.close() if end == "close" else store.abandon()
+        store = open_store(tmp_path, clock)
+        assert store.stats().cancelled_count == store.engine.levels.words[LEVEL_HELD] == 1
+        assert store.count() == 1 and store.get(id) is None
+    clock.advance(timedelta(hours=2))
+    assert bodies(store) == [b"slow"]
+    assert store.engine.levels.words[LEVEL_HELD] == store.stats().cancelled_count == 0
+    store.flush()
+    checkpoint = store.flusher.last
+    assert checkpoint is not None and checkpoint.scan_from > delete
+    store.close()
+
+
+@pytest.mark.parametrize("form", ['{"offsetTable":{1:3}}', '{"offsetTable": {"1": 3}}'])
+def test_an_offset_from_a_broker(tmp_path: Path, form: str) -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    for i in range(5):
+        store.put(b"%d" % i, delay_level=1)
+    store.close()
+    data = bytearray((tmp_path / "s" / "config" / "timercheck").read_bytes())
+    data[48:56] = (99).to_bytes(8, "big")  # its counter: the echo does not hold any more
+    (tmp_path / "s" / "config" / "timercheck").write_bytes(data)
+    offsets_file(tmp_path).write_text(form)
+    store = open_store(tmp_path, clock)
+    assert store.findings.by_broker and store.stats().levels[0].offset == 3
+    assert store.count() == 2
+    clock.advance(SECOND)
+    assert bodies(store) == [b"3", b"4"]
+    store.close()
+    assert json.loads(offsets_file(tmp_path).read_text())["offsetTable"] == {"1": 5}
+
+
+@pytest.mark.parametrize(
+    ("offset", "corrected"),
+    [(99, 5), (-3, 0)],
+)
+def test_an_offset_outside_its_queue(
+    tmp_path: Path, offset: int, corrected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    for i in range(5):
+        store.put(b"%d" % i, delay_level=1)
+    store.close()
+    (tmp_path / "s" / "config" / "timercheck").unlink()
+    offsets_file(tmp_path).write_text(json.dumps({"offsetTable": {"1": offset}}))
+    store = open_store(tmp_path, clock)
+    assert store.stats().levels[0].offset == corrected
+    assert store.stats().recovery["corrected_levels"] == [1]
+    assert f"delay level 1 stood at {offset}, outside its queue" in caplog.text
+    store.close()
+
+
+@pytest.mark.parametrize("text", ['{"offsetTable":[1]}', '{"offsetTable":{"x":1}}', "{"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    clock = ManualClock(START_MS)
+    open_store(tmp_path, clock).close()
+    offsets_file(tmp_path).write_text(text)
+    with pytest.raises(CorruptStoreError, match=r"delayOffset\.json"):
+        open_store(tmp_path, clock)
+
+
+def test_levels_that_nobody_understands(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    store.close()
+    folder = tmp_path / "s" / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / str(LEVEL_COUNT_MAX)
+    folder.mkdir(parents=True)
+    with pytest.raises(Exception, match="33 delay levels; 32 are understood"):
+        open_store(tmp_path, clock)
+
+
+def test_fewer_levels_than_before(tmp_path: Path) -> None:
+    """What waits in a level that is not configured any more comes when it was to come."""
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    store.put(b"a minute", delay_level=3)
+    store.close()
+    config = Config(delay_levels="1s 2h", precision_ms=100)
+    store = open_store(tmp_path, clock, config=config)
+    assert [level.end for level in store.stats().levels] == [0, 0, 1]
+    clock.advance(timedelta(milliseconds=59_999))
+    assert bodies(store) == []
+    clock.advance(timedelta(milliseconds=1))
+    assert bodies(store) == [b"a minute"]
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_levels_at_their_millisecond(
+    name: str,
+    golden: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    """Played in small steps from when they were put: each is delivered at its entry's due time."""
+    path = golden(name)
+    put = [row for row in golden_list(name) if row["kind"] == "level"]
+    stored_ms = {message.offset: message.stored_ms for message in read_messages(path)}
+    start_ms = max(stored_ms.values())
+    precision_ms = 1000 if name == "pending" else 100
+    config = Config(precision_ms=precision_ms, roll_window_slots=20 if precision_ms == 100 else 60)
+    clock = ManualClock(start_ms)
+    store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
+    for seconds in (1, 3, 30, 300, 3_600, 7_200):
+        clock.advance(timedelta(seconds=seconds, milliseconds=7))
+    store.close()
+    copies = {
+        int(message.properties["TIMER_ORIGIN"]): message
+        for message in read_messages(path)
+        if "TIMER_ORIGIN" in message.properties
+    }
+    for row in put:
+        due_ms = stored_ms[row["commit_log_offset"]] + LEVELS_MS[row["level"] - 1]
+        copy = copies[row["commit_log_offset"]]
+        assert copy.stored_ms == max(due_ms, start_ms)
+        assert (copy.topic, copy.body.hex()) == (row["topic"], row["body_hex"])
+        assert copy.properties["UNIQ_KEY"] == row["unique_key"]
+        assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & copy.properties.keys()
+
+
+def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
+    """What a broker delivered without saying of what is found by topic and unique key."""
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    for i in range(4):
+        store.put(b"%d" % i, topic="t", delay_level=1)
+    store.close()
+    # As a broker would: the properties of the source but for DELAY, in the real topic, no origin.
+    sources = read_messages(tmp_path / "s")
+    store = open_store(tmp_path, clock)
+    from timerstore.services.deletes import append_all
+    from timerstore.timelog.append import new_stage
+    from timerstore.timelog.compose import compose, stage_messages
+    from timerstore.timelog.frame import encode_property
+
+    stage = new_stage(4, 4_096)
+    for source in (sources[0], sources[2]):  # the second one is still to be sent again
+        kept = {k: v for k, v in source.properties.items() if k not in ("DELAY", "__CRC32#")}
+        text = b"".join(encode_property(k.encode(), v.encode()) for k, v in kept.items())
+        message = compose(b"t", source.body, text, born_ms=source.born_ms)
+        entry = (message, store.engine.queues.row(b"t"), 0, -1, 0)
+        append_all(
+            store.engine,
+            stage,
+            stage_messages(stage, [entry], own_key=False),
+            START_MS + 1_000,
+            together=True,
+        )
+    store.close()
+    data = bytearray((tmp_path / "s" / "config" / "timercheck").read_bytes())
+    data[48:56] = (99).to_bytes(8, "big")
+    (tmp_path / "s" / "config" / "timercheck").write_bytes(data)
+    store = open_store(tmp_path, clock)
+    assert store.findings.by_broker and store.findings.copies_count == 2
+    assert store.stats().levels[0].offset == 1 and store.count() == 2
+    clock.advance(SECOND)
+    assert sorted(bodies(store, "t")) == [b"0", b"1", b"2", b"3"]
+    assert store.count() == 0
+    store.abandon()
+    store = open_store(tmp_path, clock)
+    assert store.count() == 0 and len(read_messages(tmp_path / "s")) == 8
+    store.close()
