@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import consumer
+import jobs
 import lateness
 import machine
 import numpy as np
@@ -60,6 +62,10 @@ class Sizes:
     lateness_s: float
     pending: tuple[int, int]
     first_count: int
+    handled: int
+    jobs: int
+    steady_jobs: int
+    steady_ms: int
 
 
 FULL = Sizes(
@@ -75,6 +81,10 @@ FULL = Sizes(
     lateness_s=15,
     pending=(1_000_000, 10_000_000),
     first_count=3,
+    handled=500_000,
+    jobs=10_000,
+    steady_jobs=10_000,
+    steady_ms=40_000,
 )
 QUICK = Sizes(
     many=500_000,
@@ -89,6 +99,10 @@ QUICK = Sizes(
     lateness_s=4,
     pending=(100_000, 1_000_000),
     first_count=1,
+    handled=200_000,
+    jobs=10_000,
+    steady_jobs=2_000,
+    steady_ms=8_000,
 )
 
 
@@ -348,9 +362,87 @@ class Bench:
             )
         return results
 
+    def consumer(self) -> list[Result]:
+        """Messages through empty handlers of the concurrent consumer."""
+        results = []
+        with self._path() as path, ours.open_store(path, "process") as store:
+            bodies = self.bodies(self.sizes.handled)
+            for batch_count, reach in ((32, 100_000), (1, 40_000)):
+                rates = [
+                    consumer.handled_per_second(store, bodies, batch_count, self.warm_bytes)
+                    for _ in range(self.sizes.rounds + 1)
+                ][1:]
+                rate = statistics.median(rates)
+                what = f"`Consumer`, empty handlers, {consumer.THREADS} threads, "
+                what += f"lists of {batch_count}" if batch_count > 1 else "one by one"
+                results.append(
+                    Result(
+                        "consumer",
+                        what,
+                        f"≥ {reach:,}/s",
+                        "",
+                        f"{rate:,.0f}/s",
+                        rate >= reach,
+                        {"per_second": rates},
+                    )
+                )
+        return results
+
+    def jobs(self) -> list[Result]:
+        """Delayed jobs, one put each, beside huey with APScheduler."""
+        s = self.sizes
+        burst = self._play_jobs(s.jobs, delay_ms=100, over_ms=0)
+        # So long that all have put theirs before the first one is due.
+        lead_ms = 3_000 + 4 * s.steady_jobs
+        steady = self._play_jobs(s.steady_jobs, delay_ms=lead_ms, over_ms=s.steady_ms)
+        rates = {name: played.per_second for name, played in burst.items()}
+        peers = [rate for name, rate in rates.items() if name != "Ours"]
+        ratio = rates["Ours"] / max(peers) if peers else None
+        late = {n: f"{p.median_ms:.1f} / {p.p99_ms:.1f} ms" for n, p in steady.items()}
+        told = "; ".join(f"{name} {_short(rate)}/s" for name, rate in rates.items())
+        if ratio is None:
+            told += f"; huey, APScheduler {jobs.MISSING}"
+        else:
+            told = f"{ratio:.3g} ×: {told}"
+        figures = {"burst": {n: asdict(p) for n, p in burst.items()}}
+        figures["steady"] = {n: asdict(p) for n, p in steady.items()}
+        each = round(1_000 * s.steady_jobs / s.steady_ms)
+        return [
+            Result(
+                "jobs",
+                f"{s.jobs:,} jobs, put one by one, each due 100 ms later",
+                "≥ 20 × the better peer",
+                "",
+                told,
+                None if ratio is None else ratio >= 20,
+                figures,
+            ),
+            Result(
+                "jobs",
+                f"lateness in the handler, median / p99, {each} jobs a second",
+                "",
+                "",
+                "; ".join(f"{name} {text}" for name, text in late.items()),
+                None,
+                figures,
+            ),
+        ]
+
+    def _play_jobs(self, count: int, *, delay_ms: int, over_ms: int) -> dict[str, jobs.Played]:
+        played = {}
+        for runner in (jobs.Ours, jobs.Huey, jobs.ApScheduler):
+            with self._path() as path:
+                try:
+                    played[runner.__name__] = jobs.play(
+                        runner, path / "jobs", count, delay_ms=delay_ms, over_ms=over_ms
+                    )
+                except ModuleNotFoundError as e:
+                    print(f"{runner.__name__} needs {e.name}; {jobs.MISSING}", flush=True)
+        return played
+
 
 ROWS = ("put_many", "put_single", "life", "objects", "levels", "late_log", "late_pull", "burst")
-ROWS += ("pending", "first")
+ROWS += ("pending", "first", "consumer", "jobs")
 
 
 def _far_due_ms(count: int) -> list[int]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Protocol
 
 from timerstore.errors import InvalidArgumentError
 
@@ -19,6 +20,16 @@ class SystemClock:
     def now_ms(self) -> int:
         """Return the time, rounded down."""
         return time.time_ns() // 1_000_000
+
+
+class Attendant(Protocol):
+    """Who acts between two events of a manual clock: it may put timers, or move the clock."""
+
+    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+        """Return the first time in (start_ms, stop_ms] at which it may have something to do."""
+
+    def arrived(self) -> None:
+        """Act; the clock has come to such a time, or was moved."""
 
 
 class ManualClock:
@@ -44,6 +55,7 @@ class ManualClock:
         self._now_ms = start_ms
         self._lock = threading.RLock()
         self._listeners: list[Callable[[int, int], None]] = []
+        self._attendants: list[Attendant] = []
 
     @property
     def now_ms(self) -> int:
@@ -55,11 +67,25 @@ class ManualClock:
         if not isinstance(by, timedelta):
             raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta.")
         with self._lock:
-            start_ms = self._now_ms
-            stop_ms = start_ms + by // timedelta(milliseconds=1)
-            for listener in list(self._listeners):
-                listener(start_ms, stop_ms)
-            self._now_ms = stop_ms
+            stop_ms = self._now_ms + by // timedelta(milliseconds=1)
+            if self._now_ms >= stop_ms:
+                self._move(stop_ms)
+                return
+            for each in list(self._attendants):
+                each.arrived()
+            while self._now_ms < stop_ms:  # an attendant may have moved it further
+                self._move(stop_ms)
+
+    def _move(self, stop_ms: int) -> None:
+        """Move to `stop_ms`, or to where an attendant has something to do before."""
+        start_ms, attendants = self._now_ms, list(self._attendants)
+        if stop_ms > start_ms:
+            stop_ms = min([each.next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
+        for listener in list(self._listeners):
+            listener(start_ms, stop_ms)
+        self._now_ms = stop_ms
+        for each in attendants:
+            each.arrived()
 
     def listen(self, listener: Callable[[int, int], None]) -> None:
         """Call `listener(start_ms, stop_ms)` whenever the clock moves. For stores."""
@@ -69,6 +95,15 @@ class ManualClock:
         """Stop calling a listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+    def attend(self, attendant: Attendant) -> None:
+        """Stop for `attendant` wherever it has something to do. For consumers."""
+        self._attendants.append(attendant)
+
+    def leave(self, attendant: Attendant) -> None:
+        """Stop no more for an attendant."""
+        if attendant in self._attendants:
+            self._attendants.remove(attendant)
 
 
 Clock = SystemClock | ManualClock

@@ -27,7 +27,7 @@ SMALL = timerstore.Config(
 )
 """Sizes that a test can afford; a store is opened with what it was made with."""
 
-COMMANDS = ["info", "put", "consume", "cancel", "pending"]
+COMMANDS = ["info", "put", "consume", "cancel", "redrive", "pending"]
 COMMANDS += ["verify", "export", "handover", "demo"]
 
 Run = Callable[..., Result]
@@ -334,6 +334,23 @@ def test_another_error_has_its_own_status(
     monkeypatch.setattr(timerstore.TimerStore, "put", fail)
     assert issubclass(timerstore.StoreFullError, TimerStoreError)
     assert "Make room" in run("put", path, "x", exits=4).stderr
+
+
+def test_redrive(path: Path, run: Run) -> None:
+    with timerstore.open(path, clock=timerstore.ManualClock()) as store:
+        consumer = timerstore.Consumer(store, "mailer", max_attempts=0)
+        consumer.subscribe("t", lambda d: timerstore.Retry())
+        ids = list(store.put_many([b"a", b"b", b"c"], topic="t"))
+        assert consumer.step() == 3
+        consumer.close()
+    assert run("redrive", path, "mailer", "--limit", 2).stdout == "2\n"
+    told = json.loads(run("redrive", path, "mailer", "--json").stdout)
+    assert told == {"group": "mailer", "redriven": 1}
+    assert run("redrive", path, "mailer").stdout == "0\n"
+    assert "group" in run("redrive", path, "no/group", exits=2).stderr
+    with timerstore.open(path, clock=timerstore.ManualClock()) as store:
+        again = list(store.consume("t", group="mailer", timeout=0))
+        assert [(d.id, d.attempt) for d in again] == [(id, 0) for id in ids]
 
 
 @pytest.mark.slow

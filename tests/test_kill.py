@@ -29,8 +29,8 @@ WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
 class Nursery:
     """The process that forks those to be killed."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-P", str(WORKER)]
+    def __init__(self, worker: Path = WORKER) -> None:
+        command = [sys.executable, "-P", str(worker)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )

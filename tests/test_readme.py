@@ -1,4 +1,4 @@
-"""The README's examples run, word for word."""
+"""The examples of the README run, word for word, as do those of the consumer's page."""
 
 import os
 import subprocess
@@ -13,19 +13,20 @@ TIMEOUT_SECONDS = 120
 
 
 @pytest.mark.slow
-def test_readme_examples_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["README.md", "docs/consumer.md"])
+def test_readme_examples_run(name: str, tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder.
 
     A block that is only shown says so in its fence: ```python no-run.
     """
-    _, blocks = split_fences((ROOT / "README.md").read_text())
+    _, blocks = split_fences((ROOT / name).read_text())
     programs = [block for block in blocks if block.info == "python"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     for block in programs:
         folder = tmp_path / f"line-{block.line}"
         folder.mkdir()
         # Empty lines in front, so that a traceback shows the README's line number.
-        program = folder / "README.md.py"
+        program = folder / f"{Path(name).name}.py"
         program.write_text("\n" * (block.line - 1) + block.code)
         done = subprocess.run(
             [sys.executable, "-X", "dev", program.name],
@@ -35,4 +36,4 @@ def test_readme_examples_run(tmp_path: Path) -> None:
             text=True,
             timeout=TIMEOUT_SECONDS,
         )
-        assert done.returncode == 0, f"README.md:{block.line} failed:\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{name}:{block.line} failed:\n{done.stdout}{done.stderr}"

@@ -3,6 +3,7 @@
     open      a directory, for one process          store.py
     put       a payload that falls due              putting.py
     consume   what is due                           consume.py
+    Consumer  handlers in threads, with retries     consumer.py
     verify    every byte of a closed one            verify.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
@@ -17,6 +18,7 @@ import os
 
 from timerstore.config import Config
 from timerstore.consume import Batch, Delivery
+from timerstore.consumer import Consumer
 from timerstore.errors import (
     CongestedError,
     CorruptStoreError,
@@ -32,12 +34,14 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
+from timerstore.hooks import Hook
 from timerstore.ids import TimerIds
 from timerstore.reading import Horizon, Timer
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
+from timerstore.verdict import Outcome, Retry
 from timerstore.verify import Problem, Report, verify
 from timerstore.warmup import kernels_are_cached
 
@@ -74,17 +78,21 @@ __all__ = [
     "Batch",
     "Config",
     "CongestedError",
+    "Consumer",
     "CorruptStoreError",
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Hook",
     "Horizon",
     "InvalidArgumentError",
     "ManualClock",
     "NotAStoreError",
+    "Outcome",
     "Problem",
     "ReadOnlyError",
     "Report",
+    "Retry",
     "Stats",
     "StoreClosedError",
     "StoreFullError",

@@ -81,6 +81,17 @@ class Config:
     open_segments_max: int = 256
     """Segment files of one kind that stay mapped; Linux allows a process 65,530 maps."""
 
+    inflight_count_max: int = 1_000
+    """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits
+    at that many. Twenty threads with lists of 32 hold 640."""
+
+    inflight_bytes_max: int = 100 << 20
+    """Bytes of their bodies: what a consumer's messages may take of the process's memory."""
+
+    inflight_span_max: int = 2_000
+    """Messages between the oldest one that is not done and the newest that was handed out. While
+    one hangs, at most so many behind it are handled; a crash hands those out again."""
+
     def __post_init__(self) -> None:
         """Refuse what cannot work, and say what can."""
         hints = get_type_hints(type(self))

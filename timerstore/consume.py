@@ -7,7 +7,7 @@ so what was not acknowledged comes again after reopening, with the same id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 CONSUME_COUNT: Final = 512
 """How many an iterator takes from its group at once; it gives back what it did not yield."""
+Room = Callable[[QueueCursor, int, int], int]
 
 
 class Batch:
@@ -38,8 +39,8 @@ class Batch:
     """
 
     __slots__ = (
-        *("_bodies", "_cursor", "_flight", "_group", "_indexes", "_offsets", "_pins", "bodies"),
-        *("_decoded", "due_ms", "fired_ms", "ids", "topic"),
+        *("_cursor", "_flight", "_group", "_indexes", "_offsets", "_pins", "bodies"),
+        *("_decoded", "due_ms", "fired_ms", "ids", "tags_codes", "topic"),
     )
 
     def __init__(
@@ -54,14 +55,14 @@ class Batch:
         due_ms: Int64s,
         fired_ms: Int64s,
         pins: list[Any],
+        tags_codes: Int64s,
     ) -> None:
         """Hold the columns; made by a group."""
         self._group, self._cursor, self._flight = group, cursor, flight
         self._indexes, self._offsets, self._pins = indexes, offsets, pins
         self.topic = group.topic
         self.bodies, self.ids = bodies, ids
-        self.due_ms, self.fired_ms = due_ms, fired_ms
-        self._bodies: list[bytes] | None = None
+        self.due_ms, self.fired_ms, self.tags_codes = due_ms, fired_ms, tags_codes
         self._decoded: dict[int, Message] = {}
 
     def __len__(self) -> int:
@@ -183,18 +184,27 @@ class Group:
 
     # --- handing out
 
-    def pull(self, count_max: int) -> Batch | None:
-        """Hand out what is there, up to `count_max`; None where nothing is."""
+    def pull(self, count_max: int, room: Room | None = None) -> Batch | None:
+        """Hand out what is there, up to `count_max`; None where nothing is.
+
+        `room` tells, under the lock, how many a queue may give that has any.
+        """
         with self.lock:
             self._find_queues()
             cursors = list(self.cursors.values())
             for i in range(len(cursors)):
                 cursor = cursors[(self._turn + i) % len(cursors)]
-                visible_end = self._visible_end(cursor)
+                visible_end, count = self._visible_end(cursor), count_max
+                if room is not None:
+                    if not cursor.has_more(self.topic, visible_end):
+                        continue
+                    count = room(cursor, visible_end, count_max)
+                    if count <= 0:
+                        continue
                 if isinstance(cursor, RetryCursor):
-                    run = cursor.hand_out_of(self.topic, visible_end, count_max)
+                    run = cursor.hand_out_of(self.topic, visible_end, count)
                 else:
-                    run = cursor.hand_out(visible_end, count_max)
+                    run = cursor.hand_out(visible_end, count)
                 start, stop, flight = run
                 if flight is not None and stop > start:
                     self._turn = (self._turn + i + 1) % len(cursors)
@@ -202,7 +212,7 @@ class Group:
             else:
                 return None
         batch = self._read(cursor, flight, start, stop)
-        return batch if len(batch) else self.pull(count_max)
+        return batch if len(batch) else self.pull(count_max, room)
 
     def _find_queues(self) -> None:
         queues = self.store.engine.queues
@@ -288,7 +298,7 @@ class Group:
             )
             if sound != PULL_UNMAPPED:
                 break
-        indexes = np.arange(start, stop)
+        indexes, tags_codes = np.arange(start, stop), entries["tags_code"].astype(np.int64)
         if sound < count:
             self.unreadable_count += count - sound
             bad = indexes[~good]
@@ -297,7 +307,7 @@ class Group:
                     flight.settle(index)
                 cursor.trim()
             self.store.report_unreadable(int(offsets[~good][0]))
-            indexes, offsets = indexes[good], offsets[good]
+            indexes, offsets, tags_codes = indexes[good], offsets[good], tags_codes[good]
         return Batch(
             self,
             cursor,
@@ -309,6 +319,7 @@ class Group:
             due_ms[:sound],
             fired_ms[:sound],
             pins,
+            tags_codes,
         )
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
@@ -325,7 +336,7 @@ class Group:
         none, ends = np.zeros(0, np.int64), np.zeros(1, np.int32)
         data = np.zeros(8, np.uint8)
         texts = _arrow(pa.binary(), 0, ends, data), _arrow(pa.string(), 0, ends, data)
-        return Batch(self, None, None, none, none, *texts, none, none, [])
+        return Batch(self, None, None, none, none, *texts, none, none, [], none)
 
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""
@@ -367,12 +378,33 @@ class Group:
                 if flight.left == 0:
                     cursor.trim()
 
+    def settle_some(self, batch: Batch, places: list[int]) -> None:
+        """Acknowledge the messages at some places of a batch."""
+        if self.store.closed:
+            self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
+        indexes = batch._indexes
+        with self.lock:
+            if flight.done is None and flight.left == len(places):
+                flight.left = 0
+            else:
+                for place in places:
+                    if flight.left:
+                        flight.settle(int(indexes[place]))
+            if flight.left == 0:
+                cursor.trim()
+
     def give_back(self, batch: Batch, start: int) -> None:
         """Take back the messages of a batch from `start` on, to be handed out again."""
+        self.give_back_some(batch, list(range(start, len(batch))))
+
+    def give_back_some(self, batch: Batch, places: list[int]) -> None:
+        """Take back the messages at some places of a batch, to be handed out again."""
         cursor, flight = batch._cursor, batch._flight
         assert cursor is not None and flight is not None
         with self.lock:
-            cursor.take_back(self.topic, flight, batch._indexes[start:].tolist())
+            cursor.take_back(self.topic, flight, batch._indexes[places].tolist())
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""

@@ -47,6 +47,10 @@ class QueueCursor:
         """The smallest index that is not done."""
         return self.flights[0].first_open() if self.flights else self.next
 
+    def has_more(self, topic: str, visible_end: int) -> bool:
+        """Tell whether there is anything to hand out."""
+        return bool(self.given_back) or visible_end > self.next
+
     def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, Flight | None]:
         """Return the next run (start, stop) and its flight; an empty run where nothing is new."""
         if self.given_back:

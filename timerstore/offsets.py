@@ -52,11 +52,15 @@ class ConsumerOffsets:
         """Return a committed index; 0 where the group never read the queue."""
         return self.table.get(f"{topic}@{group}", {}).get(str(queue_id), 0)
 
+    def is_new(self, topic: str, group: str) -> bool:
+        """Tell whether a group never read a topic."""
+        return f"{topic}@{group}" not in self.table
+
     def set(self, topic: str, group: str, queue_id: int, index: int) -> None:
-        """Commit an index; `write` makes it durable."""
+        """Commit an index, which only grows; `write` makes it durable."""
         with self._lock:
             queues = self.table.setdefault(f"{topic}@{group}", {})
-            if queues.get(str(queue_id)) != index:
+            if queues.get(str(queue_id), -1) < index:
                 queues[str(queue_id)] = index
                 self._changed = True
 

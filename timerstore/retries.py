@@ -34,6 +34,10 @@ class RetryCursor(QueueCursor):
         self._store = store
         self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
 
+    def has_more(self, topic: str, visible_end: int) -> bool:
+        """Tell whether there may be retries of a topic; what is new is not routed yet."""
+        return bool(self._waiting.get(topic)) or super().has_more(topic, visible_end)
+
     def hand_out_of(
         self, topic: str, visible_end: int, count_max: int
     ) -> tuple[int, int, Flight | None]:

@@ -50,11 +50,12 @@ def send_back(
     *,
     delay_level: int | None = None,
     delay: timedelta | None = None,
+    wait: bool = True,
 ) -> None:
     """Append a consumed message again for `%RETRY%group`, with `reconsume_times` + 1.
 
-    Through a delay level, or after `delay`, or at once. Durable like a put. Errors as for `put`;
-    then nothing was appended.
+    Through a delay level, or after `delay`, or at once. Durable like a put; without `wait` only
+    after `wait_durable`, which can so serve many. Errors as for `put`; then nothing was appended.
     """
     store.check_writable()
     engine, now_ms, topic = store.engine, store.clock.now_ms, RETRY_PREFIX + group.encode()
@@ -78,16 +79,19 @@ def send_back(
     else:
         due_ms = now_ms + _delay_ms(delay)
         entry = _as_timer(engine, topic, message, due_ms)
-    _append(store, entry, now_ms, due_ms)
+    _append(store, entry, now_ms, due_ms, wait)
 
 
-def send_to_dead(store: TimerStore, group: str, message: Message) -> None:
-    """Append a consumed message to `%DLQ%group`, at once; durable like a put."""
-    send_to(store, DEAD_PREFIX + group.encode(), message, message.reconsume_times + 1)
+def send_to_dead(store: TimerStore, group: str, message: Message, *, wait: bool = True) -> None:
+    """Append a consumed message to `%DLQ%group`, at once; durable as by `send_back`."""
+    topic = DEAD_PREFIX + group.encode()
+    send_to(store, topic, message, message.reconsume_times + 1, wait=wait)
 
 
-def send_to(store: TimerStore, topic: bytes, message: Message, reconsume_times: int) -> None:
-    """Append a consumed message to any topic, at once; durable like a put.
+def send_to(
+    store: TimerStore, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
+) -> None:
+    """Append a consumed message to any topic, at once; durable as by `send_back`.
 
     The next who consumes it sees `reconsume_times` as its attempt.
     """
@@ -102,7 +106,14 @@ def send_to(store: TimerStore, topic: bytes, message: Message, reconsume_times: 
         reconsume_times=reconsume_times,
     )
     entry = composed, engine.queues.row(topic), _tags_code(message), -1, 0
-    _append(store, entry, now_ms, now_ms)
+    _append(store, entry, now_ms, now_ms, wait)
+
+
+def wait_durable(store: TimerStore) -> None:
+    """Return once all that was appended is as durable as a put."""
+    store.check_open()
+    now_ms = store.clock.now_ms
+    store._after_put(now_ms, now_ms)
 
 
 def _delay_ms(delay: timedelta | None) -> int:
@@ -128,7 +139,7 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> St
     return composed, 0, _tags_code(message), engine.queues.row(topic), 1
 
 
-def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int) -> None:
+def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:
     engine, putter = store.engine, store._putter
     if len(entry[0]) > engine.message_bytes_max:
         raise InvalidArgumentError(
@@ -141,7 +152,8 @@ def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int) -> None:
         append_all(engine, stage, count, now_ms, together=True)
     finally:
         putter.free_stage(stage)
-    store._after_put(due_ms, now_ms)
+    if wait:
+        store._after_put(due_ms, now_ms)
 
 
 # --- properties

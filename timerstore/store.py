@@ -124,9 +124,9 @@ class TimerStore:
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
         self._groups_lock = threading.Lock()
-        self._waiters = Waiters(self.engine.world.waiters)
+        self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self.flusher.before, self.flusher.on_failure = self._write_offsets, self._end_short_way
+        self.flusher.before, self.flusher.on_failure = self.write_offsets, self._end_short_way
         self.retention = Retention(
             self.engine, self.flusher, self.runner.parked, self._committed_indexes
         )
@@ -152,7 +152,8 @@ class TimerStore:
     def _end_short_way(self) -> None:
         self._plain = False
 
-    def _write_offsets(self) -> None:
+    def write_offsets(self) -> None:
+        """Make durable how far all groups have come."""
         for group in list(self._groups.values()):
             for (topic, queue_id), index in group.committed().items():
                 self.offsets.set(topic, group.name, queue_id, index)
@@ -475,17 +476,17 @@ class TimerStore:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         if self.clock.manual:
             self.runner.play(self.clock.now_ms, self.clock.now_ms)
-            self._make_visible(group)
+            self.make_visible(group)
         self.check_open()
         batch = group.pull(count_max)
         if batch is not None or (self.clock.manual and timeout is not None):
             return batch
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._waiters.waiter() as waiter:
+        with self.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
                 self.check_open()
-                self._make_visible(group)
+                self.make_visible(group)
                 batch = group.pull(count_max)
                 if batch is not None:
                     return batch
@@ -496,7 +497,7 @@ class TimerStore:
                         return None
                 waiter.wait(wait_ms)
 
-    def _make_visible(self, group: Group) -> None:
+    def make_visible(self, group: Group) -> None:
         """Under "group" durability, make durable what was fired for a waiting group."""
         if self.engine.config.durability == "group" and group.has_hidden():
             self.flusher.sync_log()
@@ -537,7 +538,7 @@ class TimerStore:
                 self.flusher.flush(clean=True)
                 remove_abort(self.path)
         finally:
-            self._waiters.close()
+            self.waiters.close()
             self.engine.close_files()
             self._lock_file.release()
         if failed and self._error is not None:
@@ -552,7 +553,7 @@ class TimerStore:
             self.clock.unlisten(self._clock_moved)
         self.runner.stop()
         self.flusher.stop()
-        self._waiters.close()
+        self.waiters.close()
         self.engine.close_files()
         self._lock_file.release()
 

@@ -42,6 +42,11 @@ class Waiter:
         if self._place is not None:
             self._words[2 * self._place + 1] = 0
 
+    def wake(self) -> None:
+        """End a wait, the present one or else the next; for any thread."""
+        if self.fd >= 0:
+            os.eventfd_write(self.fd, 1)
+
     def wait(self, timeout_ms: float) -> None:
         """Sleep until something was fired, or the time is over."""
         if self._place is None:

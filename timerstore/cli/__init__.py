@@ -2,7 +2,7 @@
 
 main           the entry point              here
 app.py         the options that commands share, and what an error means to the shell
-commands.py    info, put, consume, cancel, pending, verify, handover, demo
+commands.py    info, put, consume, cancel, redrive, pending, verify, handover, demo
 exporting.py   export
 output.py      tables on a terminal, plain lines in a pipe, JSON
 times.py       the times that a person types

@@ -31,6 +31,7 @@ from timerstore.cli.output import (
 )
 from timerstore.cli.times import parse_delay, parse_time, parse_time_ms
 from timerstore.consume import Delivery
+from timerstore.deadletters import redrive
 from timerstore.errors import InvalidArgumentError
 from timerstore.export import Format, Table
 from timerstore.ids import parse_id
@@ -304,6 +305,28 @@ def cancel(
                 return
             words = ["cancelled" if worked else "too late" for worked in verdicts]
             out.table(["id", "verdict"], list(zip(ids, words, strict=True)))
+
+
+# --- redrive
+
+
+@app.command(name="redrive")
+def redrive_dead_letters(
+    path: StorePath,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="So many at most; else all.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put a group's dead letters back, each at once, with its id, as attempt 0; tell how many."""
+    with answering(as_json=as_json) as out, open_store(path, config) as store:
+        count = redrive(store, group, limit)
+        if as_json:
+            out.json({"group": group, "redriven": count})
+        else:
+            out.line(count)
 
 
 # --- pending

@@ -1,0 +1,183 @@
+"""The same delayed jobs through timerstore's consumer, huey, APScheduler.
+
+Each is set up as a careful program would: 20 threads, and SQLite with a write-ahead log, where what
+is written is safe from a crash of the process (`synchronous=NORMAL`), as `durability="process"` is.
+A job does nothing but note how late it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import timerstore
+
+THREADS = 20
+MISSING = "not measured: pip install 'timerstore[bench]'"
+_PATIENCE_S = 600.0
+
+
+class Notes:
+    """How late each job was, in ms."""
+
+    def __init__(self) -> None:
+        self.late_ms: list[float] = []
+        self.wanted = 0
+        self.all = threading.Event()
+
+    def expect(self, count: int) -> None:
+        """Begin anew."""
+        self.late_ms, self.wanted = [], count
+        self.all.clear()
+
+    def take(self, due_ms: float) -> None:
+        """Note one job."""
+        self.late_ms.append(time.time() * 1_000 - due_ms)
+        if len(self.late_ms) == self.wanted:
+            self.all.set()
+
+
+notes = Notes()
+
+
+def job(due_ms: float) -> None:
+    """Note one job; APScheduler finds this by its name."""
+    notes.take(due_ms)
+
+
+class Runner(Protocol):
+    """A job queue with its workers."""
+
+    def put(self, due_ms: int) -> None:
+        """Have `job` called at a time."""
+
+    def close(self) -> None:
+        """Stop the workers."""
+
+
+class Ours:
+    """timerstore's consumer."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a store."""
+        config = timerstore.Config(durability="process")
+        self._store = timerstore.open(folder / "timers", config=config)
+        self._consumer = timerstore.Consumer(self._store, "bench", threads=THREADS)
+        self._consumer.subscribe("jobs", lambda d: notes.take(d.due_ms))
+        self._consumer.start()
+
+    def put(self, due_ms: int) -> None:
+        """Put a timer."""
+        self._store.put(b"job", topic="jobs", at_ms=due_ms)
+
+    def close(self) -> None:
+        """Close consumer and store."""
+        self._consumer.close()
+        self._store.close()
+
+
+class Huey:
+    """huey on SQLite, with its consumer's threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start a consumer; its scheduler looks once a second, which is as often as it can."""
+        import huey
+
+        logging.getLogger("huey").setLevel(logging.ERROR)
+        queue = huey.SqliteHuey(filename=str(folder / "huey.db"), results=False, journal_mode="wal")
+        self._task: Any = queue.task()(job)
+        self._consumer = queue.create_consumer(
+            workers=THREADS, periodic=False, initial_delay=0.01, max_delay=0.1, scheduler_interval=1
+        )
+        self._consumer.start()
+
+    def put(self, due_ms: int) -> None:
+        """Schedule a task."""
+        self._task.schedule(args=(due_ms,), delay=max(0.0, due_ms / 1_000 - time.time()))
+
+    def close(self) -> None:
+        """Stop the consumer."""
+        self._consumer.stop(graceful=True)
+
+
+class ApScheduler:
+    """APScheduler 3 with its SQLAlchemy job store on SQLite."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start a scheduler that drops nothing for being late."""
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+        from apscheduler.schedulers.background import BackgroundScheduler
+        from sqlalchemy import create_engine, event
+
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        engine = create_engine(f"sqlite:///{folder / 'apscheduler.db'}")
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, _: Any) -> None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+        self._scheduler = BackgroundScheduler(
+            jobstores={"default": SQLAlchemyJobStore(engine=engine)},
+            executors={"default": ThreadPoolExecutor(THREADS)},
+            job_defaults={"misfire_grace_time": None, "coalesce": False},
+            timezone=UTC,
+        )
+        self._scheduler.start()
+
+    def put(self, due_ms: int) -> None:
+        """Add a job with a date."""
+        date = datetime.fromtimestamp(due_ms / 1_000, UTC)
+        self._scheduler.add_job("jobs:job", "date", run_date=date, args=[due_ms])
+
+    def close(self) -> None:
+        """Shut the scheduler down."""
+        self._scheduler.shutdown(wait=True)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one of them has reached."""
+
+    per_second: float
+    median_ms: float
+    p99_ms: float
+
+
+def play(
+    runner: Callable[[Path], Runner], folder: Path, count: int, *, delay_ms: int, over_ms: int
+) -> Played:
+    """Put `count` jobs one by one, and wait for the last.
+
+    Without `over_ms` each is due `delay_ms` after its put; else all are put first, due at random
+    milliseconds of a span of `over_ms` that begins `delay_ms` from now.
+    """
+    folder.mkdir()
+    known = runner(folder)
+    try:
+        notes.expect(1)
+        known.put(int(time.time() * 1_000))  # the first one compiles, connects, starts threads
+        assert notes.all.wait(_PATIENCE_S)
+        notes.expect(count)
+        spread = np.random.default_rng(1).integers(0, max(1, over_ms), count).tolist()
+        start_ms = int(time.time() * 1_000) + delay_ms
+        start = time.perf_counter()
+        for each in spread:
+            known.put(start_ms + each if over_ms else int(time.time() * 1_000) + delay_ms)
+        if over_ms and time.time() * 1_000 > start_ms:
+            raise RuntimeError(f"{runner.__name__} was not ready when the first job was due")
+        assert notes.all.wait(_PATIENCE_S)
+        per_second = count / (time.perf_counter() - start)
+    finally:
+        known.close()
+    median_ms, p99_ms = np.percentile(notes.late_ms, [50, 99])
+    return Played(per_second, float(median_ms), float(p99_ms))
