@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -38,7 +38,7 @@ from timerstore.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "4" if INTERPRETED else "25"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "4" if INTERPRETED else "20"))
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"
@@ -382,6 +382,8 @@ ConsumerMachine.TestCase.settings = settings(
     stateful_step_count=12 if INTERPRETED else 25,
     deadline=None,
     print_blob=True,
+    # Hours of a manual clock take seconds: shrinking would outlast the time that a test has.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
 TestConsumer = ConsumerMachine.TestCase
