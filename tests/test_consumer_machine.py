@@ -229,7 +229,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             yield
         except Killed:
             self.now_ms = self.clock.now_ms
-            self.reopen_after_kill()
+            self.reopen()
         finally:
             mock.patch.stopall()
         self.now_ms = self.clock.now_ms
@@ -294,16 +294,15 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.consumer.close()
         self.store.close()
         self.now_ms += stop_ms
-        self.hasten()
-        self.open()
+        self.reopen()
 
     @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]))
     def kill_and_reopen(self, stop_ms: int) -> None:
         self.store.abandon()
         self.now_ms += stop_ms
-        self.reopen_after_kill()
+        self.reopen()
 
-    def reopen_after_kill(self) -> None:
+    def reopen(self) -> None:
         """What lies behind the durable offsets comes again, also where it was done."""
         path = self.folder / "store" / "config" / "consumerOffset.json"
         table = json.loads(path.read_text())["offsetTable"]
@@ -314,14 +313,10 @@ class ConsumerMachine(RuleBasedStateMachine):
                     if copy.state != "waiting":
                         self.doubled.add(copy.id)
                     copy.state = "waiting"
-        self.hasten()
-        self.open()
-
-    def hasten(self) -> None:
-        """What was to be handed in again after some seconds is there at once after reopening."""
-        for copy in self.copies:
             if copy.state == "waiting" and copy.place is not None:
+                # What was to be handed in again after some seconds is there at once.
                 copy.due_ms = min(copy.due_ms, self.now_ms)
+        self.open()
 
     # --- what must hold
 
