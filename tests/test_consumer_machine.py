@@ -44,7 +44,13 @@ MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"
 SCRIPT = st.lists(
     st.sampled_from(
-        [*("raise", "retry", "retry 1", "retry 6", "give up", "wrong"), "slow", "slowish", "kill"]
+        [
+            *("raise", "retry", "retry 1", "retry 6", "give up", "wrong"),
+            "slow",
+            "slowish",
+            "kill",
+            "flush, kill",
+        ]
     ),
     max_size=6,
 )
@@ -140,7 +146,9 @@ class ConsumerMachine(RuleBasedStateMachine):
             self.wrong = e  # the consumer would take it for a failure of the handler
             raise
         acts = [self.act_of(copy) for copy in taken]
-        if "kill" in acts:
+        if "kill" in acts or "flush, kill" in acts:
+            if "flush, kill" in acts:
+                self.store.flush()
             self.store.abandon()
             raise Killed
         act = next((act for act in acts if act), "")
@@ -296,8 +304,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.now_ms += stop_ms
         self.reopen()
 
-    @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]))
-    def kill_and_reopen(self, stop_ms: int) -> None:
+    @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]), flushed=st.booleans())
+    def kill_and_reopen(self, stop_ms: int, flushed: bool) -> None:
+        if flushed:
+            self.store.flush()
         self.store.abandon()
         self.now_ms += stop_ms
         self.reopen()
