@@ -1,4 +1,4 @@
-"""A consumer with many threads that is killed with SIGKILL again and again.
+"""A consumer with many threads that is killed with SIGKILL, many times.
 
 None of its messages is lost, none is given up before its last attempt failed.
 

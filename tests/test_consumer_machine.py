@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -38,13 +38,19 @@ from timerstore.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "4" if INTERPRETED else "25"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "4" if INTERPRETED else "20"))
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"
 SCRIPT = st.lists(
     st.sampled_from(
-        [*("raise", "retry", "retry 1", "retry 6", "give up", "wrong"), "slow", "slowish", "kill"]
+        [
+            *("raise", "retry", "retry 1", "retry 6", "give up", "wrong"),
+            "slow",
+            "slowish",
+            "kill",
+            "flush, kill",
+        ]
     ),
     max_size=6,
 )
@@ -140,7 +146,9 @@ class ConsumerMachine(RuleBasedStateMachine):
             self.wrong = e  # the consumer would take it for a failure of the handler
             raise
         acts = [self.act_of(copy) for copy in taken]
-        if "kill" in acts:
+        if "kill" in acts or "flush, kill" in acts:
+            if "flush, kill" in acts:
+                self.store.flush()
             self.store.abandon()
             raise Killed
         act = next((act for act in acts if act), "")
@@ -229,7 +237,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             yield
         except Killed:
             self.now_ms = self.clock.now_ms
-            self.reopen_after_kill()
+            self.reopen()
         finally:
             mock.patch.stopall()
         self.now_ms = self.clock.now_ms
@@ -294,16 +302,17 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.consumer.close()
         self.store.close()
         self.now_ms += stop_ms
-        self.hasten()
-        self.open()
+        self.reopen()
 
-    @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]))
-    def kill_and_reopen(self, stop_ms: int) -> None:
+    @rule(stop_ms=st.sampled_from([0, 1, 7_000, 600_000]), flushed=st.booleans())
+    def kill_and_reopen(self, stop_ms: int, flushed: bool) -> None:
+        if flushed:
+            self.store.flush()
         self.store.abandon()
         self.now_ms += stop_ms
-        self.reopen_after_kill()
+        self.reopen()
 
-    def reopen_after_kill(self) -> None:
+    def reopen(self) -> None:
         """What lies behind the durable offsets comes again, also where it was done."""
         path = self.folder / "store" / "config" / "consumerOffset.json"
         table = json.loads(path.read_text())["offsetTable"]
@@ -314,14 +323,10 @@ class ConsumerMachine(RuleBasedStateMachine):
                     if copy.state != "waiting":
                         self.doubled.add(copy.id)
                     copy.state = "waiting"
-        self.hasten()
-        self.open()
-
-    def hasten(self) -> None:
-        """What was to be handed in again after some seconds is there at once after reopening."""
-        for copy in self.copies:
             if copy.state == "waiting" and copy.place is not None:
+                # What was to be handed in again after some seconds is there at once.
                 copy.due_ms = min(copy.due_ms, self.now_ms)
+        self.open()
 
     # --- what must hold
 
@@ -382,6 +387,8 @@ ConsumerMachine.TestCase.settings = settings(
     stateful_step_count=12 if INTERPRETED else 25,
     deadline=None,
     print_blob=True,
+    # Hours of a manual clock take seconds: shrinking would outlast the time that a test has.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
 TestConsumer = ConsumerMachine.TestCase
