@@ -1,6 +1,6 @@
 """What the service kernels work on: all shared arrays of a store.
 
-The first four services form a pipeline; each kernel takes the whole `World`:
+Four of the services form a pipeline, the fifth stands beside it; each takes the whole `World`:
 
     timer topic's queue → enqueue-get → [enqueue-put queue] → enqueue-put → timer log + wheel
     wheel → dequeue-get → near wheel → [dequeue-put queue] → dequeue-put → commit log

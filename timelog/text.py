@@ -12,8 +12,6 @@ from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, sw
 from timerstore.timelog.kernel import INTERPRETED, inlined
 
 _ZEROS: Final = 0x3030303030303030
-MS_DIGITS: Final = 13
-"""Digits of an epoch time in ms from 2001 to 2286; later ones have more."""
 OFFSET_DIGITS: Final = 20
 
 
