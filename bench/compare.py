@@ -248,6 +248,26 @@ class Bench:
         what = "whole life through `for d in consume()` with `ack`"
         return [_rate("objects", what, f, 20, "1.5 M/s")]
 
+    def levels(self) -> list[Result]:
+        """Whole lives through a delay level, beside the same through the wheel."""
+        rates: dict[bool, list[ours.Rate]] = {True: [], False: []}
+        with self._path() as path, ours.open_store(path, "process") as store:
+            ours.put_many(store, self.bodies(self.sizes.standing))
+            for _ in range(self.sizes.rounds + 1):
+                for level, played in rates.items():
+                    machine.warm_memory(self.warm_bytes)
+                    bodies = self.bodies(self.sizes.life)
+                    played.append(ours.whole_life_waiting(store, bodies, level=level))
+        through, wheel = _median(rates[True]), _median(rates[False])
+        sizes = [round(rates[level][-1].bytes_each) for level in (True, False)]
+        figures = {"per_second": through, "wheel_per_second": wheel, "bytes_each": sizes}
+        measured = (
+            f"{through / wheel:.2f} ×: {_short(through)}/s with {sizes[0]} bytes each, "
+            f"the wheel's {_short(wheel)}/s with {sizes[1]}"
+        )
+        what = f"whole life through a delay level of {ours.WAIT_MS} ms, beside the wheel's"
+        return [Result("levels", what, "≥ 0.5 ×", "", measured, through >= wheel / 2, figures)]
+
     def late_log(self) -> list[Result]:
         """Lateness into the log."""
         late = self._lateness(busy=True, at_pull=False)
@@ -421,7 +441,7 @@ class Bench:
         return played
 
 
-ROWS = ("put_many", "put_single", "life", "objects", "late_log", "late_pull", "burst")
+ROWS = ("put_many", "put_single", "life", "objects", "levels", "late_log", "late_pull", "burst")
 ROWS += ("pending", "first", "consumer", "jobs")
 
 

@@ -16,6 +16,8 @@ BATCH_COUNT = 16_384
 BODY_BYTES = 100
 FAR_MS = 3_600_000
 SPREAD_MS = 100
+WAIT_MS = 1_000
+"""The shortest of the usual delay levels."""
 _ENTRY_BYTES = 20
 
 
@@ -55,7 +57,7 @@ def settle(store: TimerStore) -> None:
 def log_bytes(store: TimerStore) -> int:
     """Return how many bytes all logs and queues have taken since the store was opened."""
     stats = store.stats()
-    entries = stats.queue_end + stats.fired_count
+    entries = stats.queue_end + stats.fired_count + sum(level.end for level in stats.levels)
     return stats.commitlog_end + stats.timerlog_end + _ENTRY_BYTES * entries
 
 
@@ -121,6 +123,34 @@ def whole_life(store: TimerStore, bodies: list[bytes]) -> Rate:
             got += len(batch)
         putter.join()
     return played.rate
+
+
+def whole_life_waiting(store: TimerStore, bodies: list[bytes], *, level: bool) -> Rate:
+    """Play whole lives that wait WAIT_MS: through the first delay level, or in the wheel.
+
+    The rate is that from the first due time on: all were waiting for the same time before.
+    """
+    topic, cut, got = f"waiting{level}", batches(bodies), 0
+
+    def run() -> None:
+        for part in cut:
+            if level:
+                store.put_many(part, topic=topic, delay_level=1)
+            else:
+                store.put_many(part, topic=topic, delay_ms=WAIT_MS)
+
+    assert store.stats().levels[0].delay_ms == WAIT_MS
+    putter, before, start = threading.Thread(target=run), log_bytes(store), time.perf_counter()
+    putter.start()
+    while got < len(bodies):
+        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=30)
+        assert len(batch), f"only {got} of {len(bodies)} came"
+        batch.ack()
+        got += len(batch)
+    elapsed = time.perf_counter() - start - WAIT_MS / 1_000
+    putter.join()
+    settle(store)
+    return Rate(len(bodies) / elapsed, (log_bytes(store) - before) / len(bodies))
 
 
 def whole_life_objects(store: TimerStore, bodies: list[bytes]) -> Rate:

@@ -17,6 +17,7 @@ from tests.models import rules_model
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError
+from timerstore.services.levels import LEVEL_HELD
 from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, step
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -26,12 +27,14 @@ from timerstore.services.world import (
     RING_HEAD,
     RING_TAIL,
 )
+from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.kernel import INTERPRETED
 from timerstore.wheel import state
 
 SLOT_MS = 100
 UNIT_MS = 25  # the model has 4 ms in a slot
 START_MS = 1_800_000_000_000
+LEVELS = "1s 2s 5s"
 RUNS = int(os.environ.get("RULES_RUNS", "4" if INTERPRETED else "60"))
 FIRST = int(os.environ.get("RULES_FIRST", "0"))
 
@@ -54,6 +57,8 @@ class History:
             consumequeue_segment_bytes=self.rnd.choice((60, 400)),
             timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
             near_count_max=1 << 14,
+            delay_levels=LEVELS,
+            level_batch_count=self.rnd.choice((1, 3, 1024)),
         )
         # What was acknowledged, with the log's end at that moment.
         self.put: dict[str, int] = {}
@@ -81,7 +86,7 @@ class History:
         self.clock._now_ms = self.now_ms
 
     def ledger(self) -> Ledger:
-        return read_ledger(self.path)
+        return read_ledger(self.path, Ledger(levels_ms=self.config.delay_levels_ms()))
 
     @property
     def end(self) -> int:
@@ -97,13 +102,20 @@ class History:
         id = self.store.put(b"x" * rnd.randrange(1, 60), topic=rnd.choice("ab"), at_ms=due_ms)
         self.put[id] = self.end
 
+    def someone_puts_at_a_level(self) -> None:
+        rnd = self.rnd
+        self.before_step = self.end
+        body, topic, level = b"x" * rnd.randrange(1, 60), rnd.choice("ab"), rnd.randrange(1, 4)
+        id = self.store.put(body, topic=topic, delay_level=level)
+        self.put[id] = self.end
+
     def someone_cancels(self) -> None:
         rnd = self.rnd
         if not self.put:
             return
         id = rnd.choice(list(self.put))
         self.before_step = self.end
-        if rnd.random() < 0.6:
+        if rnd.random() < 0.6 or int(id[12:24], 16) & LEVEL_MARK:
             if self.store.cancel(id):
                 self.cancelled.setdefault(id, self.end)
             elif id not in self.cancelled and id not in self.replaced:
@@ -167,7 +179,12 @@ class History:
         check_store(self.store, ledger)
         read_slot = self.store.engine.read_slot
         assert read_slot >= self.now_ms // SLOT_MS, "R stays behind"
-        late = [r for r in ledger.roots.values() if r.pending and r.due_ms <= self.now_ms]
+        late, blocked = [], set()
+        for root in ledger.roots.values():
+            if root.level and root.due_ms > self.now_ms and not root.fired_ms:
+                blocked.add(root.level)  # the clock went back: those behind it wait for it
+            elif root.pending and root.due_ms <= self.now_ms and root.level not in blocked:
+                late.append(root)
         assert not late, "due timers were not fired"
 
     # --- ends
@@ -240,6 +257,7 @@ class History:
         rnd = self.rnd
         acts = [
             (22, self.someone_puts),
+            (7, self.someone_puts_at_a_level),
             (8, self.someone_cancels),
             (12, lambda: self.tick(rnd.randrange(1, 9))),
             (40, self.one_step),
@@ -279,6 +297,7 @@ class History:
                 assert roots[root.replaces].deleted, "both times of a reschedule hold"
         assert self.store.count() == 0
         assert self.store.engine.words[state.CANCELLED_COUNT] == 0
+        assert self.store.engine.levels.words[LEVEL_HELD] == 0
         self.store.close()
 
 

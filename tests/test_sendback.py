@@ -1,4 +1,4 @@
-"""Sending back through delay levels, after a delay, to the dead letters, and elsewhere."""
+"""Sending back: through delay levels, after a delay, to the dead letters, to any topic."""
 
 from datetime import timedelta
 from pathlib import Path

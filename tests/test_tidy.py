@@ -145,6 +145,56 @@ def test_symlinks_are_relative() -> None:
         assert target == f"../{name}"
 
 
+# Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
+HELPER_DECORATORS = {"inlined", "inlined_view"}
+COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "intrinsic"}
+
+
+def decorators(function: ast.FunctionDef) -> set[str]:
+    named = [each.func if isinstance(each, ast.Call) else each for each in function.decorator_list]
+    return {each.id for each in named if isinstance(each, ast.Name)}
+
+
+def helpers_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and decorators(node) & HELPER_DECORATORS:
+            yield node.name
+
+
+def plain_calls(tree: ast.AST, helpers: set[str]) -> Iterator[str]:
+    """Calls of helpers by their names, outside of what is compiled."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and decorators(node) & COMPILED_DECORATORS:
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in helpers:
+                yield f"{node.func.id} in line {node.lineno}"
+        yield from plain_calls(node, helpers)
+
+
+def test_python_calls_no_inlined_helper() -> None:
+    folders = ("timerstore", *FOLDER_OF)
+    paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    trees = {path: ast.parse(path.read_bytes()) for path in paths}
+    defined = {path: set(helpers_of(tree)) for path, tree in trees.items()}
+    by_module = {module_name(path): names for path, names in defined.items()}
+    # `_put_one` is compiled where it is used, without a decorator.
+    compiled_by_hand = {"_put_one"}
+    calls = []
+    for path, tree in trees.items():
+        known = set(defined[path])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name in compiled_by_hand:
+                node.decorator_list = [ast.Name("kernel")]
+            if isinstance(node, ast.ImportFrom):
+                names = {each.name for each in node.names}
+                known |= names & by_module.get(node.module or "", set())
+        calls += [f"{shown(path)}: {call}" for call in plain_calls(tree, known)]
+    assert sum(map(len, defined.values())) > 100 and calls == []
+    bad = ast.parse("@inlined\ndef a(): ...\n@kernel\ndef b(): a()\ndef c(): a()\n")
+    assert list(plain_calls(bad, {"a"})) == ["a in line 5"]
+
+
 @pytest.mark.slow
 def test_wheel_contains_timerstore_alone(tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -36,9 +36,12 @@ class PowerDisk(QuietDisk):
         self.synced[path] = path.read_bytes()
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Rename, which is safe once the folder is."""
-        super().replace(path, data)
-        self.synced[path] = data
+        """Rename: the content was synced before it, so either the old or the new one is whole."""
+        try:
+            super().replace(path, data)
+        finally:
+            if path.exists() and path.read_bytes() == data:
+                self.synced[path] = data
 
     def remove(self, path: Path) -> None:
         """Remove for good."""

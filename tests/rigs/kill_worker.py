@@ -26,6 +26,7 @@ CONFIG = Config(
     timerlog_segment_bytes=5248,
     flush_interval_ms=15,
     near_count_max=1 << 16,
+    delay_levels="1s 2s",
 )
 
 
@@ -37,9 +38,23 @@ def say(*words: object) -> None:
 def work(store: TimerStore, rnd: random.Random) -> NoReturn:
     """Use the store for ever."""
     known: list[str] = []
+    in_levels: list[str] = []
     while True:
         act = rnd.random()
-        if act < 0.45:
+        if act < 0.1:
+            level = rnd.randrange(1, 3)
+            if act < 0.08:
+                ids = [store.put(b"level", delay_level=level)]
+            else:
+                ids = list(store.put_many([b"level"] * 20, delay_level=level))
+            for id in ids:
+                say("put", id)
+            in_levels += ids
+        elif act < 0.14 and in_levels:
+            id = in_levels.pop(rnd.randrange(len(in_levels)))
+            say("cancelling", id)
+            say("cancelled" if store.cancel(id) else "late", id)
+        elif act < 0.45:
             delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
             id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.clock.now_ms + delay_ms)
             say("put", id)
@@ -71,7 +86,7 @@ def work(store: TimerStore, rnd: random.Random) -> NoReturn:
         elif act < 0.952:
             store.close()
             store = TimerStore(store.path, config=CONFIG)
-        del known[:-200]
+        del known[:-200], in_levels[:-200]
 
 
 def main() -> None:
@@ -80,7 +95,10 @@ def main() -> None:
         for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
             store.cancel(id)
         store.reschedule(store.put(b"x", at_ms=store.clock.now_ms + 9000), at_ms=10**13)
+        store.cancel_many(store.put_many([b"warm"] * 2, delay_level=1)[1:])
+        store.put(b"warm", delay_level=1)
         store.pull("default", timeout=0.3).ack()
+        store.pull("default", timeout=3).ack()
     say("ready")
     for line in sys.stdin:
         path, seed = line.split()

@@ -1,4 +1,4 @@
-"""Delivering from delay levels: when, in which order, and what happens where it cannot."""
+"""Delivering from delay levels: when, in which order, what happens where it cannot."""
 
 from datetime import timedelta
 from pathlib import Path
