@@ -272,6 +272,13 @@ class Sizes:
     store_tag: int = -1
     by_broker: bool = True
 
+    @property
+    def hop_ms(self) -> int:
+        """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
+        if self.roll_window_slots is None or self.precision_ms is None:
+            return 0
+        return max(1, 2 * self.roll_window_slots // 3) * self.precision_ms
+
 
 _RECORDED: Final = (
     "commitlog_segment_bytes",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from timerstore.offline import copied_sources
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.format import (
     BLANK_MAGIC,
@@ -94,6 +96,9 @@ class TimerAudit:
                 self.reader.commitlog.start,
                 self.log.end,
                 self.reader.precision_ms,
+                self.reader.sizes.hop_ms,
+                0,
+                self.reader.store_tag,
                 units,
                 found,
                 self._scratch,
@@ -123,12 +128,22 @@ class TimerAudit:
                 audit.problem("timerlog", offset, kernels.VERDICTS[kernels.NO_MESSAGE])
                 where[0] = offset + UNIT_BYTES
 
+    @cached_property
+    def _copied(self) -> Words:
+        """The messages that were copied, fired or rolled; another pass, and rarely needed."""
+        return copied_sources(self.reader)
+
     def _next_unit(self, offset: int) -> int:
         left = self.units.segment_bytes - offset % self.units.segment_bytes
         return offset + left if left < UNIT_BYTES + TIMERLOG_BLANK_BYTES else offset
 
     def _take(self, part: Words, visited: Flags, covered: Flags, first_index: int) -> int:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
+        early = np.flatnonzero(verdicts == kernels.TOO_EARLY)
+        if len(early):
+            # What recovery found to be copied waits in R's slot, to be passed over.
+            done = np.isin(part[early, kernels.AUDIT_MESSAGE], self._copied)
+            verdicts[early[done]] = kernels.SOUND
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]

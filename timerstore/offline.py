@@ -81,6 +81,15 @@ def find_pending(reader: StoreReader) -> PendingTimers:
     return PendingTimers(rows[order, 0], rows[order, 1], rows[order, 5])
 
 
+def copied_sources(reader: StoreReader) -> Words:
+    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log)."""
+    origins, broker = [np.zeros(0, np.int64)], BrokerCopies()
+    for rows in reader.scan(verify=False):
+        origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
+        broker.take(rows, in_timer_topic(reader, rows))
+    return np.unique(np.concatenate([*origins, broker.match()[0]]))
+
+
 def _waiting_messages(reader: StoreReader) -> Words:
     """Return the messages of live units and of entries without a unit, sorted."""
     checkpoint = reader.checkpoint
