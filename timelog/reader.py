@@ -150,6 +150,14 @@ class ReadSegments:
         if "table" in self.__dict__ and self.table.number[number % TABLE_LENGTH] == number:
             self.table.number[number % TABLE_LENGTH] = -1
 
+    def unmap(self) -> None:
+        """Let go of all maps; what was read of a large log is no longer counted as this process's.
+
+        Views that were handed out keep theirs alive.
+        """
+        for number in list(self._maps):
+            self._drop(number)
+
     def map_from(self, offset: int, count: int = 2) -> bool:
         """Map the segment of `offset` and those behind it; False where the first is missing."""
         number = offset // self.segment_bytes

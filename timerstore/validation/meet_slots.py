@@ -22,8 +22,8 @@ _NO_UNIT: Final = -1
 class SlotMeeting:
     """All slots of one bucket, with all units of these slots.
 
-    Units are sorted by slot, then by offset. A whole chain has all units of its slot, each pointing
-    to the one before it, so a slot is sound where every unit of it does; only the others are walked.
+    Units are sorted by slot, then by offset. A whole chain has all units of its slot, each of them
+    pointing to the one before it. Only chains of which that does not hold are walked.
     """
 
     def __init__(self, scope: Scope, units: Words, slots: Words, tally: Tally) -> None:
@@ -156,7 +156,8 @@ class SlotMeeting:
         waits = self.is_ahead & ~self.is_delete
         times, loads = np.unique(self.time[waits], return_counts=True)
         values, counts = np.unique(loads, return_counts=True)
-        self.tally.slot_loads.update(Counter(dict(zip(values.tolist(), counts.tolist()))))
+        pairs = zip(values.tolist(), counts.tolist(), strict=True)
+        self.tally.slot_loads.update(Counter(dict(pairs)))
         heavy = np.lexsort((-times, loads))[::-1][:HEAVIEST_MAX]
-        pairs = zip(loads[heavy].tolist(), times[heavy].tolist(), strict=True)
-        self.tally.merge(Tally(heaviest=list(pairs)))
+        named = zip(loads[heavy].tolist(), times[heavy].tolist(), strict=True)
+        self.tally.merge(Tally(heaviest=list(named)))

@@ -1,4 +1,4 @@
-"""Looking at a range of the commit log: its messages, their queue entries, what they say of timers."""
+"""Looking at a range of the commit log: messages, their entries, what they say of timers."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class _Look:
         """Compare messages of one queue with its entries, and with each other."""
         topic, queue_id = self.queues.names[number]
         name, file = queue_name(text(topic), queue_id), self._file(number)
-        mine, wrong, other_tags = compare_entries(file, rows)
+        _, wrong, other_tags = compare_entries(file, rows)
         indexes = rows[:, scan.ROW_QUEUE_INDEX]
         at = indexes * ENTRY_BYTES
         judge = self.findings.judge
@@ -143,7 +143,6 @@ class _Look:
         if topic == LEVEL_TOPIC:
             rule, reason = "level_due", "the entry's time is not stored plus delay"
         judge(rule, other_tags, name, at, reason)
-        del mine
 
         before = self.last.get(number, int(indexes[0]) - 1)
         jumps = np.diff(indexes, prepend=before) != 1

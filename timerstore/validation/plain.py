@@ -49,7 +49,7 @@ class Exchange:
     def _spill(self) -> None:
         for where, parts in self._held.items():
             if where not in self._files:
-                self._files[where] = tempfile.TemporaryFile(prefix="timerstore-notes-")
+                self._files[where] = tempfile.TemporaryFile(prefix="timerstore-")  # noqa: SIM115
             for part in parts:
                 self._files[where].write(np.ascontiguousarray(part).data)
         self._held.clear()
@@ -91,8 +91,8 @@ def validate(
     too. `upto`: "checkpoint" or "end", where it is not to choose itself. `delay_levels`: those of
     the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
     what this machine fires, for the expected load. `progress`: is told how many steps are done, of
-    how many. Raises NotAStoreError; damage is in the result. O(bytes), with 200 MB of memory and 110
-    bytes for each timer in temporary files.
+    how many. Raises NotAStoreError; damage is in the result. O(bytes), in bounded memory, with some
+    110 bytes for each timer in temporary files.
 
     >>> timerstore.validation.validate("timers/").ok
     True

@@ -181,8 +181,7 @@ def _html_row(result: RuleResult) -> str:
     if not result.ok:
         style = " style='background:#fde7e7'" if result.severity == "error" else ""
     where = "<br>".join(
-        html.escape(f"{file} at {offset}: {reason}")
-        for file, offset, reason in result.examples[:3]
+        html.escape(f"{file} at {offset}: {reason}") for file, offset, reason in result.examples[:3]
     )
     cells = f"<td title='{html.escape(result.rule.says, quote=True)}'>{result.name}</td>"
     cells += f"<td>{result.rule.group}</td>"

@@ -40,6 +40,9 @@ def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Tally, list[Note]]
             look_at_files(findings)
         else:
             look_at_entries(findings, part, start, stop)
+    reader = scope.view.reader
+    for segments in (reader.commitlog, reader.timerlog, *reader.queues.values()):
+        segments.unmap()
     return findings.tally, findings.take_notes()
 
 
