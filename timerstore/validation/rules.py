@@ -53,8 +53,8 @@ RULES: Final = (
         "slot_last",
         SLOTS,
         "a used slot",
-        "Its last unit is one of this slot, and the chain from it reaches the newest.",
-        "The newest timers of the slot, or all of them, do not fire.",
+        "Its last unit is one of this slot.",
+        "None of the slot's timers fires.",
     ),
     Rule(
         "slot_first",
