@@ -158,7 +158,7 @@ class TimerMeeting:
         counts = self.tally.counts
         counts["timers"] += int((self.is_timer & (self.rolls == 0)).sum())
         counts["fired"] += int(self.is_fired.sum())
-        counts["rolls"] += int((self.is_timer & (self.rolls > 0)).sum())
+        counts["rolls"] += int((self.waits & (self.rolls > 0)).sum())
         counts["deletes"] += int((self.is_delete & (self.rolls == 0)).sum())
         still = np.unique(self.key[self.is_delete & self.waiting & (self.copy_count == 0)])
         pending = open_ended & self.waiting & ~np.isin(self.key, still)

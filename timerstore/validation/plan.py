@@ -11,6 +11,7 @@ import numpy as np
 from timerstore.config import DELAY_LEVELS
 from timerstore.tables.plan import Range, Split
 from timerstore.tables.plan import plan as plan_table
+from timerstore.tables.timers import timers_stop
 from timerstore.tables.view import Cut, StoreView, open_view
 from timerstore.timelog import scan
 from timerstore.timelog.format import UNIT, UNIT_BYTES
@@ -37,6 +38,11 @@ class Scope(NamedTuple):
     def view(self) -> StoreView:
         """The store, opened once in each process."""
         return open_view(self.cut)
+
+    @property
+    def units_stop(self) -> int:
+        """Where the units end that opening would keep: it makes those behind a checkpoint again."""
+        return timers_stop(self.view)
 
     @property
     def is_lenient(self) -> bool:

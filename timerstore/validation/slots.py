@@ -10,7 +10,7 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT, UNIT, UNIT_BYTES, UNIT_DELETE
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
-from timerstore.validation.findings import Findings
+from timerstore.validation.findings import Findings, Flags
 
 WHEEL: Final = "timerwheel"
 _NO_UNIT: Final = -1
@@ -35,26 +35,25 @@ def look_at_slots(findings: Findings, start: int, stop: int) -> None:
     findings.judge("slot_place", misplaced[~emptied], WHEEL, at[~emptied], reason)
     findings.tally.counts["slots"] += int((~emptied).sum())
     kept = ~emptied & ~misplaced
-    last, count = _before_stop(view, last, count, kept)
+    if view.cut.is_open:
+        last, count = _before(view, findings.scope.units_stop, last, count, kept)
     kept &= last != _NO_UNIT
     columns = time, indexes, first, last, count
     findings.note(notes.SLOT_NOTE, [column[kept] for column in columns])
 
 
-def _before_stop(
-    view: StoreView, last: Words, count: Words, kept: np.ndarray
+def _before(
+    view: StoreView, stop: int, last: Words, count: Words, kept: Flags
 ) -> tuple[Words, Words]:
-    """Take slots back to before the end of what is read, as opening does after a kill.
+    """Take slots back to before the end of the units that count, as opening does after a kill.
 
     The wheel is written before the checkpoint, so it may know units that the checkpoint does not.
     """
     log, last, count = view.reader.timerlog, last.copy(), count.copy()
-    if not view.cut.is_open:
-        return last, count
-    for i in np.flatnonzero(kept & (last >= view.units_stop)).tolist():
+    for i in np.flatnonzero(kept & (last >= stop)).tolist():
         offset, units = int(last[i]), int(count[i])
         for _ in range(_WALK_MAX):
-            if offset < view.units_stop or offset + UNIT_BYTES > log.allocated_end:
+            if offset < stop or offset + UNIT_BYTES > log.allocated_end:
                 break
             unit = np.frombuffer(log.read(offset, UNIT_BYTES), UNIT)[0]
             before = int(unit["prev_pos"])

@@ -33,6 +33,7 @@ _RULES: Final = sorted(set(_RULE_OF.values()))
 def look_at_units(findings: Findings, start: int, stop: int) -> None:
     """Look at the units that begin in [start, stop) of the timer log. O(units)."""
     scope, view = findings.scope, findings.scope.view
+    stop = min(stop, scope.units_stop)
     parts = judge_units(
         view.reader, start, stop, view.read_slot, view.log_stop, window_ms=scope.window_ms
     )
