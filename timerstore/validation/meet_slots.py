@@ -57,10 +57,12 @@ class SlotMeeting:
 
     def _judge_shared(self) -> None:
         """Find units ahead that two others point back to."""
+        self.tally.check("chain_shared", int(self.is_ahead.sum()))
+        if self.linked[self.is_ahead].all():
+            return  # each points to the one before it, so no two to the same
         ahead = np.flatnonzero(self.is_ahead & (self.prev != _NO_UNIT))
         order = ahead[np.lexsort((self.offset[ahead], self.prev[ahead]))]
         twice = order[1:][self.prev[order][1:] == self.prev[order][:-1]]
-        self.tally.check("chain_shared", int(self.is_ahead.sum()))
         reason = "an earlier unit has the same predecessor"
         fail(self.tally, "chain_shared", _LOG, self.offset[twice], reason)
 
