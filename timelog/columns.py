@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from timerstore.timelog.format import (
+    EXTRA_READ_MESSAGE,
     HOST_V6_EXTRA_BYTES,
     MESSAGE_FLAG_AT,
     MESSAGE_OFFSET_AT,
@@ -19,12 +20,14 @@ from timerstore.timelog.format import (
     SYSTEM_FLAG_BORN_V6,
     SYSTEM_FLAG_STORE_V6,
     UNIT_BYTES,
+    UNIT_DELETE,
     UNIT_EXTRA_AT,
     UNIT_HASH_AT,
     UNIT_MAGIC_AT,
     UNIT_MESSAGE_AT,
     UNIT_MESSAGE_SIZE_AT,
     UNIT_PREV_AT,
+    UNIT_ROLL,
     UNIT_WRITE_AT,
     VALUE_END,
 )
@@ -61,6 +64,14 @@ UNIT_EXTRA: Final = 8
 UNIT_BY_BROKER: Final = 9
 UNIT_STATUS: Final = 10
 UNIT_COLUMNS: Final = 11
+
+# Rows of picked units, one column each.
+PICK_OFFSET: Final = 0
+PICK_MESSAGE: Final = 1
+PICK_SLOT: Final = 2
+PICK_HASH: Final = 3
+PICK_STATUS: Final = 4
+PICK_COLUMNS: Final = 5
 
 # Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
 # offset and count of bytes, −1 where there is none.
@@ -111,6 +122,64 @@ def read_units(timerlog: Any, stop: int, units: Any, scratch: Any, state: Any) -
         units[UNIT_STATUS, count] = check_unit(buf, at, offset, scratch)
         count += 1
         state[0] = offset + UNIT_BYTES
+    return count
+
+
+@kernel
+def pick_units(
+    timerlog: Any,
+    stop: int,
+    deletes: bool,
+    from_slot: int,
+    precision_ms: int,
+    low_ms: int,
+    high_ms: int,
+    picked: Any,
+    scratch: Any,
+    state: Any,
+) -> int:
+    """Pick the units that begin in [state[0], stop) of slots from `from_slot` on. O(units).
+
+    Either deletes, or timers that may be due in [low_ms, high_ms]: ours say when, in a roll to the
+    second; a broker's, and one that does not say, are picked always. Return how many. `picked`:
+    int64[PICK_COLUMNS, n], written; a damaged unit has its PICK_STATUS. `scratch`: uint8[16].
+    `state`: int64[2], written: the offset to go on at; 1 where its segment has to be mapped first.
+    """
+    segment_bytes = timerlog.words[SEGMENT_BYTES]
+    count = 0
+    state[1] = 0
+    while count < picked.shape[1]:
+        offset = next_unit_offset(segment_bytes, state[0])
+        state[0] = offset
+        if offset >= stop:
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = 1
+            break
+        at = offset % segment_bytes
+        state[0] = offset + UNIT_BYTES
+        magic = get_i32(buf, at + UNIT_MAGIC_AT)
+        if (magic & UNIT_DELETE != 0) != deletes:
+            continue
+        ms = unit_ms(buf, at)
+        if ms // precision_ms < from_slot:
+            continue
+        extra = get_u32(buf, at + UNIT_EXTRA_AT)
+        if extra != EXTRA_READ_MESSAGE and not is_broker_unit(buf, at):
+            first_ms = ms + extra
+            last_ms = first_ms
+            if magic & UNIT_ROLL != 0:
+                first_ms = extra * 1000
+                last_ms = first_ms + 999
+            if last_ms < low_ms or first_ms > high_ms:
+                continue
+        picked[PICK_OFFSET, count] = offset
+        picked[PICK_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
+        picked[PICK_SLOT, count] = ms // precision_ms
+        picked[PICK_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
+        picked[PICK_STATUS, count] = check_unit(buf, at, offset, scratch)
+        count += 1
     return count
 
 

@@ -15,7 +15,7 @@ from timerstore.tables.stores import Stores, find_stores
 
 _KNOWN: Final = {
     *("path", "paths", "table", "columns", "body", "mode", "upto", "partitions", "split_bytes"),
-    *("delay_levels", "clock_slack_ms", "push_filters"),
+    *("delay_levels", "clock_slack_ms", "push_filters", "starting", "max_bytes_per_trigger"),
 }
 _YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -35,6 +35,8 @@ class ReadOptions:
     delay_levels: str = DELAY_LEVELS
     clock_slack_ms: int = CLOCK_SLACK_MS
     push_filters: bool = True
+    starting: str = "earliest"
+    max_bytes_per_trigger: int | None = None
 
     def stores(self) -> Stores:
         """Return the stores that the paths name now."""
@@ -60,6 +62,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     mode = options.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
         raise InvalidArgumentError(f"mode is {mode!r}. Use permissive or failfast.")
+    starting = options.get("starting", "earliest")
+    if starting not in ("earliest", "latest"):
+        raise InvalidArgumentError(f"starting is {starting!r}. Use earliest or latest.")
     columns = options.get("columns")
     names = None
     if columns is not None:
@@ -77,6 +82,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         delay_levels=options.get("delay_levels", DELAY_LEVELS),
         clock_slack_ms=CLOCK_SLACK_MS if slack_ms is None else slack_ms,
         push_filters=_flag(options, "push_filters", True),
+        starting=starting,
+        max_bytes_per_trigger=_number(options, "max_bytes_per_trigger"),
     )
 
 

@@ -24,13 +24,32 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
+def read_partition(
+    partition: InputPartition,
+    options: ReadOptions,
+    schema: StructType,
+    bounds: Bounds | None = None,
+) -> Iterator[Any]:
+    """Yield the record batches of a partition."""
+    assert isinstance(partition, SplitPartition)
+    if partition.split is None:
+        return iter(())
+    return read_split(
+        partition.split,
+        schema.fieldNames(),
+        bounds,
+        failfast=options.failfast,
+        schema=arrow_schema(schema),
+    )
+
+
 class PlainReader(DataSourceReader):
     """Reads a table whole; Spark filters what it gave."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Check `schema`: the columns that are wanted, and no others are decoded."""
         self.options, self.schema = options, schema
-        self.columns = check_schema(options.table, schema)
+        check_schema(options.table, schema)
         self.bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
@@ -52,16 +71,7 @@ class PlainReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""
-        assert isinstance(partition, SplitPartition)
-        if partition.split is None:
-            return iter(())
-        return read_split(
-            partition.split,
-            self.columns,
-            self.bounds,
-            failfast=self.options.failfast,
-            schema=arrow_schema(self.schema),
-        )
+        return read_partition(partition, self.options, self.schema, self.bounds)
 
 
 class FilteringReader(PlainReader):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from timerstore.spark.options import ReadOptions, read_options
 from timerstore.spark.reading import FilteringReader, PlainReader
+from timerstore.spark.streaming import LogStreamReader
 from timerstore.spark.types import spark_schema
+from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
 
 
 class TimerStoreDataSource(DataSource):
@@ -42,3 +49,13 @@ class TimerStoreDataSource(DataSource):
         options = self._read_options()
         reads = FilteringReader if options.push_filters else PlainReader
         return reads(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what reads a table as it grows."""
+        return LogStreamReader(self._read_options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what schedules the rows of a DataFrame."""
+        options = write_options(self._options)
+        writes = AppendWriter if options.into == "store" else NewStoresWriter
+        return writes(options, schema, overwrite)

@@ -38,8 +38,8 @@ def spark_schema(table: str, columns: Sequence[str]) -> StructType:
     return StructType([StructField(each.name, _TYPES[each.kind]) for each in found])
 
 
-def check_schema(table: str, wanted: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema that a user gave; each must be the table's."""
+def check_schema(table: str, wanted: StructType) -> None:
+    """Refuse a schema that a user gave, where it is not the table's or a part of it."""
     for field in wanted.fields:
         kind = schema.find_table(table).find(field.name).kind
         if field.dataType != _TYPES[kind]:
@@ -47,7 +47,6 @@ def check_schema(table: str, wanted: StructType) -> tuple[str, ...]:
                 f"{field.name} is {kind} in the table {table}, not "
                 f"{field.dataType.simpleString()}. Change the schema."
             )
-    return tuple(wanted.fieldNames())
 
 
 def arrow_schema(wanted: StructType) -> Any:

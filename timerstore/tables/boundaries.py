@@ -15,6 +15,7 @@ import numpy as np
 from timerstore.tables.view import StoreView
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
 from timerstore.timelog.reader import ReadSegments, StoreReader
+from timerstore.timelog.scan import ROW_OFFSET, ROW_SIZE
 
 _QUEUES_MAX: Final = 4
 """Queues that are asked, those with the most segments first."""
@@ -40,10 +41,38 @@ def cut_log(view: StoreView, start: int, stop: int, piece_bytes: int) -> list[in
     return [*cuts, stop]
 
 
+def message_from(view: StoreView, target: int, stop: int) -> int:
+    """Return where the first known message at or behind `target` begins, or `stop`."""
+    segment_bytes = view.reader.commitlog.segment_bytes
+    if target >= stop or target % segment_bytes == 0:
+        return min(target, stop)
+    end = (target // segment_bytes + 1) * segment_bytes
+    return min(_boundary(view, _busiest_queues(view), target), end, stop)
+
+
+def log_end(view: StoreView, start: int) -> int:
+    """Return the offset behind the last message that may be read. O(bytes) of a broker's log.
+
+    Ours says so in its checkpoint; where a broker wrote last, the log is read from `start`, where a
+    message begins, or from the last one that a queue knows.
+    """
+    if view.ours and view.log_stop <= view.durable:
+        return view.log_stop
+    offset = max(start, view.reader.commitlog.start, min(view.durable, view.log_stop))
+    for queue, stop in _busiest_queues(view):
+        last = _offset(queue, stop - 1) if stop * ENTRY_BYTES > queue.start else -1
+        if last > offset and view.reader.is_message(last):
+            offset = last
+    scanned = view.reader.scan(offset, view.log_stop)
+    for rows in scanned:
+        offset = int(rows[-1, ROW_OFFSET] + rows[-1, ROW_SIZE])
+    return offset
+
+
 def _busiest_queues(view: StoreView) -> list[tuple[ReadSegments, int]]:
     """Return some queues, each with the index behind its last entry."""
     queues = sorted(view.reader.queues.values(), key=lambda each: -len(each.numbers))
-    return [(each, each.used_end() // ENTRY_BYTES) for each in queues[: 4 * _QUEUES_MAX]]
+    return [(each, -(-each.used_end() // ENTRY_BYTES)) for each in queues[: 4 * _QUEUES_MAX]]
 
 
 def _boundary(view: StoreView, queues: list[tuple[ReadSegments, int]], target: int) -> int:

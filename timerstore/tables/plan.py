@@ -118,6 +118,14 @@ def plan(
     return splits
 
 
+def plan_log(view: StoreView, table: str, start: int, stop: int, split_bytes: int) -> list[Split]:
+    """Cut the range [start, stop) of a commit log into splits; messages begin at both ends."""
+    start = max(start, view.reader.commitlog.start)
+    view = StoreView(view.cut._replace(log_stop=stop), view.reader)
+    pieces = _cut(_Extent(view, LOG, start, stop), split_bytes)
+    return [Split(view.cut, table, (piece,)) for piece in pieces]
+
+
 def file_faults(view: StoreView) -> list[Fault]:
     """Return what is wrong with the files of a store themselves."""
     reader = view.reader

@@ -15,6 +15,7 @@ from timerstore.tables import commitlog, queues, timerlog, wheel
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.view import StoreView
+from timerstore.timelog import columns
 from timerstore.timelog.reader import Fault
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 _BATCH_COUNT: Final = 65_536
 
 
-def read(view: StoreView, part: Range, columns: tuple[str, ...]) -> Iterator[list[Any] | Fault]:
+def read(view: StoreView, part: Range, names: tuple[str, ...]) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch."""
     faults: list[Fault] = []
     for fault in _faults(view, part):
         faults.append(fault)
         if len(faults) == _BATCH_COUNT:
-            yield _columns(faults, columns)
+            yield _columns(faults, names)
             faults = []
     if faults:
-        yield _columns(faults, columns)
+        yield _columns(faults, names)
 
 
 def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
@@ -49,7 +50,8 @@ def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
                 yield item
     elif name == UNITS:
         for units in timerlog.read_units(view, start, stop):
-            yield from timerlog.unit_faults(view, units)
+            offsets, status = units[columns.UNIT_OFFSET], units[columns.UNIT_STATUS]
+            yield from timerlog.unit_faults(view, offsets, status)
     elif name == WHEEL:
         yield from _of(wheel.read(view, start, stop, (), everything))
     else:
@@ -60,10 +62,10 @@ def _of(items: Iterator[list[Any] | Fault]) -> Iterator[Fault]:
     return (item for item in items if isinstance(item, Fault))
 
 
-def _columns(faults: list[Fault], columns: tuple[str, ...]) -> list[Any]:
+def _columns(faults: list[Fault], names: tuple[str, ...]) -> list[Any]:
     made = {
         "file": pa.array([fault.file for fault in faults], ARROW_TYPES[STRING]),
         "offset": pa.array([fault.offset for fault in faults], ARROW_TYPES[BIGINT]),
         "reason": pa.array([fault.reason for fault in faults], ARROW_TYPES[STRING]),
     }
-    return [made[name] for name in columns]
+    return [made[name] for name in names]

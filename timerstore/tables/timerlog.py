@@ -14,7 +14,7 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog import columns as kernels
 from timerstore.timelog.audit import VERDICTS
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
 
@@ -31,30 +31,41 @@ def read_units(view: StoreView, start: int, stop: int) -> Iterator[Words]:
     log = view.reader.timerlog
     units = np.zeros((kernels.UNIT_COLUMNS, CHUNK_UNITS), np.int64)
     state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    for count in step_units(
+        log, state, lambda: kernels.read_units(log.table, stop, units, scratch, state)
+    ):
+        yield units[:, :count]
+
+
+def step_units(log: ReadSegments, state: Words, step: Callable[[], int]) -> Iterator[int]:
+    """Yield the counts that a kernel returns which reads units, from `state[0]` on.
+
+    It stops where `state[1]` asks for a segment, which is mapped; a gap is passed over, for the
+    reader of the files names it.
+    """
     while True:
-        log.map_from(int(state[0]))
         before = int(state[0])
-        count = kernels.read_units(log.table, stop, units, scratch, state)
+        log.map_from(before)
+        count = step()
         if count:
-            yield units[:, :count]
+            yield count
         if state[1] == 0 and count < CHUNK_UNITS:
             return
-        if state[1] == 1 and count == 0 and not log.map_from(int(state[0])):
-            # A gap, which the reader of the files names.
-            behind = [n for n in log.numbers if n * log.segment_bytes > before]
+        if state[1] == 1 and not log.map_from(int(state[0])):
+            starts = [number * log.segment_bytes for number in log.numbers]
+            behind = [start for start in starts if start > state[0]]
             if not behind:
                 return
-            state[0] = behind[0] * log.segment_bytes
+            state[0] = min(behind)
 
 
-def unit_faults(view: StoreView, units: Words) -> list[Fault]:
+def unit_faults(view: StoreView, offsets: Words, status: Words) -> list[Fault]:
     """Return what is wrong with units."""
-    faults = []
-    for i in np.flatnonzero(units[kernels.UNIT_STATUS] != UNIT_GOOD).tolist():
-        offset = int(units[kernels.UNIT_OFFSET, i])
-        if not view.cut.is_open or offset < view.units_durable:
-            faults.append(Fault(_LOG, offset, VERDICTS[int(units[kernels.UNIT_STATUS, i])]))
-    return faults
+    return [
+        Fault(_LOG, int(offsets[i]), VERDICTS[int(status[i])])
+        for i in np.flatnonzero(status != UNIT_GOOD).tolist()
+        if not view.cut.is_open or offsets[i] < view.units_durable
+    ]
 
 
 def _number(column: int, kind: str = BIGINT) -> Callable[[StoreView, Words], Any]:
@@ -107,7 +118,7 @@ def read(
     """Yield the columns of each batch, with what is wrong."""
     makers = [MAKERS[name] for name in columns]
     for units in read_units(view, start, stop):
-        yield from unit_faults(view, units)
+        yield from unit_faults(view, units[kernels.UNIT_OFFSET], units[kernels.UNIT_STATUS])
         chosen = choose_units(units, bounds)
         if chosen.shape[1]:
             yield [make(view, chosen) for make in makers]

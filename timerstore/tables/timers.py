@@ -20,18 +20,15 @@ from timerstore.tables import arrays
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import MessageRows, filter_topic, pieces, read_log
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
-from timerstore.tables.timerlog import read_units, unit_faults
+from timerstore.tables.timerlog import CHUNK_UNITS, step_units, unit_faults
 from timerstore.tables.view import Cut, StoreView, open_view
 from timerstore.timelog import columns as kernels
 from timerstore.timelog import scan
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
     ENTRY_BYTES,
-    EXTRA_READ_MESSAGE,
     QUEUE_ENTRY,
     TIMER_TOPIC,
-    UNIT_DELETE,
-    UNIT_ROLL,
 )
 from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
 from timerstore.timelog.reader import Fault
@@ -133,21 +130,45 @@ def _in_units(
     stop: int,
     *,
     deletes: bool = False,
-    keep: Callable[[Words], Flags] | None = None,
+    bounds: Bounds | None = None,
     faults: list[Fault] | None = None,
 ) -> Iterator[Places]:
-    """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers."""
-    for units in read_units(view, start, stop):
+    """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers.
+
+    Those are left out of which the unit alone tells that they are not within the bounds.
+    """
+    log = view.reader.timerlog
+    low_ms, high_ms = (LOWEST, HIGHEST) if bounds is None else bounds.of("due_ms")
+    hashes = None
+    if bounds is not None and "topic" in bounds.texts:
+        hashes = np.array([java_hash(topic) for topic in bounds.texts["topic"]], np.int64)
+    picked = np.zeros((kernels.PICK_COLUMNS, CHUNK_UNITS), np.int64)
+    state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    for count in step_units(
+        log,
+        state,
+        lambda: kernels.pick_units(
+            log.table,
+            stop,
+            deletes,
+            view.read_slot,
+            view.reader.precision_ms,
+            low_ms,
+            high_ms,
+            picked,
+            scratch,
+            state,
+        ),
+    ):
+        part = picked[:, :count]
         if faults is not None:
-            faults += unit_faults(view, units)
-        slot = units[kernels.UNIT_MS] // view.reader.precision_ms
-        kept = (units[kernels.UNIT_STATUS] == UNIT_GOOD) & (slot >= view.read_slot)
-        kept &= (units[kernels.UNIT_MAGIC] & UNIT_DELETE != 0) == deletes
-        if keep is not None:
-            kept &= keep(units)
-        message = units[kernels.UNIT_MESSAGE]
+            faults += unit_faults(view, part[kernels.PICK_OFFSET], part[kernels.PICK_STATUS])
+        message = part[kernels.PICK_MESSAGE]
+        kept = part[kernels.PICK_STATUS] == UNIT_GOOD
         kept &= (message >= view.reader.commitlog.start) & (message < view.log_stop)
-        yield Places(message[kept], units[kernels.UNIT_OFFSET][kept], slot[kept])
+        if hashes is not None:
+            kept &= np.isin(part[kernels.PICK_HASH], hashes)
+        yield Places(message[kept], part[kernels.PICK_OFFSET][kept], part[kernels.PICK_SLOT][kept])
 
 
 def _in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
@@ -229,6 +250,9 @@ def _read_messages(view: StoreView, offsets: Words) -> Iterator[Words | Fault]:
         part = np.ascontiguousarray(offsets[at : at + _CHUNK_MESSAGES])
         rows = np.zeros((len(part), scan.ROW_COLUMNS), np.int64)
         state[0] = 0
+        # All of a chunk's messages stay mapped until its texts are read.
+        touched = len(np.unique(part // log.segment_bytes))
+        log.open_count_max = max(log.open_count_max, touched + 1)
         while True:
             unmapped = kernels.read_rows(
                 log.table,
@@ -310,31 +334,6 @@ _NUMBERS: Final = {
 _PLACES: Final = ("unit_offset", "slot_time_ms")
 
 
-def _keeper(view: StoreView, bounds: Bounds) -> Callable[[Words], Flags] | None:
-    """Return what tells from units alone which of them may be within the bounds.
-
-    A unit of ours says when its timer is due: in a roll to the second, else to the millisecond.
-    """
-    low, high = bounds.of("due_ms")
-    hashes = None
-    if "topic" in bounds.texts:
-        hashes = np.array([java_hash(topic) for topic in bounds.texts["topic"]], np.int64)
-    if (low, high) == (LOWEST, HIGHEST) and hashes is None:
-        return None
-
-    def keep(units: Words) -> Flags:
-        extra, ms = units[kernels.UNIT_EXTRA], units[kernels.UNIT_MS]
-        is_roll = units[kernels.UNIT_MAGIC] & UNIT_ROLL != 0
-        due_ms = np.where(is_roll, extra * 1_000, ms + extra)
-        silent = (extra == EXTRA_READ_MESSAGE) | (units[kernels.UNIT_BY_BROKER] != 0)
-        kept: Flags = silent | ((due_ms + np.where(is_roll, 999, 0) >= low) & (due_ms <= high))
-        if hashes is not None:
-            kept &= np.isin(units[kernels.UNIT_HASH], hashes)
-        return kept
-
-    return keep
-
-
 def read(
     view: StoreView,
     part: str,
@@ -348,8 +347,7 @@ def read(
     faults: list[Fault] = []
     out = None if part == PENDING else settled(view.cut)
     if part == UNITS:
-        keep = _keeper(view, bounds)
-        batches = _in_units(view, start, stop, keep=keep, faults=faults)
+        batches = _in_units(view, start, stop, bounds=bounds, faults=faults)
     elif part == QUEUE:
         batches = _in_queue(view, start, stop)
     else:

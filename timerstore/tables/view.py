@@ -19,9 +19,10 @@ from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.reader import StoreReader
 
 UpTo = Literal["checkpoint", "end"]
-OPEN_COUNT_MAX: Final = 30_000
-"""Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
-_VIEWS_MAX: Final = 8
+MAPPED_BYTES_MAX: Final = 256 << 20
+"""Of one log that stay mapped at once, but two segments; what is mapped counts as memory used."""
+_OPEN_COUNT_MAX: Final = 16_384
+_VIEWS_MAX: Final = 2
 """Stores that a process keeps mapped between two splits of a query."""
 
 
@@ -62,7 +63,8 @@ class StoreView:
 def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreReader:
     levels = np.array(Config(delay_levels=delay_levels).delay_levels_ms(), np.int64)
     reader = StoreReader(Path(path), levels, precision_ms=precision_ms)
-    reader.commitlog.open_count_max = reader.timerlog.open_count_max = OPEN_COUNT_MAX
+    for log in (reader.commitlog, reader.timerlog):
+        log.open_count_max = min(_OPEN_COUNT_MAX, max(2, MAPPED_BYTES_MAX // log.segment_bytes))
     return reader
 
 
