@@ -97,7 +97,7 @@ class Watch(threading.Thread):
             fields = dict(line.split(":", 1) for line in lines)
             kind = fields["Name"].strip()
             kind = "java" if kind == "java" else "driver" if pid == self.pid else "worker"
-            times = Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[11:13]
+            times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
             self.cpu_s[pid] = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
             mb = int(fields["VmHWM"].split()[0]) / 1024
             self.highest_mb[kind] = max(self.highest_mb.get(kind, 0), mb)

@@ -58,8 +58,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Fault:
-    """`plant` damages a store and returns where the rule must find it; `related`: other rules that
-    the same damage breaks."""
+    """`plant` damages a store and returns where the rule must find it.
+
+    `related`: other rules that the same damage breaks. `golden`: it needs a broker's store.
+    """
 
     plant: Callable[[Patient], Place]
     related: frozenset[str] = frozenset()

@@ -1,8 +1,9 @@
 """Stores that Hypothesis makes up: what is put, cancelled, moved, sent back, how they end."""
 
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
@@ -118,11 +119,9 @@ class _Teller:
             (store.abandon if what == "kill" else store.close)()
             self.open()
 
-    def change(self, id: str, what: str, number: int) -> Any:
+    def change(self, id: str, what: str, number: int) -> None:
         if what == "cancel":
-            return self.store.cancel(id)
-        try:
+            self.store.cancel(id)
+            return
+        with suppress(TooLateError):
             self.ids.append(self.store.reschedule(id, at_ms=self.now_ms + number * 100))
-        except TooLateError:
-            pass
-        return None

@@ -53,7 +53,8 @@ class SlotMeeting:
 
     def _is_end(self, prev: Words) -> Flags:
         """Tell where a chain ends: at −1, or where retention removed what came before."""
-        return (prev == _NO_UNIT) | (prev < self.start)
+        ends: Flags = (prev == _NO_UNIT) | (prev < self.start)
+        return ends
 
     def _judge_shared(self) -> None:
         """Find units ahead that two others point back to."""

@@ -144,7 +144,8 @@ class TimerMeeting:
         fail(self.tally, "settled", _LOG, self.offset[found[behind]], reason)
 
     def _is_level(self, places: Words) -> Flags:
-        return self.word[places] & notes.KIND_BITS == notes.IS_LEVEL
+        found: Flags = self.word[places] & notes.KIND_BITS == notes.IS_LEVEL
+        return found
 
     def _judge_fate(self) -> None:
         """Judge that no timer was lost, nor fired after it was cancelled; count what is pending."""

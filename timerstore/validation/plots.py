@@ -20,7 +20,7 @@ BAD: Final = "#b3261e"
 HEAT: Final = "YlGnBu"
 DAYS_MAX: Final = 60
 TOPICS_MAX: Final = 8
-STYLE: Final[dict[str, Any]] = {
+STYLE: Final[Any] = {
     "figure.dpi": 100,
     "figure.constrained_layout.use": True,
     "font.size": 9,
