@@ -67,7 +67,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.pid = pid
         self.highest_mb: dict[str, float] = {}
-        self.cpu_s: dict[int, float] = {}
+        self.cpu_s: dict[tuple[str, int], float] = {}
 
     def run(self) -> None:
         """Look four times a second."""
@@ -98,7 +98,7 @@ class Watch(threading.Thread):
             kind = fields["Name"].strip()
             kind = "java" if kind == "java" else "driver" if pid == self.pid else "worker"
             times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-            self.cpu_s[pid] = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+            self.cpu_s[kind, pid] = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
             mb = int(fields["VmHWM"].split()[0]) / 1024
             self.highest_mb[kind] = max(self.highest_mb.get(kind, 0), mb)
         except (OSError, KeyError, ValueError):
@@ -117,11 +117,14 @@ def measure(code: str, path: Path) -> dict[str, object]:
     watch = Watch(child.pid)
     watch.start()
     out, _ = child.communicate()
-    total_s, cpu_s = time.perf_counter() - began, sum(watch.cpu_s.values())
+    total_s = time.perf_counter() - began
+    cpu_s: dict[str, float] = {}
+    for (kind, _), seconds in watch.cpu_s.items():
+        cpu_s[kind] = round(cpu_s.get(kind, 0) + seconds, 1)
     assert child.returncode == 0, out
     found = json.loads(out.strip().splitlines()[-1])
     assert found["ok"], out
-    found |= {"total_s": round(total_s, 1), "cpu_s": round(cpu_s, 1)}
+    found |= {"total_s": round(total_s, 1), "cpu_s": cpu_s}
     found |= {"rss_mb": watch.highest_mb, "load": os.getloadavg()[0]}
     return found
 

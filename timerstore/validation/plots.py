@@ -161,9 +161,7 @@ def draw_next_hour(axis: Any, spread: Spread) -> None:
 
 def draw_slots(axis: Any, spread: Spread) -> None:
     """Draw the heaviest slots beside the mean."""
-    title = (
-        f"Heaviest slots: the first has {spread.skew:,.1f} × the mean, Gini {spread.slot_gini:.2f}"
-    )
+    title = f"Heaviest slots: up to {spread.skew:,.1f} × the mean, Gini {spread.slot_gini:.2f}"
     _name(axis, title, "slots, the heaviest first", "units in the slot")
     if not spread.heaviest:
         _say_nothing(axis, "no slot ahead holds a timer")
