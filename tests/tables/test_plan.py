@@ -137,8 +137,11 @@ def test_times_skip_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_due_times_skip_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = live(tmp_path / "s", [("put", [i * 100 for i in range(1, 150)], "default")] * 3)
-    start = store.clock.now_ms
+    store = live(
+        tmp_path / "s",
+        [("put", [i * 100 for i in range(1, 150)], "default")] * 3 + [("advance", 1)],
+    )
+    start = store.clock.now_ms - 1
     store.close()
     whole = read_table(tmp_path / "s", "timers").to_pylist()
     due = bounds(due_ms=(start + 5_000, start + 5_400))

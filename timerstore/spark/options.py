@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
+from timerstore.tables.bounds import Bounds
 from timerstore.tables.plan import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import default_columns, find_table
 from timerstore.tables.stores import Stores, find_stores
+from timerstore.tables.where import parse_where
 
 _KNOWN: Final = {
     *("path", "paths", "table", "columns", "body", "mode", "upto", "partitions", "split_bytes"),
     *("delay_levels", "clock_slack_ms", "push_filters", "starting", "max_bytes_per_trigger"),
+    "where",
 }
 _YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -34,7 +37,8 @@ class ReadOptions:
     split_bytes: int = SPLIT_BYTES
     delay_levels: str = DELAY_LEVELS
     clock_slack_ms: int = CLOCK_SLACK_MS
-    push_filters: bool = True
+    push_filters: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
     starting: str = "earliest"
     max_bytes_per_trigger: int | None = None
 
@@ -81,7 +85,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         split_bytes=_number(options, "split_bytes") or SPLIT_BYTES,
         delay_levels=options.get("delay_levels", DELAY_LEVELS),
         clock_slack_ms=CLOCK_SLACK_MS if slack_ms is None else slack_ms,
-        push_filters=_flag(options, "push_filters", True),
+        push_filters=_flag(options, "push_filters", False),
+        bounds=parse_where(options["where"], table) if "where" in options else Bounds(),
         starting=starting,
         max_bytes_per_trigger=_number(options, "max_bytes_per_trigger"),
     )

@@ -50,7 +50,7 @@ class PlainReader(DataSourceReader):
         """Check `schema`: the columns that are wanted, and no others are decoded."""
         self.options, self.schema = options, schema
         check_schema(options.table, schema)
-        self.bounds = Bounds()
+        self.bounds = options.bounds
 
     def partitions(self) -> list[InputPartition]:
         """Plan the splits; runs on the driver, at the moment at which the stores are looked at."""
@@ -75,9 +75,15 @@ class PlainReader(DataSourceReader):
 
 
 class FilteringReader(PlainReader):
-    """Reads a table, and leaves out early what filters on numbers, times and texts do not want."""
+    """Reads a table, and leaves out early what filters on numbers, times and texts do not want.
+
+    PySpark 4.3 keeps what was pushed last for the whole DataFrame, also for its other uses, in one
+    query or in the next, unless filters are pushed for them too. So this reader is for whoever
+    asks for it; the option `where` has the same effect, and is part of what the DataFrame is.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Take what helps, and give all back: Spark applies them to what is left."""
-        self.bounds = bounds_of(filters, find_table(self.options.table))
+        pushed = bounds_of(filters, find_table(self.options.table))
+        self.bounds = self.options.bounds.within(pushed)
         return filters

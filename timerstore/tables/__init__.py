@@ -4,6 +4,7 @@
     stores.py      which stores a path names
     view.py        one store as one query sees it: its checkpoint, where its logs end
     bounds.py      what a filter asks for
+    where.py       a condition in words, as bounds
     plan.py        a table cut into splits, at exact record boundaries
     boundaries.py  where records begin
     reading.py     a split read into batches

@@ -33,6 +33,15 @@ class Bounds:
         allowed = frozenset(texts)
         self.texts[column] = self.texts.get(column, allowed) & allowed
 
+    def within(self, other: Bounds) -> Bounds:
+        """Return the bounds that allow what both allow."""
+        both = Bounds(dict(self.numbers), dict(self.texts))
+        for name, (low, high) in other.numbers.items():
+            both.narrow(name, low, high)
+        for name, texts in other.texts.items():
+            both.allow(name, texts)
+        return both
+
     def of(self, column: str) -> tuple[int, int]:
         """Return the bounds of a column."""
         return self.numbers.get(column, (LOWEST, HIGHEST))

@@ -28,7 +28,7 @@ class SlotRows:
         self.indexes, self.fields = indexes, fields
         self.time = fields["time"].astype(np.int64)
         self.within = (self.time >= 0) & (self.time < _TIME_MAX)
-        self.time_ms = np.where(self.within, self.time, 0) * view.reader.precision_ms
+        self.time_ms = np.where(self.within, self.time, -1) * view.reader.precision_ms
 
     def number(self, name: str) -> Any:
         """Return a column that can have bounds."""
