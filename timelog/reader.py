@@ -150,6 +150,14 @@ class ReadSegments:
         if "table" in self.__dict__ and self.table.number[number % TABLE_LENGTH] == number:
             self.table.number[number % TABLE_LENGTH] = -1
 
+    def unmap(self) -> None:
+        """Let go of all maps; what was read of a large log is no longer counted as this process's.
+
+        Views that were handed out keep theirs alive.
+        """
+        for number in list(self._maps):
+            self._drop(number)
+
     def map_from(self, offset: int, count: int = 2) -> bool:
         """Map the segment of `offset` and those behind it; False where the first is missing."""
         number = offset // self.segment_bytes
@@ -275,6 +283,13 @@ class Sizes:
     roll_window_slots: int | None = None
     store_tag: int = -1
     by_broker: bool = True
+
+    @property
+    def hop_ms(self) -> int:
+        """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
+        if self.roll_window_slots is None or self.precision_ms is None:
+            return 0
+        return max(1, 2 * self.roll_window_slots // 3) * self.precision_ms
 
 
 _RECORDED: Final = (

@@ -30,6 +30,7 @@ from timerstore.wheel import chain
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _CHUNK_UNITS = 65_536
 _IN_LEVEL = -1
+_NO_TIMERS = np.zeros((2, 0), np.int64)
 _KEPT = (
     scan.ROW_OFFSET,
     scan.ROW_EXACT_DUE_MS,
@@ -66,15 +67,19 @@ def find_pending(
     reader: StoreReader,
     messages: Iterable[Words] | None = None,
     faults: list[Fault] | None = None,
+    *,
+    levels: bool = True,
 ) -> PendingTimers:
     """Find all pending timers of a closed store, or of a copy. O(commit log + units).
 
     A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
     after Q, or at or after the offset of its delay level; no copy of it was made since L; and no
     delete of the same kind names it. `messages`: where not a plain scan gives them. `faults`: takes
-    damaged units, which are an error otherwise.
+    damaged units, which are an error otherwise. `levels`: with what waits in delay levels.
     """
-    waiting, in_levels = _waiting_messages(reader, faults), _waiting_in_levels(reader)
+    waiting, in_levels = _waiting_messages(reader, faults), _InLevels(*_NO_TIMERS)
+    if levels:
+        in_levels = _waiting_in_levels(reader)
     kept: list[Words] = []
     cancelled: set[tuple[int, int]] = set()
     done: set[int] = set()
@@ -153,6 +158,15 @@ def _level_targets(rows: Words) -> Words:
     of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= LEVEL_MARK)
     found: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
     return found
+
+
+def copied_sources(reader: StoreReader) -> Words:
+    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log)."""
+    origins, broker = [np.zeros(0, np.int64)], BrokerCopies()
+    for rows in reader.scan(verify=False):
+        origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
+        broker.take(rows, in_timer_topic(reader, rows), in_topic(reader, rows, LEVEL_TOPIC))
+    return np.unique(np.concatenate([*origins, broker.match()[0]]))
 
 
 def _waiting_messages(reader: StoreReader, faults: list[Fault] | None) -> Words:

@@ -189,7 +189,7 @@ def _of_broker(cut: Cut) -> Words:
     """Return the messages of all timers of a store that a broker wrote last. O(log + units)."""
     view = open_view(cut)
     faults: list[Fault] = []  # other tables name them
-    return find_pending(view.reader, _sound_rows(view), faults).message
+    return find_pending(view.reader, _sound_rows(view), faults, levels=False).message
 
 
 def _sound_rows(view: StoreView) -> Iterator[Words]:
