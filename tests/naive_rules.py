@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.naive_index import Unit
+from tests.naive_index import QUEUE_BLANK, Entry, Unit
+from tests.naive_message import Message
 
 WRITE_TIME_BEHIND_MS_MAX = 2_000_000_000
 UINT32_MAX = 0xFFFFFFFF
@@ -283,3 +284,35 @@ def may_go(
         and segment.end_offset <= scan_from_offset
         and segment.end_offset <= queue_message_offset
     )
+
+
+# ----------------------------------------------------------------------- auditing
+
+
+def judge_entry(
+    entry: Entry, index: int, messages: Mapping[int, Message], topic: str, queue_id: int, stop: int
+) -> str:
+    """What an entry of a queue stands for; `messages`: those of the log, which starts at 0."""
+    if entry == Entry(0, 0, 0):
+        return "none"
+    if (entry.message_offset, entry.message_bytes) == QUEUE_BLANK[:2]:
+        return "blank"
+    if entry.message_offset >= stop:
+        return "behind"
+    message = messages.get(entry.message_offset)
+    if message is None or message.size_bytes != entry.message_bytes:
+        return "wrong"
+    named = message.topic, message.queue_id, message.queue_offset
+    return "good" if named == (topic, queue_id, index) else "wrong"
+
+
+def is_roll_in_place(
+    due_ms: int, unit_ms: int, write_time_ms: int, precision_ms: int, window: int, *, ours: bool
+) -> bool:
+    """Whether a roll waits where placing it puts one."""
+    if unit_ms >= due_ms:
+        return False
+    if not ours:
+        return broker_place(due_ms, write_time_ms, precision_ms, window)[1:] == (unit_ms, True)
+    hop_ms = 2 * window // 3 * precision_ms
+    return any(due_ms - hops * hop_ms == unit_ms for hops in range(1, 1 + due_ms // hop_ms))

@@ -38,7 +38,7 @@ from timerstore.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "4" if INTERPRETED else "20"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "10" if INTERPRETED else "30"))
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"

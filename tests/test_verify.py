@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -369,6 +370,22 @@ def test_slots_count_is_an_estimate(store_path: Path) -> None:
     assert report.ok
     (warning,) = report.warnings
     assert (warning.file, warning.offset) == ("timerwheel", index * SLOT_BYTES)
+
+
+def test_rolls_that_recovery_passes_over_are_sound(tmp_path: Path) -> None:
+    """Copied before a kill, behind the checkpoint: their units wait in R's slot, and are done."""
+    config = replace(SMALL, wheel_slot_count=128, roll_window_slots=6, flush_interval_ms=1_000_000)
+    clock = ManualClock()
+    store = timerstore.open(tmp_path / "s", config=config, clock=clock)
+    store.put_many([b"far"] * 10, delay_ms=30_000)
+    store.flush()
+    clock.advance(14 * SECOND)
+    store.abandon()
+    with timerstore.open(tmp_path / "s", config=config, clock=ManualClock(clock.now_ms)) as again:
+        assert again.findings.copies_count == 40
+    report = verify(tmp_path / "s")
+    assert report.ok and not report.warnings, str(report)
+    assert report.pending_count == 10
 
 
 # --- faults in the small files

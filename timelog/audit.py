@@ -10,11 +10,18 @@ from typing import Any, Final
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
     CRC_PROPERTY_BYTES,
+    ENTRY_BYTES,
+    ENTRY_OFFSET_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TAGS_AT,
+    MESSAGE_BYTES_MIN,
     MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     MESSAGE_SYSTEM_FLAG_AT,
     NAME_END,
     PROPERTY_CRC,
+    QUEUE_BLANK_SIZE,
     TIMER_TOPIC,
     UNIT_BYTES,
     UNIT_DELETE,
@@ -24,6 +31,7 @@ from timerstore.timelog.format import (
     UNIT_MESSAGE_SIZE_AT,
     UNIT_PREV_AT,
     UNIT_ROLL,
+    UNIT_WRITE_AT,
     VALUE_END,
 )
 from timerstore.timelog.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
@@ -32,6 +40,10 @@ from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
     GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    KEY_AT,
+    KEY_BYTES,
     PROPERTIES_BYTES,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -39,8 +51,12 @@ from timerstore.timelog.message import (
     TOPIC_AT,
     TOPIC_BYTES,
     WHOLE_CRC,
+    identify,
+    identify_target,
+    identify_timer,
     is_ours,
     java_hash,
+    read_frame,
     read_message,
 )
 from timerstore.timelog.scan import (
@@ -62,6 +78,7 @@ from timerstore.timelog.unit import (
 MARK_NO_CHECKSUM: Final = 1  # ours, but without the checksum that we always write
 MARK_BAD_CHECKSUM: Final = 2  # something that was a checksum property once
 MARK_NOT_INDEXED: Final = 4  # half of a transaction, or taken back: no queue has it
+MARK_OURS: Final = 8  # this store made it, or the timer that it is a copy of
 
 # Columns of an audited unit.
 AUDIT_OFFSET: Final = 0
@@ -71,9 +88,21 @@ AUDIT_MESSAGE: Final = 3
 AUDIT_BROKER: Final = 4
 AUDIT_VERDICT: Final = 5
 AUDIT_QUEUE_INDEX: Final = 6  # of its message; −1 where that cannot be read
-AUDIT_COLUMNS: Final = 7
+AUDIT_PREV: Final = 7
+AUDIT_HIGH: Final = 8  # identity of its timer, of a delete's target; 0 where it cannot be read
+AUDIT_LOW: Final = 9
+AUDIT_COLUMNS: Final = 10
+
+# Verdicts on a queue entry.
+ENTRY_NONE: Final = 0
+ENTRY_GOOD: Final = 1
+ENTRY_BLANK: Final = 2
+ENTRY_REMOVED: Final = 3  # its message is before the log's start
+ENTRY_BEHIND: Final = 4  # its message would stand behind the log's end
+ENTRY_WRONG: Final = 5
 
 # Verdicts on a unit; the first three are those of `check_unit`.
+SOUND: Final = 0
 NO_MESSAGE: Final = 3
 OTHER_SIZE: Final = 4
 OTHER_TOPIC: Final = 5
@@ -81,6 +110,7 @@ OTHER_KIND: Final = 6
 OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
+TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
 VERDICTS: Final = (
     "sound",
     "this is no unit",
@@ -92,6 +122,7 @@ VERDICTS: Final = (
     "the unit's time is not its message's",
     "the unit's prev_pos is no unit of its slot",
     "the unit's message was removed, and its slot lies ahead",
+    "the unit's slot is before its due time, and nothing was copied from its message",
 )
 
 _CRC_NAME = as_word(PROPERTY_CRC)
@@ -110,6 +141,9 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
         at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
         if read_message(buf, at, found, False) != GOOD:
             continue
+        ours = is_ours(buf, found, tag)
+        if ours:
+            marks[i] |= MARK_OURS
         transaction = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT) & _TRANSACTION
         if transaction != 0 and transaction != _COMMITTED:
             marks[i] |= MARK_NOT_INDEXED
@@ -133,7 +167,7 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
                 same += 1
             if same >= 6:  # of 10 bytes that never differ
                 marks[i] |= MARK_BAD_CHECKSUM
-        if is_ours(buf, found, tag):
+        if ours:
             marks[i] |= MARK_NO_CHECKSUM
 
 
@@ -152,7 +186,36 @@ def find_rows(queues: Any, commitlog: Any, rows: Any, result: Any) -> int:
 
 
 @inlined
-def _judge_message(source: Any, place: int, message: int, buf: Any, at: int, found: Any) -> int:
+def _judge_roll(
+    buf: Any, at: int, due_ms: int, hop_ms: int, window_ms: int, precision_ms: int
+) -> int:
+    """Judge where a roll waits: on its timer's own grid, or where a broker's third rule puts it."""
+    ms, write_ms = unit_ms(buf, at), get_i64(buf, at + UNIT_WRITE_AT)
+    if ms >= due_ms:
+        return OTHER_TIME
+    if not is_broker_unit(buf, at):
+        return UNIT_GOOD if hop_ms <= 0 or (due_ms - ms) % hop_ms == 0 else OTHER_TIME
+    delta_ms, ahead_ms = ms - write_ms, due_ms - write_ms
+    if window_ms <= 0:  # it is delta, or twice that; either way the due time lies a third beyond
+        return UNIT_GOOD if 3 * (ahead_ms + precision_ms) >= 4 * delta_ms else OTHER_TIME
+    expected_ms = window_ms
+    if ahead_ms - window_ms < window_ms // precision_ms // 3 * precision_ms:
+        expected_ms = window_ms // precision_ms // 2 * precision_ms
+    return UNIT_GOOD if ahead_ms >= window_ms and delta_ms == expected_ms else OTHER_TIME
+
+
+@inlined
+def _judge_message(
+    source: Any,
+    place: int,
+    message: int,
+    buf: Any,
+    at: int,
+    hop_ms: int,
+    window_ms: int,
+    precision_ms: int,
+    found: Any,
+) -> int:
     """Compare a unit with the message it points to: a verdict."""
     if read_message(source, place, found, False) != GOOD:
         return NO_MESSAGE
@@ -169,16 +232,16 @@ def _judge_message(source: Any, place: int, message: int, buf: Any, at: int, fou
     magic = get_i32(buf, at + UNIT_MAGIC_AT)
     if (magic & UNIT_DELETE != 0) != (found[DELETES_BYTES] >= 0):
         return OTHER_KIND
-    ms = unit_ms(buf, at)
     if magic & UNIT_ROLL != 0:
-        return UNIT_GOOD if ms < found[DUE_MS] else OTHER_TIME
+        return _judge_roll(buf, at, found[DUE_MS], hop_ms, window_ms, precision_ms)
     # A handover puts a delete beside its timer, also where that is a roll.
     if magic & UNIT_DELETE != 0 and not is_broker_unit(buf, at):
         return UNIT_GOOD
     # A timer that came after its slot had passed waits in a later one; a broker's does not.
-    if ms < found[DUE_MS] or (is_broker_unit(buf, at) and ms != found[DUE_MS]):
-        return OTHER_TIME
-    return UNIT_GOOD
+    ms = unit_ms(buf, at)
+    if is_broker_unit(buf, at):
+        return UNIT_GOOD if ms == found[DUE_MS] else OTHER_TIME
+    return TOO_EARLY if ms < found[DUE_MS] else UNIT_GOOD
 
 
 @kernel
@@ -191,6 +254,9 @@ def audit_units(
     log_start: int,
     log_end: int,
     precision_ms: int,
+    hop_ms: int,
+    window_ms: int,
+    tag: int,
     units: Any,
     found: Any,
     scratch: Any,
@@ -200,7 +266,8 @@ def audit_units(
 
     `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
     has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
-    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's.
+    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `hop_ms`: of
+    our rolls; `window_ms`: of a broker's; 0 where unknown.
     """
     segment_bytes = timerlog.words[SEGMENT_BYTES]
     count = 0
@@ -223,10 +290,13 @@ def audit_units(
         unit[AUDIT_MESSAGE] = get_i64(buf, at + UNIT_MESSAGE_AT)
         unit[AUDIT_BROKER] = 1 if is_broker_unit(buf, at) else 0
         unit[AUDIT_QUEUE_INDEX] = -1
+        unit[AUDIT_PREV] = get_i64(buf, at + UNIT_PREV_AT)
+        unit[AUDIT_HIGH] = 0
+        unit[AUDIT_LOW] = 0
         verdict = check_unit(buf, at, offset, scratch)
         if verdict == UNIT_GOOD:
             slot = unit_ms(buf, at) // precision_ms
-            previous = get_i64(buf, at + UNIT_PREV_AT)
+            previous = unit[AUDIT_PREV]
             if previous >= start:
                 other = segment_at(timerlog, previous)
                 if len(other) == 0:
@@ -252,12 +322,111 @@ def audit_units(
                     state[2] = message
                     break
                 place = message % commitlog.words[SEGMENT_BYTES]
-                judged = _judge_message(source, place, message, buf, at, found)
+                judged = _judge_message(
+                    source, place, message, buf, at, hop_ms, window_ms, precision_ms, found
+                )
                 if judged != UNIT_GOOD:
                     verdict = judged
                 if judged != NO_MESSAGE:
                     unit[AUDIT_QUEUE_INDEX] = get_i64(source, place + MESSAGE_QUEUE_INDEX_AT)
+                    if found[DELETES_BYTES] >= 0:
+                        identify_target(source, found, tag)
+                    else:
+                        identify_timer(source, found, tag)
+                    unit[AUDIT_HIGH] = found[IDENTITY_HIGH]
+                    unit[AUDIT_LOW] = found[IDENTITY_LOW]
         unit[AUDIT_VERDICT] = verdict
         count += 1
         state[0] = offset + UNIT_BYTES
     return count
+
+
+@kernel
+def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, low: Any) -> None:
+    """Fill the identities of scanned copies, whose own topic is their timer's; int64[n] each.
+
+    Their segments are mapped. O(bytes).
+    """
+    for i in range(len(rows)):
+        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
+        at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
+        if read_message(buf, at, found, False) != GOOD:
+            continue
+        topic_at, topic_bytes = found[TOPIC_AT], found[TOPIC_BYTES]
+        key_bytes = max(0, found[KEY_BYTES])
+        identify(buf, topic_at, topic_bytes, found[KEY_AT], key_bytes, tag, found)
+        high[i] = found[IDENTITY_HIGH]
+        low[i] = found[IDENTITY_LOW]
+
+
+@kernel
+def judge_entries(
+    commitlog: Any,
+    entries: Any,
+    first: int,
+    topic: Any,
+    queue_id: int,
+    log_start: int,
+    log_stop: int,
+    found: Any,
+    verdicts: Any,
+    state: Any,
+) -> int:
+    """Judge queue entries by the messages they point to; return how many. O(entries).
+
+    `entries`: uint8, 20 bytes each, of indexes from `first` on. `topic`: uint8. `verdicts`:
+    int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the offset of a
+    segment that has to be mapped first, or −1.
+    """
+    state[1] = -1
+    i = state[0]
+    while i < len(verdicts):
+        at = i * ENTRY_BYTES
+        message, size = get_i64(entries, at + ENTRY_OFFSET_AT), get_i32(entries, at + ENTRY_SIZE_AT)
+        verdict = ENTRY_WRONG
+        if size == 0 and message == 0 and get_i64(entries, at + ENTRY_TAGS_AT) == 0:
+            verdict = ENTRY_NONE
+        elif message == 0 and size == QUEUE_BLANK_SIZE:
+            verdict = ENTRY_BLANK
+        elif 0 <= message < log_start:
+            verdict = ENTRY_REMOVED
+        elif message >= log_stop:
+            verdict = ENTRY_BEHIND
+        elif message >= 0:
+            buf = segment_at(commitlog, message)
+            if len(buf) == 0:
+                state[1] = message
+                break
+            place = message % commitlog.words[SEGMENT_BYTES]
+            if _is_of_queue(buf, place, message, size, first + i, topic, queue_id, found):
+                verdict = ENTRY_GOOD
+        verdicts[i] = verdict
+        i += 1
+    state[0] = i
+    return i
+
+
+@inlined
+def _is_of_queue(
+    buf: Any,
+    place: int,
+    message: int,
+    size: int,
+    index: int,
+    topic: Any,
+    queue_id: int,
+    found: Any,
+) -> bool:
+    """Tell whether the message at `place` is the one that an entry of a queue stands for."""
+    if len(buf) - place < MESSAGE_BYTES_MIN or read_frame(buf, place, found) != GOOD:
+        return False
+    if found[SIZE] != size or get_i64(buf, place + MESSAGE_OFFSET_AT) != message:
+        return False
+    if get_i64(buf, place + MESSAGE_QUEUE_INDEX_AT) != index:
+        return False
+    if get_i32(buf, place + MESSAGE_QUEUE_ID_AT) != queue_id or found[TOPIC_BYTES] != len(topic):
+        return False
+    for i in range(len(topic)):
+        if get_u8(buf, found[TOPIC_AT] + i) != topic[i]:
+            return False
+    return True

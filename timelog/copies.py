@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from timerstore.timelog import scan
+from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.record import Words
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -65,3 +66,41 @@ class BrokerCopies:
     def match(self) -> tuple[Words, Words]:
         """Return the sources that were copied, and the copies."""
         return np.array(self.origins, np.int64), np.array(self.copies, np.int64)
+
+
+# Bits of a candidate's role.
+ROLE_SOURCE: Final = 1  # it waits in the timer topic
+ROLE_COPY: Final = 2  # a copy whose source is not known
+ROLE_DELETE: Final = 4
+
+
+@kernel
+def match_copies(who: Any, rolls: Any, role: Any, source: Any) -> None:
+    """Match copies to sources as `BrokerCopies` does, of many timers at once.
+
+    `who`, `rolls`, `role`: int64[n], in the order of (timer, offset); `who` tells timers apart.
+    `source`: int64[n], written: the index of each copy's source, or −1. O(n × a timer's messages).
+    """
+    begin = 0
+    for i in range(len(who)):
+        source[i] = -1
+        if who[i] != who[begin]:
+            begin = i
+        if role[i] & ROLE_COPY == 0:
+            continue
+        wanted = rolls[i] - (role[i] & ROLE_SOURCE)
+        for j in range(begin, i):
+            if role[j] & ROLE_SOURCE == 0 or rolls[j] != wanted:
+                continue
+            if (role[j] ^ role[i]) & ROLE_DELETE != 0 or _is_taken(source, begin, i, j):
+                continue
+            source[i] = j
+            break
+
+
+@inlined
+def _is_taken(source: Any, start: int, stop: int, index: int) -> bool:
+    for i in range(start, stop):
+        if source[i] == index:
+            return True
+    return False

@@ -21,7 +21,6 @@ from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.format import (
     BLANK_BYTES,
     ENTRY_BYTES,
-    MESSAGE_MAGIC,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
     TAGS_HASH_MAX,
@@ -35,8 +34,7 @@ from timerstore.timelog.record import Words
 if TYPE_CHECKING:
     from timerstore.verify import Audit
 
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
-_MAGIC_AT: Final = 4
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _NAMED_MAX: Final = 100
 """Entries of one queue that are named one by one in one step."""
 
@@ -57,10 +55,34 @@ class _Queue:
 
     def read(self, index: int, count: int) -> np.ndarray[Any, Any]:
         """Return entries from `index` on; fewer where the files end."""
-        if self.file is None or count <= 0:
-            return np.zeros(0, QUEUE_ENTRY)
-        data = self.file.read(index * ENTRY_BYTES, count * ENTRY_BYTES)
-        return np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+        return read_entries(self.file, index, count)
+
+
+def read_entries(file: ReadSegments | None, index: int, count: int) -> np.ndarray[Any, Any]:
+    """Return entries from `index` on; fewer where the files end."""
+    if file is None or count <= 0:
+        return np.zeros(0, QUEUE_ENTRY)
+    data = file.read(index * ENTRY_BYTES, count * ENTRY_BYTES)
+    return np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+
+
+def compare_entries(
+    file: ReadSegments | None, rows: Words
+) -> tuple[np.ndarray[Any, Any], Flags, Flags]:
+    """Compare scanned messages of one queue with their entries.
+
+    Return the entries, whether each is another message's, whether its tags code alone is wrong.
+    """
+    indexes = rows[:, scan.ROW_QUEUE_INDEX]
+    mine = np.zeros(len(rows), QUEUE_ENTRY)
+    low, high = int(indexes.min()), int(indexes.max())
+    if low >= 0 and high - low <= 2 * len(rows) + (1 << 20):  # else the indexes are damaged
+        read = read_entries(file, low, high - low + 1)
+        there = indexes - low < len(read)
+        mine[there] = read[indexes[there] - low]
+    wrong = (mine["offset"] != rows[:, scan.ROW_OFFSET]) | (mine["size"] != rows[:, scan.ROW_SIZE])
+    other_tags = ~wrong & (mine["tags_code"] != rows[:, scan.ROW_TAGS_CODE])
+    return mine, wrong, other_tags
 
 
 class LogAudit:
@@ -133,7 +155,7 @@ class LogAudit:
             reason = "this is no message"
             if scanned.stopped == scan.STOP_BAD:
                 reason = REASONS[scanned.bad]
-            resume = self._next_message(offset, used_end)
+            resume = self.reader.next_message(offset, used_end)
             if resume < 0:
                 # Nothing sound follows: a torn tail, where it was not flushed.
                 at = self.log.next_used(offset, used_end)
@@ -154,28 +176,6 @@ class LogAudit:
                 # Only a blank may lie between the last message and what was flushed.
                 self.audit.problem("commitlog", self.end, reason)
         self.end = max(self.end, min(self.audit.durable, self.log.allocated_end))
-
-    def _next_message(self, offset: int, stop: int) -> int:
-        """Return where the next sound message begins behind `offset`, or −1."""
-        segment_bytes = self.log.segment_bytes
-        for number in self.log.numbers:
-            base = number * segment_bytes
-            if base + segment_bytes <= offset + 1 or base >= stop:
-                continue
-            if base > offset and self._is_message(base):
-                return base
-            at = max(offset + 1, base) + _MAGIC_AT
-            while at < base + segment_bytes:
-                at = self.log.find(_MAGIC, at, base + segment_bytes)
-                if at < 0:
-                    break
-                if self._is_message(at - _MAGIC_AT):
-                    return at - _MAGIC_AT
-                at += 1
-        return -1
-
-    def _is_message(self, offset: int) -> bool:
-        return any(len(rows) for rows in self.reader.scan(offset, offset + 1))
 
     # --- messages
 
@@ -247,17 +247,7 @@ class LogAudit:
             self._check_old(queue, queue.first)
         queue.next = int(indexes[-1]) + 1
         self.entry_count += len(rows)
-        low, high = int(indexes.min()), int(indexes.max())
-        if low < 0 or high - low > 2 * len(rows) + (1 << 20):
-            return  # damage, named above
-        actual = np.zeros(high - low + 1, QUEUE_ENTRY)
-        read = queue.read(low, high - low + 1)
-        actual[: len(read)] = read
-        mine = actual[indexes - low]
-        wrong = (mine["offset"] != rows[:, scan.ROW_OFFSET]) | (
-            mine["size"] != rows[:, scan.ROW_SIZE]
-        )
-        other_tags = ~wrong & (mine["tags_code"] != rows[:, scan.ROW_TAGS_CODE])
+        mine, wrong, other_tags = compare_entries(queue.file, rows)
         for i in np.flatnonzero(wrong | other_tags)[:_NAMED_MAX].tolist():
             offset, size = int(rows[i, scan.ROW_OFFSET]), int(rows[i, scan.ROW_SIZE])
             reason = f"the entry is not that of the message at {offset}, of {size} bytes"

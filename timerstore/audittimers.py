@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from timerstore.offline import copied_sources
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.format import (
     BLANK_MAGIC,
@@ -16,6 +19,7 @@ from timerstore.timelog.format import (
     UNIT_BYTES,
 )
 from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
 from timerstore.wheel.audit import (
     CHAIN_COLUMNS,
@@ -36,6 +40,64 @@ Flags = np.ndarray[Any, Any]
 _CHUNK_UNITS: Final = 65_536
 _NAMED_MAX: Final = 100
 _SEGMENTS_MAX: Final = 30_000
+
+
+def judge_units(
+    reader: StoreReader,
+    start: int,
+    stop: int,
+    read_slot: int,
+    log_end: int,
+    *,
+    window_ms: int = 0,
+) -> Iterator[Words]:
+    """Yield the units in [start, stop), judged: see `timelog/audit.py`. O(units).
+
+    `read_slot`: R. `log_end`: where the commit log ends. `window_ms`: a broker's roll window, where
+    it is known. The arrays are overwritten by the next step.
+    """
+    log, messages = reader.timerlog, reader.commitlog
+    units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
+    found, scratch = np.zeros(FOUND_WORDS, np.int64), np.zeros(64, np.uint8)
+    state = np.array([start, 0, 0], np.int64)
+    while True:
+        count = kernels.audit_units(
+            log.table,
+            messages.table,
+            log.start,
+            stop,
+            read_slot,
+            messages.start,
+            log_end,
+            reader.precision_ms,
+            reader.sizes.hop_ms,
+            window_ms,
+            reader.store_tag,
+            units,
+            found,
+            scratch,
+            state,
+        )
+        wanted = int(state[1])
+        if wanted == 0:
+            if count:
+                yield units[:count]
+            if count < len(units):
+                return
+            continue
+        segments = log if wanted == 1 else messages
+        number = int(state[2]) // segments.segment_bytes
+        if number in segments.numbers:
+            segments.map(number)
+        elif wanted == 2:
+            units[count, kernels.AUDIT_VERDICT] = kernels.NO_MESSAGE
+            state[0] = units[count, kernels.AUDIT_OFFSET] + UNIT_BYTES
+            count += 1
+        else:  # a gap of the timer log, named by the reader
+            following = [each for each in segments.numbers if each > number]
+            state[0] = following[0] * segments.segment_bytes if following else stop
+        if count:
+            yield units[:count]
 
 
 class TimerAudit:
@@ -80,55 +142,26 @@ class TimerAudit:
 
     def _check_units(self, used_end: int, visited: Flags, covered: Flags) -> int:
         """Judge all units; return the queue index of the first's message, or −1."""
-        audit, first_index = self.audit, -1
-        units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
-        found = np.zeros(FOUND_WORDS, np.int64)
-        where = np.array([self.units.start, 0, 0], np.int64)
-        while True:
-            count = kernels.audit_units(
-                self.units.table,
-                self.reader.commitlog.table,
-                self.units.start,
-                used_end,
-                self.read_slot,
-                self.reader.commitlog.start,
-                self.log.end,
-                self.reader.precision_ms,
-                units,
-                found,
-                self._scratch,
-                where,
-            )
-            part = units[:count]
-            if count:
-                self.unit_count += count
-                self.end = int(part[-1, kernels.AUDIT_OFFSET]) + UNIT_BYTES
-                self._broker_units |= bool(part[:, kernels.AUDIT_BROKER].any())
-                first_index = self._take(part, visited, covered, first_index)
-            if where[1] == 0 and count < len(units):
-                return first_index
-            if where[1] == 0:
-                continue
-            segments = self.units if where[1] == 1 else self.reader.commitlog
-            number = int(where[2]) // segments.segment_bytes
-            if number in segments.numbers:
-                segments.map(number)
-            elif where[1] == 1:  # a gap of the timer log, named by the reader
-                following = [each for each in segments.numbers if each > number]
-                if not following:
-                    return first_index
-                where[0] = following[0] * segments.segment_bytes
-            else:
-                offset = self._next_unit(int(where[0]))
-                audit.problem("timerlog", offset, kernels.VERDICTS[kernels.NO_MESSAGE])
-                where[0] = offset + UNIT_BYTES
+        first_index, log_end = -1, self.log.end
+        for part in judge_units(self.reader, self.units.start, used_end, self.read_slot, log_end):
+            self.unit_count += len(part)
+            self.end = int(part[-1, kernels.AUDIT_OFFSET]) + UNIT_BYTES
+            self._broker_units |= bool(part[:, kernels.AUDIT_BROKER].any())
+            first_index = self._take(part, visited, covered, first_index)
+        return first_index
 
-    def _next_unit(self, offset: int) -> int:
-        left = self.units.segment_bytes - offset % self.units.segment_bytes
-        return offset + left if left < UNIT_BYTES + TIMERLOG_BLANK_BYTES else offset
+    @cached_property
+    def _copied(self) -> Words:
+        """The messages that were copied, fired or rolled; another pass, and rarely needed."""
+        return copied_sources(self.reader)
 
     def _take(self, part: Words, visited: Flags, covered: Flags, first_index: int) -> int:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
+        early = np.flatnonzero(verdicts == kernels.TOO_EARLY)
+        if len(early):
+            # What recovery found to be copied waits in R's slot, to be passed over.
+            done = np.isin(part[early, kernels.AUDIT_MESSAGE], self._copied)
+            verdicts[early[done]] = kernels.SOUND
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]

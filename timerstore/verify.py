@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.auditcursors import cursor_faults, group_faults, stored_pending_count
 from timerstore.auditlog import LogAudit
 from timerstore.audittimers import TimerAudit
 from timerstore.config import Config
@@ -299,42 +300,15 @@ def _check_store_checkpoint(audit: Audit) -> None:
 
 
 def _check_cursors(audit: Audit, log: LogAudit, timers: TimerAudit) -> None:
-    """Check that every cursor lies within what it points into."""
+    """Check that every cursor lies within what it points into, and that the tail is flushed."""
     reader, file = audit.reader, "config/timercheck"
     checkpoint = reader.checkpoint
     if checkpoint is None:
         return
     units_end = max(timers.end, reader.timerlog.start)
-    bounds = {
-        "read_ms": (0, 1 << 48),
-        "timerlog_flushed": (reader.timerlog.start, units_end),
-        "queue_index": (0, log.timer_queue_end),
-    }
-    fields = TIMER_CHECKPOINT.fields
-    assert fields is not None
-    for name, (low, high) in bounds.items():
-        value = getattr(checkpoint, name)
-        if not low <= value <= high:
-            reason = f"the cursor {name} is {value}, not within {low} to {high}"
-            audit.problem(file, int(fields[name][1]), reason)
+    audit.faults(cursor_faults(reader, log.end, units_end, log.timer_queue_end))
     if checkpoint.by_broker:
         return
-    fields = CHECKPOINT_EXTENSION.fields
-    assert fields is not None
-    slot = checkpoint.read_ms // reader.precision_ms
-    bounds = {
-        "commitlog_flushed": (reader.commitlog.start, log.end),
-        "scan_from": (reader.commitlog.start, checkpoint.commitlog_flushed),
-        "claimed_slot": (slot, slot + len(reader.slots)),
-        "cancelled_count": (0, 1 << 48),
-    }
-    for name, (low, high) in bounds.items():
-        value = getattr(checkpoint, name)
-        if not low <= value <= high:
-            reason = f"the cursor {name} is {value}, not within {low} to {high}"
-            audit.problem(file, _BASE_BYTES + int(fields[name][1]), reason)
-    if checkpoint.read_ms % reader.precision_ms:
-        audit.problem(file, 0, f"read_ms is {checkpoint.read_ms}, which is no slot's beginning")
     if audit.clean and checkpoint.timerlog_flushed != timers.end:
         at = checkpoint.timerlog_flushed
         audit.problem("timerlog", at, f"the units end at {timers.end}, where {at} was flushed")
@@ -344,24 +318,11 @@ def _check_cursors(audit: Audit, log: LogAudit, timers: TimerAudit) -> None:
 
 def _check_group_offsets(audit: Audit, log: LogAudit) -> None:
     """Check that no group is past its queue's end."""
-    path = audit.reader.path / "config" / "consumerOffset.json"
     try:
-        table = parse_json(path.read_text("utf-8"))["offsetTable"]
-        committed = {
-            (name, int(queue)): int(index)
-            for name, queues in table.items()
-            for queue, index in queues.items()
-        }
-    except FileNotFoundError:
-        return
-    except (AttributeError, KeyError, TypeError, ValueError):
-        audit.problem("config/consumerOffset.json", 0, "it has no offsetTable of whole numbers")
-        return
-    for (name, queue), index in committed.items():
-        end = log.queue_ends.get((name.rpartition("@")[0], queue), 0)
-        if not 0 <= index <= end:
-            reason = f"{name} committed {index} of queue {queue}, which ends at {end}"
-            audit.warning("config/consumerOffset.json", 0, reason)
+        for fault in group_faults(audit.reader, log.queue_ends):
+            audit.warning(*fault)
+    except CorruptStoreError as e:
+        audit.problem("config/consumerOffset.json", e.offset, e.reason)
 
 
 def _check_level_offsets(audit: Audit, log: LogAudit) -> None:
@@ -388,17 +349,13 @@ def _check_level_offsets(audit: Audit, log: LogAudit) -> None:
 
 def _check_pending(audit: Audit, pending_count: int | None) -> None:
     """Check the count that a clean close stored."""
-    path, checkpoint = audit.reader.path / "config" / "timermetrics", audit.reader.checkpoint
-    ours = checkpoint is not None and not checkpoint.by_broker
-    if pending_count is None or not (audit.clean and ours) or not path.is_file():
+    if pending_count is None:
         return
     try:
-        metrics = parse_json(path.read_text("utf-8"))
-        counts = [*metrics["timingCount"].values(), *metrics.get("levelCount", {}).values()]
-        stored = sum(int(entry["count"]) for entry in counts)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        audit.problem("config/timermetrics", 0, "it has no timingCount of whole numbers")
+        stored = stored_pending_count(audit.reader)
+    except CorruptStoreError as e:
+        audit.problem("config/timermetrics", e.offset, e.reason)
         return
-    if stored != pending_count:
+    if stored is not None and stored != pending_count:
         reason = f"it counts {stored} pending timers; there are {pending_count}"
         audit.problem("config/timermetrics", 0, reason)

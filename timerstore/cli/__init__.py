@@ -4,6 +4,7 @@ main           the entry point              here
 app.py         the options that commands share, and what an error means to the shell
 commands.py    info, put, consume, cancel, redrive, pending, verify, handover, demo
 exporting.py   export
+validating.py  validate
 output.py      tables on a terminal, plain lines in a pipe, JSON
 times.py       the times that a person types
 """
@@ -20,6 +21,7 @@ _NEEDED = ("typer", "rich")
 def main() -> None:
     """Run the command line."""
     try:
+        from timerstore.cli import validating  # noqa: F401, after the other commands
         from timerstore.cli.commands import app
     except ModuleNotFoundError as e:
         package = (e.name or "").split(".")[0]

@@ -1,0 +1,60 @@
+"""On Spark the rules give the same rows as in one process."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.rigs.patient import Patient
+from tests.rigs.planted import FAULTS, make_store
+from tests.rigs.random_store import Story, stories, tell
+from timerstore.errors import NotAStoreError
+from timerstore.validation import Validation, validate
+
+pytestmark = pytest.mark.slow
+PLANTED = ("chain", "unit_slot", "early", "cancelled", "entry_tags", "group_offsets")
+
+
+def both(spark: Any, path: Path, split_bytes: int) -> Validation:
+    """Validate on Spark, and plainly: all must be the same."""
+    import timerstore.spark
+
+    found = timerstore.spark.validate(spark, path, split_bytes=split_bytes)
+    assert found == validate(path, split_bytes=split_bytes)
+    return found
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_stores(
+    name: str, spark: Any, golden_unpacked: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerstore.validation.plan.BUCKET_BYTES", 500_000)
+    found = both(spark, golden_unpacked(name), 8_000_000)
+    assert found.ok and not found.failures, str(found)
+
+
+def test_faults(spark: Any, tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    places = {rule: FAULTS[rule].plant(Patient(tmp_path / "store")) for rule in PLANTED}
+    found = both(spark, tmp_path / "store", 8_000)
+    for rule, place in places.items():
+        assert place in [example[:2] for example in found[rule].examples], rule
+    assert not found.ok
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=stories())
+def test_stores_that_were_made_up(story: Story, spark: Any) -> None:
+    with tempfile.TemporaryDirectory(prefix="story") as folder:
+        told = tell(story, Path(folder) / "store")
+        assert not both(spark, told.path, 2_000).failures
+
+
+def test_no_store(spark: Any, tmp_path: Path) -> None:
+    import timerstore.spark
+
+    with pytest.raises(NotAStoreError, match="Pass a store"):
+        timerstore.spark.validate(spark, tmp_path)

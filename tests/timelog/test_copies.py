@@ -1,0 +1,46 @@
+"""Matching copies to sources: the kernel gives what `BrokerCopies` gives, message by message."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.timelog import scan
+from timerstore.timelog.copies import (
+    ROLE_COPY,
+    ROLE_DELETE,
+    ROLE_SOURCE,
+    BrokerCopies,
+    match_copies,
+)
+
+# (timer, rolls, whether it waits in the timer topic, whether it is a delete)
+LOGS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.booleans()), max_size=30
+)
+
+
+@given(LOGS)
+def test_as_the_twin(log: list[tuple[int, int, bool, bool]]) -> None:
+    rows = np.full((len(log), scan.ROW_COLUMNS), -1, np.int64)
+    waits = np.array([entry[2] for entry in log], np.bool_)
+    for i, (who, rolls, _, is_delete) in enumerate(log):
+        rows[i, [scan.ROW_DUE_MS, scan.ROW_REAL_TOPIC_BYTES]] = 1
+        rows[i, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]] = who
+        rows[i, scan.ROW_OFFSET], rows[i, scan.ROW_ROLL_TIMES] = 100 * i, rolls
+        rows[i, scan.ROW_IS_DELETE] = is_delete
+    twin = BrokerCopies()
+    twin.take(rows, waits)
+    origins, copies = twin.match()
+
+    who, rolls = rows[:, scan.ROW_IDENTITY_LOW], rows[:, scan.ROW_ROLL_TIMES]
+    role = np.where(waits, ROLE_SOURCE, 0) | np.where(~waits | (rolls > 0), ROLE_COPY, 0)
+    role |= np.where(rows[:, scan.ROW_IS_DELETE] == 1, ROLE_DELETE, 0)
+    order = np.argsort(who, kind="stable")
+    found = np.full(len(log), -2, np.int64)
+    match_copies(who[order], rolls[order], role[order], found)
+    matched = {
+        100 * int(order[i]): 100 * int(order[source])
+        for i, source in enumerate(found.tolist())
+        if source >= 0
+    }
+    assert matched == dict(zip(copies.tolist(), origins.tolist(), strict=True))

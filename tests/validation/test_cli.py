@@ -1,0 +1,57 @@
+"""`timerstore validate`: what it shows, what its exit status says."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import timerstore.cli.validating  # noqa: F401
+from tests.rigs.patient import Patient
+from tests.rigs.planted import FAULTS, make_store
+from timerstore.cli.commands import app
+from timerstore.validation import RULES
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    make_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def run(*arguments: object, exits: int = 0, **env: str) -> Result:
+    result = CliRunner().invoke(app, ["validate", *map(str, arguments)], env=env or None)
+    assert result.exit_code == exits, result.output
+    return result
+
+
+def test_sound_store(path: Path) -> None:
+    lines = run(path).stdout.splitlines()
+    assert [line.split("\t")[1] for line in lines[: len(RULES)]] == [rule.name for rule in RULES]
+    assert lines[-1] == f"{path}: sound"
+    assert any(line.startswith("pending\t") for line in lines)
+    told = json.loads(run(path, "--json", "--fire-rate", "10").stdout)
+    assert told["ok"] and told["counts"]["timers"] == 68
+    assert told["spread"]["pending_count"] == told["counts"]["pending"] == 20
+    assert told["spread"]["next_hour"]["peak_share"] > 0.01
+
+
+def test_damage(path: Path) -> None:
+    file, offset = FAULTS["unit_topic"].plant(Patient(path))
+    told = json.loads(run(path, "--json", exits=1).stdout)
+    assert not told["ok"]
+    (failed,) = [each for each in told["rules"] if each["failed"]]
+    assert failed["rule"] == "unit_topic"
+    assert (failed["examples"][0]["file"], failed["examples"][0]["offset"]) == (file, offset)
+    assert "DAMAGED: 1 rules fail" in run(path, exits=1).stdout
+    assert "unit_topic" in run(path, exits=1, FORCE_COLOR="1").stdout
+
+
+def test_a_warning_is_no_damage(path: Path) -> None:
+    FAULTS["slot_count"].plant(Patient(path))
+    assert "warning" in run(path).stdout
+
+
+def test_no_store(tmp_path: Path) -> None:
+    assert "Pass a store" in run(tmp_path, exits=3).stderr
+    assert "upto" in run(tmp_path, "--upto", "noon", exits=2).stderr

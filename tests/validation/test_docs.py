@@ -1,0 +1,28 @@
+"""docs/validate.md tells of each rule what `rules.py` says."""
+
+from pathlib import Path
+
+from timerstore.validation import RULES
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "validate.md"
+
+
+def test_the_document_has_every_rule() -> None:
+    lines = DOC.read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
+    expected = [
+        f"| `{rule.name}` | {rule.counts} | {rule.says} | {rule.means}"
+        + (" (a warning) |" if rule.severity == "warning" else " |")
+        for rule in RULES
+    ]
+    assert rows == expected
+
+
+def test_the_fire_rate_is_the_benchmarks() -> None:
+    from timerstore.validation.spread import FIRE_RATE_PER_S
+
+    table = (DOC.parent / "benchmarks.md").read_text("utf-8")
+    (row,) = [
+        line for line in table.splitlines() if line.startswith("| whole life, pulled by col")
+    ][:1]
+    assert f"{FIRE_RATE_PER_S // 1_000} k/s" in row or "M/s" in row

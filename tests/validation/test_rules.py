@@ -1,0 +1,50 @@
+"""Each rule finds the fault that breaks it, where it was planted; no unrelated rule speaks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.patient import Patient
+from tests.rigs.planted import FAULTS, make_store
+from tests.sparse_copy import copy_tree
+from timerstore.validation import RULES, Validation, validate
+from timerstore.validation.rules import NAMES
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("validation") / "store"
+    make_store(path)
+    return path
+
+
+def failed(found: Validation) -> set[str]:
+    return {each.name for each in found.rules if not each.ok}
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert list(FAULTS) == [*dict.fromkeys(FAULTS)]
+    assert set(FAULTS) == set(NAMES)
+
+
+def test_the_sound_store_is_sound(closed: Path) -> None:
+    found = validate(closed)
+    assert found.ok and not found.failures, str(found)
+    # All rules had something to look at, but for the levels of a broker.
+    assert {each.name for each in found.rules if not each.checked} == {"level_due"}
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES])
+def test_fault_is_found(
+    rule: str, closed: Path, tmp_path: Path, golden: Callable[[str], Path]
+) -> None:
+    planted = FAULTS[rule]
+    path = golden("pending") if planted.golden else copy_tree(closed, tmp_path / "store")
+    file, offset = planted.plant(Patient(path))
+    found = validate(path)
+    assert rule in failed(found), str(found)
+    places = [(example.file, example.offset) for example in found[rule].examples]
+    assert (file, offset) in places, str(found)
+    assert failed(found) - planted.related == {rule}, str(found)
+    assert found.ok == (NAMES[rule].severity == "warning")

@@ -1,0 +1,68 @@
+"""What is sound has no failure: RocketMQ's stores, stores that were made up, however they ended."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rigs.random_store import Story, stories, tell
+from timerstore import verify
+from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.validation import validate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden_stores(
+    name: str,
+    golden_unpacked: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    """No failure, and counts equal to the writer's list."""
+    path, lines = golden_unpacked(name), golden_list(name)
+    window = {"pending": 172_800}.get(name, 20)
+    found = validate(path, roll_window_slots=window, split_bytes=50_000)
+    assert found.ok and not found.failures, str(found)
+    assert found.by_broker and found.was_open == (name == "crashed")
+    (state,) = (line for line in lines if line["kind"] == "state")
+    put = Counter(line["kind"] for line in lines)
+    # What was due already when it was put went straight to its topic, and is no timer any more.
+    straight = sum(line["kind"] == "timer" and not _waits(line) for line in lines)
+    counts = found.counts
+    assert counts["timers"] == put["timer"] - straight
+    assert counts["deletes"] == sum(line["kind"] == "delete" and _waits(line) for line in lines)
+    real = sum(line["count"] for line in lines if line["kind"] == "fired")
+    assert counts["fired"] == real - put["plain"] - straight
+    copies = counts["rolls"] + counts["fired"]
+    assert counts["messages"] == sum("put_ms" in line for line in lines) + copies
+    assert counts["pending"] == found.spread.pending_count == state["pending_all"]
+    assert found["level_due"].checked == put["level"]
+    assert counts["slots"] >= put["slot"] >= found.spread.slot_count
+    assert found.spread.from_ms == state["read_ms"]
+
+
+def _waits(line: dict[str, Any]) -> bool:
+    return bool(line["stored_topic"] == TIMER_TOPIC.decode())
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(story=stories(), split_bytes=st.sampled_from([300, 5_000, 1 << 26]))
+def test_stores_that_were_made_up(story: Story, split_bytes: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="story") as folder:
+        told = tell(story, Path(folder) / "store")
+        found = validate(told.path, split_bytes=split_bytes)
+        assert found.ok and not found.failures, str(found)
+        assert verify(told.path).ok
+        if story.ends_in == "close":
+            assert found.counts["pending"] == found.spread.pending_count == told.pending
+            assert found["pending_count"].checked == 1
+            return
+        whole = validate(told.path, upto="end", split_bytes=split_bytes)
+        assert not whole.failures, str(whole)
+        assert whole.counts["pending"] == told.pending

@@ -1,0 +1,45 @@
+"""Merging tallies: in any order, any way, the same."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.validation.tally import EXAMPLES_MAX, Example, Tally
+
+RULES = st.sampled_from(["chain", "once"])
+OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=30, unique=True)
+
+
+@st.composite
+def tallies(draw: st.DrawFn) -> Tally:
+    tally = Tally()
+    for rule, offsets in draw(st.dictionaries(RULES, OFFSETS)).items():
+        tally.check(rule, len(offsets) + 5)
+        tally.fail(rule, len(offsets), [Example("f", offset, "r") for offset in offsets])
+    tally.counts.update(draw(st.dictionaries(st.sampled_from("ab"), st.integers(1, 9))))
+    tally.hours.update(draw(st.dictionaries(st.tuples(st.integers(0, 3), st.just(1)), st.just(2))))
+    tally.heaviest = sorted(draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)))))
+    tally.heaviest = tally.heaviest[::-1][:20]
+    low = draw(st.integers(0, 9))
+    tally.queues = {"q": (low, low + 3, 4)}
+    return tally
+
+
+def merged(*parts: Tally) -> Tally:
+    total = Tally()
+    for part in parts:
+        total.merge(part)
+    return total
+
+
+@given(tallies(), tallies(), tallies())
+def test_order_does_not_matter(a: Tally, b: Tally, c: Tally) -> None:
+    assert merged(a, b, c) == merged(c, b, a) == merged(merged(a, b), c) == merged(a, merged(b, c))
+
+
+@given(st.lists(tallies(), max_size=4))
+def test_examples_are_the_first(parts: list[Tally]) -> None:
+    total = merged(*parts)
+    for rule, examples in total.examples.items():
+        every = sorted(each for part in parts for each in part.examples.get(rule, []))
+        assert examples == every[:EXAMPLES_MAX]
+        assert total.failed[rule] == sum(part.failed[rule] for part in parts)

@@ -1,0 +1,105 @@
+"""Auditing the small numbers: cursors, groups' offsets, the stored count of pending timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.format import CHECKPOINT_EXTENSION, TIMER_CHECKPOINT
+from timerstore.timelog.jsonfile import parse_json
+from timerstore.timelog.reader import Fault, StoreReader
+
+CURSORS_FILE: Final = "config/timercheck"
+GROUPS_FILE: Final = "config/consumerOffset.json"
+COUNTS_FILE: Final = "config/timermetrics"
+_YEAR_9999_MS: Final = 1 << 48
+
+
+def cursor_faults(reader: StoreReader, log_end: int, units_end: int, queue_end: int) -> list[Fault]:
+    """Return the cursors of the last checkpoint that lie outside of what they point into.
+
+    `log_end`, `units_end`: where the commit log and the timer log end. `queue_end`: the index
+    behind the timer topic's last entry.
+    """
+    checkpoint = reader.checkpoint
+    if checkpoint is None:
+        return []
+    slot = checkpoint.read_ms // reader.precision_ms
+    bounds = {
+        "read_ms": (0, _YEAR_9999_MS),
+        "timerlog_flushed": (reader.timerlog.start, units_end),
+        "queue_index": (0, queue_end),
+    }
+    if not checkpoint.by_broker:
+        bounds |= {
+            "commitlog_flushed": (reader.commitlog.start, log_end),
+            "scan_from": (reader.commitlog.start, checkpoint.commitlog_flushed),
+            "claimed_slot": (slot, slot + len(reader.slots)),
+            "cancelled_count": (0, _YEAR_9999_MS),
+        }
+    faults = []
+    for name, (low, high) in bounds.items():
+        value = getattr(checkpoint, name)
+        if not low <= value <= high:
+            reason = f"the cursor {name} is {value}, not within {low} to {high}"
+            faults.append(Fault(CURSORS_FILE, cursor_at(name), reason))
+    if not checkpoint.by_broker and checkpoint.read_ms % reader.precision_ms:
+        reason = f"read_ms is {checkpoint.read_ms}, which is no slot's beginning"
+        faults.append(Fault(CURSORS_FILE, 0, reason))
+    return faults
+
+
+def cursor_at(name: str) -> int:
+    """Return where a cursor stands in its file."""
+    for fields, base in (
+        (TIMER_CHECKPOINT.fields, 0),
+        (CHECKPOINT_EXTENSION.fields, TIMER_CHECKPOINT.itemsize),
+    ):
+        if fields is not None and name in fields:
+            return base + int(fields[name][1])
+    raise KeyError(name)
+
+
+def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
+    """Return what groups have committed, by (topic@group, queue). Raises CorruptStoreError."""
+    path = reader.path / GROUPS_FILE
+    try:
+        table = parse_json(path.read_text("utf-8"))["offsetTable"]
+        return {
+            (name, int(queue)): int(index)
+            for name, queues in table.items()
+            for queue, index in queues.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        reason = "it has no offsetTable of whole numbers"
+        raise CorruptStoreError(GROUPS_FILE, 0, reason) from e
+
+
+def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
+    """Return the groups that are past a queue's end: opening cuts them back. See `committed`."""
+    faults = []
+    for (name, queue), index in committed_offsets(reader).items():
+        end = queue_ends.get((name.rpartition("@")[0], queue), 0)
+        if not 0 <= index <= end:
+            reason = f"{name} committed {index} of queue {queue}, which ends at {end}"
+            faults.append(Fault(GROUPS_FILE, 0, reason))
+    return faults
+
+
+def stored_pending_count(reader: StoreReader) -> int | None:
+    """Return the count that a clean close stored; None where none did. Raises CorruptStoreError."""
+    path, checkpoint = reader.path / COUNTS_FILE, reader.checkpoint
+    if checkpoint is None or checkpoint.by_broker or not checkpoint.clean or reader.is_open:
+        return None
+    try:
+        metrics = parse_json(path.read_text("utf-8"))
+        counts = [*metrics["timingCount"].values(), *metrics.get("levelCount", {}).values()]
+        return sum(int(entry["count"]) for entry in counts)
+    except FileNotFoundError:
+        return None
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        reason = "it has no timingCount of whole numbers"
+        raise CorruptStoreError(COUNTS_FILE, 0, reason) from e

@@ -1,0 +1,199 @@
+"""Where a timer's messages, units, copies meet: what became of it?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.copies import ROLE_COPY, ROLE_DELETE, ROLE_SOURCE, match_copies
+from timerstore.timelog.record import Words
+from timerstore.validation import notes
+from timerstore.validation.findings import Flags, fail
+from timerstore.validation.plan import Scope
+from timerstore.validation.spread import HOUR_MS, MINUTE_MS
+from timerstore.validation.tally import Tally
+
+_LOG: Final = "commitlog"
+_UNITS: Final = "timerlog"
+_TOPIC_MASK: Final = 0xFFFFFFFF
+
+
+class TimerMeeting:
+    """All messages of one bucket's timers, sorted by offset, with the units that point to them."""
+
+    def __init__(self, scope: Scope, messages: Words, links: Words, tally: Tally) -> None:
+        """`messages`, `links`: notes."""
+        self.scope, self.tally, self.view = scope, tally, scope.view
+        messages = messages[np.argsort(messages[:, notes.TIMER_OFFSET], kind="stable")]
+        self.key, self.offset = messages[:, notes.TIMER_KEY], messages[:, notes.TIMER_OFFSET]
+        self.origin = messages[:, notes.TIMER_ORIGIN]
+        self.due_ms = messages[:, notes.TIMER_DUE_MS]
+        self.word = messages[:, notes.TIMER_WORD]
+        self.rolls = (self.word >> notes.ROLLS_SHIFT) & notes.ROLLS_MAX
+        kind = self.word & notes.KIND_BITS
+        self.is_timer, self.is_delete = kind == notes.IS_TIMER, kind == notes.IS_DELETE
+        self.is_fired, self.waits = kind == notes.IS_FIRED, kind <= notes.IS_DELETE
+        self.ours = self._has(notes.TIMER_OURS)
+        self.links = links
+
+    def _has(self, bit: int) -> Flags:
+        found: Flags = self.word & bit != 0
+        return found
+
+    def judge(self) -> None:
+        """Judge all rules about timers. O(n log n)."""
+        self._meet_units()
+        self._meet_copies()
+        self._judge_units()
+        self._judge_copies()
+        self._judge_fate()
+
+    def _fail(self, rule: str, wrong: Flags, reason: str) -> None:
+        fail(self.tally, rule, _LOG, self.offset[wrong], reason)
+
+    def _find(self, offsets: Words) -> Words:
+        """Return where messages stand, −1 where there is no such message."""
+        if not len(self.offset):
+            return np.full(len(offsets), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.offset, offsets), len(self.offset) - 1)
+        return np.where(self.offset[place] == offsets, place, -1)
+
+    # --- who belongs to whom
+
+    def _meet_units(self) -> None:
+        """Count the units of each message; find those that wait in a slot ahead."""
+        place = self._find(self.links[:, notes.LINK_MESSAGE])
+        met = place >= 0
+        self.link_place = place
+        self.unit_count = np.bincount(place[met], minlength=len(self.offset))
+        self.waiting = np.zeros(len(self.offset), np.bool_)
+        self.rolling = np.zeros(len(self.offset), np.bool_)
+        word = self.links[:, notes.LINK_WORD]
+        self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
+        self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
+        self.waiting |= self.waits & self._has(notes.TIMER_UNLINKED)
+
+    def _meet_copies(self) -> None:
+        """Find the source of each copy, and count the copies of each source."""
+        named = self.origin >= 0
+        self.source = np.where(named, self._find(self.origin), -1)
+        nameless = ~named & (self.is_fired | (self.waits & (self.rolls > 0)))
+        self.by_broker = np.zeros(len(self.offset), np.bool_)
+        if nameless.any():
+            self._match(nameless)
+        found = self.source >= 0
+        self.copy_count = np.bincount(self.source[found], minlength=len(self.offset))
+
+    def _match(self, nameless: Flags) -> None:
+        """Match what a broker copied, which does not say of what."""
+        order = np.lexsort((self.offset, self.key))
+        role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
+        role |= np.where(self.is_delete, ROLE_DELETE, 0)
+        found = np.full(len(order), -1, np.int64)
+        match_copies(self.key[order], self.rolls[order], role[order], found)
+        matched = found >= 0
+        self.source[order[matched]] = order[found[matched]]
+        self.by_broker[order[found[matched]]] = True
+
+    # --- rules
+
+    def _judge_units(self) -> None:
+        """Judge that each message of the timer topic has its unit."""
+        self.tally.check("enqueued", int(self.waits.sum()))
+        excused = self._has(notes.TIMER_UNLINKED) | self._has(notes.TIMER_OLD)
+        # A broker fires what is overdue without any unit, and drops such a delete.
+        excused |= self.by_broker | (self.is_delete & ~self.ours)
+        missing = self.waits & (self.unit_count == 0) & ~excused
+        self._fail("enqueued", missing, "no unit stands for this message")
+        twice = self.is_timer & (self.unit_count > 1)
+        self._fail("enqueued", twice, "more than one unit stands for this message")
+        early = self.links[:, notes.LINK_WORD] & notes.LINK_EARLY != 0
+        known = early & (self.link_place >= 0)
+        wrong = known.copy()
+        wrong[known] = self.copy_count[self.link_place[known]] == 0
+        reason = "its slot is before its due time, and nothing was copied from its message"
+        fail(self.tally, "unit_slot", _UNITS, self.links[wrong, notes.LINK_UNIT], reason)
+
+    def _judge_copies(self) -> None:
+        """Judge that copies are of something, once, and where recovery looks for them."""
+        found = np.flatnonzero(self.source >= 0)
+        source = self.source[found]
+        self.tally.check("once", int((self.copy_count > 0).sum()))
+        self._fail("once", self.copy_count > 1, "more than one copy was made of this message")
+
+        named = self.origin >= 0
+        self.tally.check("succession", int((named | (self.source >= 0)).sum()))
+        kept = self.origin >= self.view.reader.commitlog.start
+        orphan = named & kept & ((self.source < 0) | (self.origin >= self.offset))
+        self._fail("succession", orphan, "it is a copy of no message before it")
+        more = np.where(self.waits[found], 1, 0)
+        differs = self.rolls[found] != self.rolls[source] + more
+        differs &= ~self._is_level(source)
+        differs |= self.waits[found] & (self.due_ms[found] != self.due_ms[source])
+        reason = "its roll count or due time does not follow from what it is a copy of"
+        fail(self.tally, "succession", _LOG, self.offset[found[differs]], reason)
+
+        checkpoint = self.view.checkpoint
+        if checkpoint is None or checkpoint.by_broker:
+            return
+        waiting = self.waiting[source] & named[found]
+        self.tally.check("settled", int(waiting.sum()))
+        behind = waiting & (self.offset[found] < checkpoint.scan_from)
+        reason = "opening would not see this copy, whose source it finds again"
+        fail(self.tally, "settled", _LOG, self.offset[found[behind]], reason)
+
+    def _is_level(self, places: Words) -> Flags:
+        found: Flags = self.word[places] & notes.KIND_BITS == notes.IS_LEVEL
+        return found
+
+    def _judge_fate(self) -> None:
+        """Judge that no timer was lost, nor fired after it was cancelled; count what is pending."""
+        self.tally.check("accounted", int(self.is_timer.sum()))
+        named = np.unique(self.key[self.is_delete])
+        open_ended = self.is_timer & (self.copy_count == 0)
+        lost = open_ended & ~self.waiting & ~np.isin(self.key, named)
+        self._fail("accounted", lost, "its slot has passed, and nothing came of it")
+        self._judge_cancelled()
+
+        counts = self.tally.counts
+        counts["timers"] += int((self.is_timer & (self.rolls == 0)).sum())
+        counts["fired"] += int(self.is_fired.sum())
+        counts["rolls"] += int((self.waits & (self.rolls > 0)).sum())
+        counts["deletes"] += int((self.is_delete & (self.rolls == 0)).sum())
+        still = np.unique(self.key[self.is_delete & self.waiting & (self.copy_count == 0)])
+        pending = open_ended & self.waiting & ~np.isin(self.key, still)
+        counts["pending"] += int(pending.sum())
+        counts["rolled"] += int((pending & (self.rolls > 0)).sum())
+        counts["to_roll"] += int((pending & self.rolling).sum())
+        self._count_times(pending)
+
+    def _judge_cancelled(self) -> None:
+        """Judge our own fired messages against our own deletes; a broker's may miss its target."""
+        self.tally.check("cancelled", int(self.is_fired.sum()))
+        deletes = np.flatnonzero(self.is_delete & self.ours & (self.origin < 0))
+        if not len(deletes):
+            return
+        # The first of each key: offsets go up.
+        keys, first = np.unique(self.key[deletes], return_index=True)
+        fired = np.flatnonzero(self.is_fired & self.ours & (self.origin >= 0))
+        place = np.minimum(np.searchsorted(keys, self.key[fired]), len(keys) - 1)
+        cancelled = keys[place] == self.key[fired]
+        cancelled &= self.offset[deletes[first[place]]] < self.offset[fired]
+        reason = "it was fired after its delete"
+        fail(self.tally, "cancelled", _LOG, self.offset[fired[cancelled]], reason)
+
+    def _count_times(self, pending: Flags) -> None:
+        due_ms = self.due_ms[pending]
+        topic = (self.word[pending] >> notes.TOPIC_SHIFT) & _TOPIC_MASK
+        hours, tally = due_ms // HOUR_MS, self.tally
+        for number in np.unique(topic).tolist():
+            for hour, count in _counted(hours[topic == number]):
+                tally.hours[hour, number] += count
+        for minute, count in _counted(due_ms // MINUTE_MS):
+            tally.minutes[minute] += count
+
+
+def _counted(values: Words) -> Any:
+    found, counts = np.unique(values, return_counts=True)
+    return zip(found.tolist(), counts.tolist(), strict=True)

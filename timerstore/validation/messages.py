@@ -1,0 +1,220 @@
+"""Looking at a range of the commit log: messages, their entries, what they say of timers."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from timerstore.auditlog import compare_entries
+from timerstore.tables.commitlog import read_log
+from timerstore.tables.queues import queue_name
+from timerstore.tables.view import StoreView
+from timerstore.timelog import scan
+from timerstore.timelog.append import new_queue_table
+from timerstore.timelog.audit import (
+    MARK_BAD_CHECKSUM,
+    MARK_NO_CHECKSUM,
+    MARK_NOT_INDEXED,
+    MARK_OURS,
+    find_rows,
+    identify_copies,
+    mark_messages,
+)
+from timerstore.timelog.consumequeue import enter_queue
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
+from timerstore.timelog.reader import Fault, ReadSegments
+from timerstore.timelog.record import Words
+from timerstore.validation import notes
+from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.spread import count_lateness
+
+_LOG: Final = "commitlog"
+_TIMER_ROW: Final = 0
+
+
+class _Places(NamedTuple):
+    """Columns of a scanned row that name a queue."""
+
+    topic: int
+    topic_bytes: int
+    queue_id: int
+
+
+_STORED: Final = _Places(scan.ROW_TOPIC, scan.ROW_TOPIC_BYTES, scan.ROW_QUEUE_ID)
+_DESTINED: Final = _Places(scan.ROW_REAL_TOPIC, scan.ROW_REAL_TOPIC_BYTES, scan.ROW_REAL_QUEUE)
+
+
+class _Queues:
+    """The queues that messages of a range name, numbered as they are met."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._log = view.reader.commitlog
+        self._table = new_queue_table(1)
+        self.names: list[tuple[bytes, int]] = []
+        self.topics: list[int] = []
+        """Numbers that stand for the topics in notes."""
+        self._enter(TIMER_TOPIC, 0)
+
+    def _enter(self, topic: bytes, queue_id: int) -> None:
+        enter_queue(self._table, len(self.names), topic, queue_id)
+        self.names.append((topic, queue_id))
+        self.topics.append(zlib.crc32(topic))
+
+    def numbers(self, rows: Words, places: _Places) -> Words:
+        """Return the number of each message's queue; their segments are mapped."""
+        named = np.ascontiguousarray(rows)
+        if places is not _STORED:
+            named = named.copy()
+            named[:, _STORED] = rows[:, places]
+            np.maximum(named[:, scan.ROW_QUEUE_ID], 0, out=named[:, scan.ROW_QUEUE_ID])
+        numbers = np.zeros(len(rows), np.int64)
+        while (lost := find_rows(self._table, self._log.table, named, numbers)) >= 0:
+            at, count = named[lost, scan.ROW_TOPIC], named[lost, scan.ROW_TOPIC_BYTES]
+            self._enter(self._log.read(int(at), int(count)), int(named[lost, scan.ROW_QUEUE_ID]))
+        return numbers
+
+
+def look_at_messages(findings: Findings, start: int, stop: int) -> None:
+    """Look at the messages that begin in [start, stop) of the commit log. O(bytes)."""
+    _Look(findings).run(start, stop)
+
+
+class _Look:
+    """One pass over a range."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings, self.tally = findings, findings.tally
+        self.view = findings.scope.view
+        self.log = self.view.reader.commitlog
+        self.queues = _Queues(self.view)
+        self.found = np.zeros(FOUND_WORDS, np.int64)
+        self.last: dict[int, int] = {}
+        """By queue: the index of its last message in the range."""
+
+    def run(self, start: int, stop: int) -> None:
+        """Look at all messages of the range."""
+        for item in read_log(self.view, start, stop):
+            if isinstance(item, Fault):
+                self.tally.check("message_sound", 1)
+                self.findings.fault("message_sound", item)
+            else:
+                self._take(item)
+
+    def _take(self, rows: Words) -> None:
+        self._map(rows)
+        marks = np.zeros(len(rows), np.int64)
+        tag = self.view.reader.store_tag
+        mark_messages(self.log.table, rows, tag, self.found, marks)
+        sound = rows[:, scan.ROW_STATUS] == GOOD  # the others came with their fault
+        lost = sound & (marks & (MARK_BAD_CHECKSUM | MARK_NO_CHECKSUM) != 0)
+        self.tally.check("message_sound", int(sound.sum()))
+        reason = "the message has lost its checksum"
+        self.findings.fail("message_sound", _LOG, rows[lost, scan.ROW_OFFSET], reason)
+        self.tally.counts["messages"] += len(rows)
+        numbers = self.queues.numbers(rows, _STORED)
+        indexed = marks & MARK_NOT_INDEXED == 0
+        for number in np.unique(numbers[indexed]).tolist():
+            self._compare(number, rows[indexed & (numbers == number)])
+        self._take_timers(rows, numbers, marks)
+
+    def _map(self, rows: Words) -> None:
+        segment_bytes = self.log.segment_bytes
+        first, last = rows[[0, -1], scan.ROW_OFFSET] // segment_bytes
+        for number in range(int(first), int(last) + 1):
+            if number in self.log.numbers:
+                self.log.map(number)
+
+    # --- queues
+
+    def _compare(self, number: int, rows: Words) -> None:
+        """Compare messages of one queue with its entries, and with each other."""
+        topic, queue_id = self.queues.names[number]
+        name, file = queue_name(text(topic), queue_id), self._file(number)
+        _, wrong, other_tags = compare_entries(file, rows)
+        indexes = rows[:, scan.ROW_QUEUE_INDEX]
+        at = indexes * ENTRY_BYTES
+        judge = self.findings.judge
+        judge("entry", wrong, name, at, "the entry is not that of the message with this index")
+        rule, reason = "entry_tags", "the tags code is not the hash of the message's tag"
+        if topic == LEVEL_TOPIC:
+            rule, reason = "level_due", "the entry's time is not stored plus delay"
+        judge(rule, other_tags, name, at, reason)
+
+        before = self.last.get(number, int(indexes[0]) - 1)
+        jumps = np.diff(indexes, prepend=before) != 1
+        self.last[number] = int(indexes[-1])
+        reason = f"its queue offset does not follow the one before it in {name}"
+        judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason)
+        low, high, count = self.tally.queues.get(name, (1 << 62, -1, 0))
+        low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
+        self.tally.queues[name] = low, high, count + len(rows)
+
+    def _file(self, number: int) -> ReadSegments | None:
+        topic, queue_id = self.queues.names[number]
+        return self.view.reader.queues.get((text(topic), queue_id))
+
+    # --- timers
+
+    def _take_timers(self, rows: Words, numbers: Words, marks: Words) -> None:
+        """Note what messages say of timers, and judge when they were fired."""
+        has_due = rows[:, scan.ROW_DUE_MS] >= 0
+        destined = has_due & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
+        waits = numbers == _TIMER_ROW
+        level_rows = [i for i, (topic, _) in enumerate(self.queues.names) if topic == LEVEL_TOPIC]
+        is_level = np.isin(numbers, level_rows) if level_rows else np.zeros(len(rows), np.bool_)
+        is_timer = waits & destined
+        is_fired = ~waits & ~is_level & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
+        self._judge_times(rows[is_fired & has_due])
+        kinds = np.full(len(rows), notes.IS_TIMER)
+        kinds[is_timer & (rows[:, scan.ROW_IS_DELETE] == 1)] = notes.IS_DELETE
+        kinds[is_fired] = notes.IS_FIRED
+        kinds[is_level] = notes.IS_LEVEL
+        noted = is_timer | is_fired | is_level
+        if noted.any():
+            self._note(rows[noted], kinds[noted], marks[noted])
+
+    def _judge_times(self, fired: Words) -> None:
+        late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
+        offsets, reason = fired[:, scan.ROW_OFFSET], "it was fired before it was due"
+        self.findings.judge("early", late_ms < 0, _LOG, offsets, reason)
+        count_lateness(self.tally.lateness, late_ms)
+
+    def _note(self, rows: Words, kinds: Words, marks: Words) -> None:
+        word = kinds | np.where(marks & MARK_OURS != 0, notes.TIMER_OURS, 0)
+        index = rows[:, scan.ROW_QUEUE_INDEX]
+        waits = kinds <= notes.IS_DELETE
+        word |= np.where(waits & (index >= self.view.queue_index), notes.TIMER_UNLINKED, 0)
+        word |= np.where(waits & (index < self.findings.scope.first_index), notes.TIMER_OLD, 0)
+        rolls = np.clip(rows[:, scan.ROW_ROLL_TIMES], 0, notes.ROLLS_MAX)
+        word |= rolls << notes.ROLLS_SHIFT
+        timers = kinds == notes.IS_TIMER
+        if timers.any():
+            numbers = self.queues.numbers(rows[timers], _DESTINED)
+            word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
+            for number in np.unique(numbers).tolist():
+                self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
+        columns = (
+            self._identities(rows, kinds),
+            rows[:, scan.ROW_OFFSET],
+            rows[:, scan.ROW_ORIGIN],
+            rows[:, scan.ROW_EXACT_DUE_MS],
+            word,
+        )
+        self.findings.note(notes.TIMER_NOTE, columns)
+
+    def _identities(self, rows: Words, kinds: Words) -> Words:
+        """Return what tells each timer, also from a copy that no longer names its destination."""
+        high, low = rows[:, scan.ROW_IDENTITY_HIGH].copy(), rows[:, scan.ROW_IDENTITY_LOW].copy()
+        nameless: Flags = (kinds == notes.IS_FIRED) & (high != IDENTITY_OURS)
+        nameless &= rows[:, scan.ROW_REAL_TOPIC_BYTES] < 0
+        if nameless.any():
+            part = np.ascontiguousarray(rows[nameless])
+            both = np.zeros((2, len(part)), np.int64)
+            tag = self.view.reader.store_tag
+            identify_copies(self.log.table, part, tag, self.found, both[0], both[1])
+            high[nameless], low[nameless] = both
+        return notes.fold_identity(high, low)

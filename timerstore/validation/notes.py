@@ -1,0 +1,107 @@
+"""What the parts of a store tell each other: notes, as arrays of int64.
+
+A rule that needs two places of a store, such as a slot with its units, is judged where the notes of
+both meet. Each note goes to a *bucket* by what it is about: by slot, or by timer. Whoever has all
+notes of one bucket can judge it alone, so buckets are judged on any machine, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.timelog.record import Words
+
+# Kinds of notes, with their columns.
+UNIT_NOTE: Final = 0  # by slot
+UNIT_SLOT: Final = 0
+UNIT_OFFSET: Final = 1
+UNIT_PREV: Final = 2
+UNIT_WORD: Final = 3
+
+SLOT_NOTE: Final = 1  # by slot
+SLOT_TIME: Final = 0
+SLOT_INDEX: Final = 1
+SLOT_FIRST: Final = 2
+SLOT_LAST: Final = 3
+SLOT_COUNT: Final = 4
+
+TIMER_NOTE: Final = 2  # by timer: a message
+TIMER_KEY: Final = 0
+TIMER_OFFSET: Final = 1
+TIMER_ORIGIN: Final = 2  # −1 where it has none
+TIMER_DUE_MS: Final = 3  # to the millisecond; −1 where it has none
+TIMER_WORD: Final = 4
+
+LINK_NOTE: Final = 3  # by timer: a unit that points to its message
+LINK_KEY: Final = 0
+LINK_MESSAGE: Final = 1
+LINK_UNIT: Final = 2
+LINK_WORD: Final = 3
+
+COLUMNS: Final = (4, 5, 5, 4)
+BY_SLOT: Final = (UNIT_NOTE, SLOT_NOTE)
+BY_TIMER: Final = (TIMER_NOTE, LINK_NOTE)
+
+# Bits of UNIT_WORD.
+UNIT_IS_DELETE: Final = 1
+UNIT_BEHIND: Final = 2  # not flushed before a kill: opening makes it again
+
+# Bits of TIMER_WORD. What it is:
+IS_TIMER: Final = 0
+IS_DELETE: Final = 1
+IS_FIRED: Final = 2
+IS_LEVEL: Final = 3
+KIND_BITS: Final = 3
+TIMER_UNLINKED: Final = 4  # its entry lies at or after the queue cursor
+TIMER_OLD: Final = 8  # before the first unit that is kept
+TIMER_OURS: Final = 16
+ROLLS_SHIFT: Final = 8
+ROLLS_MAX: Final = (1 << 24) - 1
+TOPIC_SHIFT: Final = 32
+
+# Bits of LINK_WORD.
+LINK_WAITING: Final = 1  # in a slot that is not passed
+LINK_EARLY: Final = 2  # in a slot before the due time: sound where a copy was made
+LINK_ROLL: Final = 4
+
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Note(NamedTuple):
+    """Notes of one kind that go to one bucket."""
+
+    bucket: int
+    kind: int
+    rows: Words
+
+
+def fold_identity(high: Words, low: Words) -> Words:
+    """Return one int64 that stands for a timer; ours are told by their first put's offset."""
+    folded: Words = np.where(high == IDENTITY_OURS, low, (high * np.int64(31)) ^ low)
+    return folded
+
+
+def bucket_of(about: Words, bucket_count: int) -> Words:
+    """Return the bucket of each slot, or timer; close ones are spread over all buckets."""
+    mixed = (about.astype(np.uint64) * _MIX) >> np.uint64(40)
+    return (mixed % np.uint64(bucket_count)).astype(np.int64)
+
+
+def into_buckets(kind: int, rows: Words, bucket_count: int) -> Iterator[Note]:
+    """Divide notes by bucket, keeping their order; slots' buckets come before timers'."""
+    if not len(rows):
+        return
+    assert rows.shape[1] == COLUMNS[kind]
+    base = 0 if kind in BY_SLOT else bucket_count
+    buckets = bucket_of(rows[:, 0], bucket_count)
+    order = np.argsort(buckets.astype(np.uint16), kind="stable")
+    ends = np.cumsum(np.bincount(buckets, minlength=bucket_count))
+    sorted_rows = rows[order]
+    for bucket in range(bucket_count):
+        part = sorted_rows[(ends[bucket - 1] if bucket else 0) : ends[bucket]]
+        if len(part):
+            yield Note(base + bucket, kind, part)

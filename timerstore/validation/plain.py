@@ -1,0 +1,127 @@
+"""A validation in one process, without Spark.
+
+Notes wait in files without a name until their bucket is judged, so the memory that is needed is
+that of one split, or of one bucket, however large the store.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import IO, Final
+
+import numpy as np
+
+from timerstore.config import DELAY_LEVELS
+from timerstore.timelog.record import Words
+from timerstore.validation.cursors import finish
+from timerstore.validation.notes import COLUMNS, Note
+from timerstore.validation.plan import SPLIT_BYTES, make_plan
+from timerstore.validation.result import Validation
+from timerstore.validation.spread import FIRE_RATE_PER_S
+from timerstore.validation.tally import Tally
+from timerstore.validation.work import judge_bucket, look_at
+
+HELD_BYTES_MAX: Final = 64 << 20
+"""Notes that are held in memory before they go to their files."""
+
+
+class Exchange:
+    """Notes on their way from ranges to buckets."""
+
+    def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        """Begin with none."""
+        self._held: dict[tuple[int, int], list[Words]] = defaultdict(list)
+        self._held_bytes = 0
+        self._held_bytes_max = held_bytes_max
+        self._files: dict[tuple[int, int], IO[bytes]] = {}
+
+    def put(self, notes: Iterable[Note]) -> None:
+        """Take notes in."""
+        for bucket, kind, rows in notes:
+            self._held[bucket, kind].append(rows)
+            self._held_bytes += rows.nbytes
+        if self._held_bytes > self._held_bytes_max:
+            self._spill()
+
+    def _spill(self) -> None:
+        for where, parts in self._held.items():
+            if where not in self._files:
+                self._files[where] = tempfile.TemporaryFile(prefix="timerstore-")  # noqa: SIM115
+            for part in parts:
+                self._files[where].write(np.ascontiguousarray(part).data)
+        self._held.clear()
+        self._held_bytes = 0
+
+    def take(self, bucket: int) -> dict[int, list[Words]]:
+        """Return all notes of a bucket by kind, and forget them."""
+        found: dict[int, list[Words]] = {}
+        for kind, columns in enumerate(COLUMNS):
+            parts = self._held.pop((bucket, kind), [])
+            file = self._files.pop((bucket, kind), None)
+            if file is not None:
+                with file:
+                    file.seek(0)
+                    data = np.frombuffer(file.read(), np.int64)
+                parts.insert(0, data.reshape(-1, columns))
+            found[kind] = parts
+        return found
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for file in self._files.values():
+            file.close()
+
+
+def validate(
+    path: str | os.PathLike[str],
+    *,
+    upto: str | None = None,
+    delay_levels: str = DELAY_LEVELS,
+    roll_window_slots: int | None = None,
+    fire_rate_per_s: float = FIRE_RATE_PER_S,
+    split_bytes: int = SPLIT_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
+    """Check that the parts of a store agree with each other; change nothing.
+
+    Reads a closed store or a copy to its end, one that is open to its last checkpoint, a broker's
+    too. `upto`: "checkpoint" or "end", where it is not to choose itself. `delay_levels`: those of
+    the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
+    what this machine fires, for the expected load. `progress`: is told how many steps are done, of
+    how many. Raises NotAStoreError; damage is in the result. O(bytes), in bounded memory, with some
+    110 bytes for each timer in temporary files.
+
+    >>> timerstore.validation.validate("timers/").ok
+    True
+    """
+    plan = make_plan(
+        path,
+        upto=upto,
+        delay_levels=delay_levels,
+        roll_window_slots=roll_window_slots,
+        split_bytes=split_bytes,
+    )
+    scope, tally, exchange, done = plan.scope, Tally(), Exchange(), 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, plan.step_count)
+
+    try:
+        for ranges in plan.splits:
+            found, notes = look_at(scope, ranges)
+            tally.merge(found)
+            exchange.put(notes)
+            step()
+        for bucket in range(2 * scope.bucket_count):
+            tally.merge(judge_bucket(scope, bucket, exchange.take(bucket)))
+            step()
+    finally:
+        exchange.close()
+    finish(scope, tally)
+    return Validation.make(scope, tally, fire_rate_per_s)

@@ -1,0 +1,258 @@
+"""The rules that a store must keep, each declared once.
+
+A rule has a name, what it says of each thing that it looks at, what its failure means to whoever
+runs the store, and how bad that is. The code that looks is elsewhere in this folder; it names the
+rule with the constant here. `docs/validate.md` shows this table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Severity = Literal["error", "warning"]
+
+
+class Rule(NamedTuple):
+    """One rule."""
+
+    name: str
+    group: str
+    counts: str
+    """What it looks at: one of each is one that was checked."""
+    says: str
+    means: str
+    """What it means where the rule fails."""
+    severity: Severity = "error"
+
+
+# What the rules look at, in the order in which they are shown.
+FILES: Final = "files"
+SLOTS: Final = "slots"
+UNITS: Final = "units"
+MESSAGES: Final = "messages"
+TIMERS: Final = "timers"
+QUEUES: Final = "queues"
+CURSORS: Final = "cursors"
+
+RULES: Final = (
+    Rule(
+        "files",
+        FILES,
+        "a file",
+        "A segment has its size and place; none is missing between two; no other file is there.",
+        "A broker fails to load the folder; what lay in a missing segment is lost.",
+    ),
+    Rule(
+        "slot_place",
+        SLOTS,
+        "a used slot",
+        "Its time belongs to its index, and its magic is 0.",
+        "The slot is read as another time's, or as empty: its timers do not fire.",
+    ),
+    Rule(
+        "slot_last",
+        SLOTS,
+        "a used slot",
+        "Its last unit is one of this slot.",
+        "None of the slot's timers fires.",
+    ),
+    Rule(
+        "slot_first",
+        SLOTS,
+        "a used slot",
+        "The chain ends at the slot's first unit.",
+        "The oldest timers of the slot were lost, or the slot was torn.",
+    ),
+    Rule(
+        "slot_count",
+        SLOTS,
+        "a used slot",
+        "Its count is that of its units, less twice that of its deletes.",
+        "Only an estimate is wrong: nothing fires by it.",
+        "warning",
+    ),
+    Rule(
+        "chain",
+        SLOTS,
+        "a unit",
+        "Its prev_pos is −1, or an earlier unit of the same slot.",
+        "The chain breaks there: what lies behind it in the slot does not fire.",
+    ),
+    Rule(
+        "chain_shared",
+        SLOTS,
+        "a unit",
+        "It is the predecessor of one unit at most, so no two chains have it.",
+        "A part of a chain was overtaken: timers fire twice, or not at all.",
+    ),
+    Rule(
+        "unreached",
+        SLOTS,
+        "a unit of a slot that is not passed",
+        "The chain of its slot leads to it.",
+        "Its timer does not fire.",
+    ),
+    Rule(
+        "unit_sound",
+        UNITS,
+        "a unit",
+        "Its size, magic, times and pointer are possible, and its CRC matches.",
+        "The bytes were damaged; the chain breaks there.",
+    ),
+    Rule(
+        "unit_message",
+        UNITS,
+        "a unit",
+        "It points to a timer's message; one that retention removed is of a passed slot.",
+        "The timer cannot be fired: there is no body to hand out.",
+    ),
+    Rule(
+        "unit_size",
+        UNITS,
+        "a unit",
+        "Its message has the size that it says.",
+        "The message is refused when it is due.",
+    ),
+    Rule(
+        "unit_topic",
+        UNITS,
+        "a unit",
+        "Its hash is that of the message's real topic.",
+        "A broker counts the timer under another topic.",
+    ),
+    Rule(
+        "unit_kind",
+        UNITS,
+        "a unit",
+        "It is a delete where its message is one.",
+        "A cancelled timer fires, or a timer is taken for a delete and does not.",
+    ),
+    Rule(
+        "unit_slot",
+        UNITS,
+        "a unit",
+        "Its slot is its due time's, a later one where that had passed, or a hop on its grid; a "
+        "broker's lies half a window or a whole one ahead.",
+        "The timer fires late or rolls for ever, and an id does not lead to it.",
+    ),
+    Rule(
+        "message_sound",
+        MESSAGES,
+        "a message",
+        "Messages follow each other without a gap; sizes, offset and checksum hold.",
+        "The message is lost; all else is read past it.",
+    ),
+    Rule(
+        "enqueued",
+        TIMERS,
+        "a message of the timer topic",
+        "One unit stands for it, unless it waits behind the queue cursor; a broker fires what is "
+        "overdue without any.",
+        "Without a unit it never fires; with two it fires twice.",
+    ),
+    Rule(
+        "accounted",
+        TIMERS,
+        "a timer's message",
+        "It is pending, was fired, was rolled, or is cancelled.",
+        "The timer was lost: its slot passed, and nothing came of it.",
+    ),
+    Rule(
+        "once",
+        TIMERS,
+        "a message that was copied",
+        "One copy was made of it, fired or rolled.",
+        "A timer was fired twice.",
+    ),
+    Rule(
+        "succession",
+        TIMERS,
+        "a copy",
+        "It is of a message that stands before it; a rolled one counts a roll more, with the same "
+        "due time.",
+        "Nobody can tell what was fired: a timer may come again.",
+    ),
+    Rule(
+        "early",
+        TIMERS,
+        "a fired message",
+        "It was stored at its due time or later.",
+        "A timer was fired too early.",
+    ),
+    Rule(
+        "cancelled",
+        TIMERS,
+        "a fired message",
+        "No delete of its timer stands before it.",
+        "A timer was fired after it was cancelled.",
+    ),
+    Rule(
+        "settled",
+        TIMERS,
+        "a copy",
+        "Where its source can still be found by opening, it lies at or after the cursor from which "
+        "opening looks for copies.",
+        "Opening the store would fire the timer again.",
+    ),
+    Rule(
+        "entry",
+        QUEUES,
+        "a message",
+        "The queue entry at its index has its offset and size.",
+        "A consumer does not get the message, or gets another one.",
+    ),
+    Rule(
+        "entry_tags",
+        QUEUES,
+        "a message",
+        "The entry's tags code is the hash of its tag.",
+        "A consumer that asks for the tag misses the message.",
+    ),
+    Rule(
+        "level_due",
+        QUEUES,
+        "a message of a delay level",
+        "The entry's tags code is the stored time plus the level's delay.",
+        "The message is delivered at another time.",
+    ),
+    Rule(
+        "entry_message",
+        QUEUES,
+        "a queue entry",
+        "It points to a message of its queue and index; before the first there are only entries "
+        "of removed messages, and gaps.",
+        "A consumer stops at the entry, or gets what is not the queue's.",
+    ),
+    Rule(
+        "queue_order",
+        QUEUES,
+        "a message",
+        "In each queue the indexes of the messages go up by one.",
+        "Messages of the queue are missing from the log, or one stands there twice.",
+    ),
+    Rule(
+        "cursors",
+        CURSORS,
+        "a cursor",
+        "It lies within what it points into.",
+        "Opening starts at the wrong place: it loses timers, or fires them again.",
+    ),
+    Rule(
+        "group_offsets",
+        CURSORS,
+        "a group's offset",
+        "It lies within its queue.",
+        "Opening cuts it back to the queue's end.",
+        "warning",
+    ),
+    Rule(
+        "pending_count",
+        CURSORS,
+        "a store that was closed",
+        "The count that closing stored is that of the pending timers.",
+        "`count` is wrong until the store is counted again.",
+    ),
+)
+
+NAMES: Final = {rule.name: rule for rule in RULES}
+assert len(NAMES) == len(RULES)

@@ -1,0 +1,65 @@
+"""Looking at a range of the timer wheel: its used slots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from timerstore.tables.view import StoreView
+from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT, UNIT, UNIT_BYTES, UNIT_DELETE
+from timerstore.timelog.record import Words
+from timerstore.validation import notes
+from timerstore.validation.findings import Findings, Flags
+
+WHEEL: Final = "timerwheel"
+_NO_UNIT: Final = -1
+_WALK_MAX: Final = 10_000_000
+
+
+def look_at_slots(findings: Findings, start: int, stop: int) -> None:
+    """Look at the used slots with indexes in [start, stop). O(slots)."""
+    view = findings.scope.view
+    slots, used = view.reader.slots, view.reader.used_slots
+    indexes = used[(used >= start) & (used < stop)]
+    if not len(indexes):
+        return
+    fields = np.array(slots[indexes], SLOT)
+    names = ("time", "first", "last", "count", "magic")
+    time, first, last, count, magic = (fields[name].astype(np.int64) for name in names)
+    emptied = (time == _NO_UNIT) & (last == _NO_UNIT)  # opening took its units back
+    misplaced = (time < 0) | (time % len(slots) != indexes) | (magic != 0)
+    misplaced &= ~emptied
+    at = indexes * SLOT_BYTES + SLOT_TIME_AT
+    reason = "the slot's time does not belong to its index"
+    findings.judge("slot_place", misplaced[~emptied], WHEEL, at[~emptied], reason)
+    findings.tally.counts["slots"] += int((~emptied).sum())
+    kept = ~emptied & ~misplaced
+    if view.cut.is_open:
+        last, count = _before(view, findings.scope.units_stop, last, count, kept)
+    kept &= last != _NO_UNIT
+    columns = time, indexes, first, last, count
+    findings.note(notes.SLOT_NOTE, [column[kept] for column in columns])
+
+
+def _before(
+    view: StoreView, stop: int, last: Words, count: Words, kept: Flags
+) -> tuple[Words, Words]:
+    """Take slots back to before the end of the units that count, as opening does after a kill.
+
+    The wheel is written before the checkpoint, so it may know units that the checkpoint does not.
+    """
+    log, last, count = view.reader.timerlog, last.copy(), count.copy()
+    for i in np.flatnonzero(kept & (last >= stop)).tolist():
+        offset, units = int(last[i]), int(count[i])
+        for _ in range(_WALK_MAX):
+            if offset < stop or offset + UNIT_BYTES > log.allocated_end:
+                break
+            unit = np.frombuffer(log.read(offset, UNIT_BYTES), UNIT)[0]
+            before = int(unit["prev_pos"])
+            if int(unit["size"]) != UNIT_BYTES or before >= offset:
+                break
+            units += 1 if int(unit["magic"]) & UNIT_DELETE else -1
+            offset = before
+        last[i], count[i] = offset, units
+    return last, count
