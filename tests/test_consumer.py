@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
 from timerstore import (
-    Config,
     Consumer,
     Delivery,
     InvalidArgumentError,
@@ -25,15 +25,6 @@ from timerstore import (
 )
 from timerstore.subscription import parse_tags
 
-SMALL = Config(
-    durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    commitlog_segment_bytes=1 << 16,
-    consumequeue_segment_bytes=2000,
-    timerlog_segment_bytes=5248,
-    near_count_max=1 << 16,
-)
 SECOND = timedelta(seconds=1)
 
 
