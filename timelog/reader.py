@@ -27,6 +27,8 @@ from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
 from timerstore.timelog.format import (
     COMMITLOG_SEGMENT_BYTES_BROKER,
     ENTRY_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_AT,
     QUEUE_ENTRY,
     QUEUE_SEGMENT_BYTES_BROKER,
     SEGMENT_NAME_DIGITS,
@@ -47,6 +49,8 @@ OPEN_COUNT_MAX: Final = 4_096
 CHUNK_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
 _PIECE_BYTES: Final = 1 << 22
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]  # both magics of a message begin so
+_MAGIC_AT: Final = MESSAGE_MAGIC_AT
 
 
 class Fault(NamedTuple):
@@ -418,6 +422,30 @@ class StoreReader:
         for number in queue.numbers:
             first = number * queue.segment_bytes // ENTRY_BYTES
             yield first, queue.map(number).view(QUEUE_ENTRY)
+
+    def next_message(self, offset: int, stop: int) -> int:
+        """Return where the next sound message in (offset, stop) begins, or −1. O(bytes)."""
+        log = self.commitlog
+        for number in log.numbers:
+            base = number * log.segment_bytes
+            end = min(base + log.segment_bytes, stop + _MAGIC_AT + len(_MAGIC) - 1)
+            if base + log.segment_bytes <= offset + 1 or base >= stop:
+                continue
+            if base > offset and self.is_message(base):
+                return base
+            at = max(offset + 1, base) + _MAGIC_AT
+            while at < end:
+                at = log.find(_MAGIC, at, end)
+                if at < 0:
+                    break
+                if self.is_message(at - _MAGIC_AT):
+                    return at - _MAGIC_AT
+                at += 1
+        return -1
+
+    def is_message(self, offset: int) -> bool:
+        """Tell whether a sound message begins at `offset`, and says that it stands there."""
+        return any(len(rows) for rows in self.scan(offset, offset + 1))
 
     def scan(
         self, start: int | None = None, stop: int | None = None, *, verify: bool = True

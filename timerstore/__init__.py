@@ -7,8 +7,9 @@
     verify    every byte of a closed one            verify.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
-near wheel → dequeue-put → commit log → consume. The folders: `timelog` (append-only logs), `wheel`
-(slots and the near wheel), `services` (the four services, flush, recovery).
+near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
+deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel`
+(slots and the near wheel), `services` (the five services, flush, recovery).
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.format import (
     BLANK_BYTES,
     ENTRY_BYTES,
-    MESSAGE_MAGIC,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
     TAGS_HASH_MAX,
@@ -35,8 +34,6 @@ from timerstore.timelog.record import Words
 if TYPE_CHECKING:
     from timerstore.verify import Audit
 
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
-_MAGIC_AT: Final = 4
 _NAMED_MAX: Final = 100
 """Entries of one queue that are named one by one in one step."""
 
@@ -133,7 +130,7 @@ class LogAudit:
             reason = "this is no message"
             if scanned.stopped == scan.STOP_BAD:
                 reason = REASONS[scanned.bad]
-            resume = self._next_message(offset, used_end)
+            resume = self.reader.next_message(offset, used_end)
             if resume < 0:
                 # Nothing sound follows: a torn tail, where it was not flushed.
                 at = self.log.next_used(offset, used_end)
@@ -154,28 +151,6 @@ class LogAudit:
                 # Only a blank may lie between the last message and what was flushed.
                 self.audit.problem("commitlog", self.end, reason)
         self.end = max(self.end, min(self.audit.durable, self.log.allocated_end))
-
-    def _next_message(self, offset: int, stop: int) -> int:
-        """Return where the next sound message begins behind `offset`, or −1."""
-        segment_bytes = self.log.segment_bytes
-        for number in self.log.numbers:
-            base = number * segment_bytes
-            if base + segment_bytes <= offset + 1 or base >= stop:
-                continue
-            if base > offset and self._is_message(base):
-                return base
-            at = max(offset + 1, base) + _MAGIC_AT
-            while at < base + segment_bytes:
-                at = self.log.find(_MAGIC, at, base + segment_bytes)
-                if at < 0:
-                    break
-                if self._is_message(at - _MAGIC_AT):
-                    return at - _MAGIC_AT
-                at += 1
-        return -1
-
-    def _is_message(self, offset: int) -> bool:
-        return any(len(rows) for rows in self.reader.scan(offset, offset + 1))
 
     # --- messages
 

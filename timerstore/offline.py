@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,11 @@ from timerstore.timelog.format import (
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
     TIMER_TOPIC,
+    TIMERLOG_BLANK_BYTES,
+    UNIT_BYTES,
 )
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.reader import Fault, StoreReader
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 
@@ -60,21 +62,25 @@ def in_timer_topic(reader: StoreReader, rows: Words) -> Flags:
     return found
 
 
-def find_pending(reader: StoreReader) -> PendingTimers:
+def find_pending(
+    reader: StoreReader,
+    messages: Iterable[Words] | None = None,
+    faults: list[Fault] | None = None,
+) -> PendingTimers:
     """Find all pending timers of a closed store, or of a copy. O(commit log + units).
 
     A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
     after Q, or at or after the offset of its delay level; no copy of it was made since L; and no
-    delete of the same kind names it.
+    delete of the same kind names it. `messages`: where not a plain scan gives them. `faults`: takes
+    damaged units, which are an error otherwise.
     """
-    waiting, in_levels = _waiting_messages(reader), _waiting_in_levels(reader)
+    waiting, in_levels = _waiting_messages(reader, faults), _waiting_in_levels(reader)
     kept: list[Words] = []
     cancelled: set[tuple[int, int]] = set()
     done: set[int] = set()
     checkpoint = reader.checkpoint
     broker = BrokerCopies() if checkpoint is None or checkpoint.by_broker else None
-    scanned = reader.scan(verify=False)
-    for rows in scanned:
+    for rows in reader.scan(verify=False) if messages is None else messages:
         place = np.searchsorted(waiting, rows[:, scan.ROW_OFFSET])
         place[place == len(waiting)] = 0
         found = waiting[place] == rows[:, scan.ROW_OFFSET] if len(waiting) else place < 0
@@ -149,7 +155,7 @@ def _level_targets(rows: Words) -> Words:
     return found
 
 
-def _waiting_messages(reader: StoreReader) -> Words:
+def _waiting_messages(reader: StoreReader, faults: list[Fault] | None) -> Words:
     """Return the messages of live units and of entries without a unit, sorted."""
     checkpoint = reader.checkpoint
     parts = [np.zeros(0, np.int64)]
@@ -160,7 +166,7 @@ def _waiting_messages(reader: StoreReader) -> Words:
         stop = reader.timerlog.used_end()
         if not checkpoint.by_broker:
             stop = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
-        for units in live_units(reader, read_slot, stop):
+        for units in live_units(reader, read_slot, stop, faults):
             parts.append(units[:, chain.WALK_MESSAGE].copy())
     queue = reader.queues.get((text(TIMER_TOPIC), 0))
     if queue is not None:
@@ -171,10 +177,12 @@ def _waiting_messages(reader: StoreReader) -> Words:
     return np.unique(np.concatenate(parts))
 
 
-def live_units(reader: StoreReader, read_slot: int, stop: int) -> Iterator[Words]:
+def live_units(
+    reader: StoreReader, read_slot: int, stop: int, faults: list[Fault] | None = None
+) -> Iterator[Words]:
     """Yield the units before `stop` of slots from `read_slot` on, see `wheel/chain.py`.
 
-    The arrays are overwritten by the next step.
+    The arrays are overwritten by the next step. `faults`: takes damaged units.
     """
     log = reader.timerlog
     units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
@@ -191,10 +199,20 @@ def live_units(reader: StoreReader, read_slot: int, stop: int) -> Iterator[Words
             yield units[:count]
         if where[1] == chain.WALK_DONE or (where[1] == chain.WALK_DAMAGED and reader.is_open):
             return
+        if where[1] == chain.WALK_DAMAGED and faults is not None:
+            faults.append(Fault("timerlog", int(where[0]), "this is no unit"))
+            where[0] = _behind_unit(int(where[0]), log.segment_bytes)
+            continue
         if where[1] == chain.WALK_DAMAGED or (
             where[1] == chain.WALK_UNMAPPED and where[0] == before
         ):
             raise CorruptStoreError("timerlog", int(where[0]), "this is no unit")
+
+
+def _behind_unit(offset: int, segment_bytes: int) -> int:
+    """Return the offset behind the unit that stands at or next after `offset`."""
+    left = segment_bytes - offset % segment_bytes
+    return offset + (left if UNIT_BYTES + TIMERLOG_BLANK_BYTES > left else 0) + UNIT_BYTES
 
 
 def read_message(reader: StoreReader, offset: int) -> Message:

@@ -1,0 +1,218 @@
+"""The data source, through Spark: every table, options, filters, several stores, damage."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.markdown import ROOT
+from tests.table_stores import EVENTFUL, PENDING_COLUMNS, SECOND, Folder, live, pending, rows
+from timerstore.tables import TABLES, read_table
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spark") / "s"
+    live(path, EVENTFUL).close()
+    return path
+
+
+def load(spark: Any, path: Any, table: str, **options: Any) -> Any:
+    options = {name: str(value) for name, value in options.items()}
+    paths = [str(each) for each in path] if isinstance(path, list) else str(path)
+    reader = spark.read.format("timerstore").option("table", table).options(**options)
+    return reader.load(paths)
+
+
+def collected(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("partitions", [1, 6])
+def test_every_table(spark: Any, closed: Path, table: str, partitions: int) -> None:
+    frame = load(spark, closed, table, partitions=partitions)
+    expected = read_table(closed, table)
+    assert frame.columns == expected.column_names
+    exact = [name for name in frame.columns if f"{name}_ms" not in expected.column_names]
+    got = [tuple(row) for row in frame.select(exact).collect()]
+    plain = [
+        tuple(dict(value) if isinstance(value, list) else value for value in row)
+        for row in zip(*(expected[name].to_pylist() for name in exact), strict=True)
+    ]
+    assert sorted(got, key=repr) == sorted(plain, key=repr)
+    times = [name for name in expected.column_names if f"{name}_ms" in expected.column_names]
+    for name in times:
+        assert frame.where(f"{name} != timestamp_millis({name}_ms)").count() == 0
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+def test_golden(
+    spark: Any,
+    name: str,
+    golden_unpacked: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    lines = golden_list(name)
+    (state,) = [line for line in lines if line["kind"] == "state"]
+    frame = load(spark, golden_unpacked(name), "timers", body=True)
+    put = {line["unique_key"]: line for line in lines if line["kind"] == "timer"}
+    found = frame.collect()
+    if name != "crashed":
+        assert len(found) == state["pending_all"]
+    for row in found:
+        line = put[row["id"]]
+        assert (row["due_ms"], bytes(row["body"]).hex()) == (line["due_ms"], line["body_hex"])
+        assert row["topic"] == line["topic"]
+    assert load(spark, golden_unpacked(name), "problems").count() == 0
+
+
+def test_columns_and_schemas(spark: Any, closed: Path) -> None:
+    frame = load(spark, closed, "messages", columns="offset, tags_code ,body")
+    assert frame.columns == ["offset", "tags_code", "body"]
+    assert frame.count() == read_table(closed, "messages").num_rows
+    reader = spark.read.format("timerstore").option("table", "messages")
+    narrow = reader.schema("stored timestamp, properties map<string,string>").load(str(closed))
+    assert narrow.columns == ["stored", "properties"]
+    assert narrow.first()["properties"]["UNIQ_KEY"]
+    assert "body" in load(spark, closed, "messages", body=True).columns
+    assert "body" not in load(spark, closed, "messages").columns
+
+
+def test_several_stores(spark: Any, closed: Path, tmp_path: Path) -> None:
+    count = load(spark, closed, "fired").count()
+    for name in ("night-1", "night-2"):
+        live(tmp_path / name, EVENTFUL).close()
+    for path in (
+        f"{tmp_path}/night-*",
+        str(tmp_path),
+        [tmp_path / "night-1", tmp_path / "night-2"],
+    ):
+        frame = load(spark, path, "fired")
+        assert frame.columns[0] == "store"
+        by_store = {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()}
+        assert by_store == {f"{tmp_path}/night-{i}": count for i in (1, 2)}
+    one = load(spark, str(tmp_path), "fired").where(f"store = '{tmp_path}/night-2'")
+    assert one.count() == count
+
+
+def test_filters(spark: Any, closed: Path) -> None:
+    table = read_table(closed, "timers", ["due_ms", "topic", "message_offset"])
+    whole = rows(table)
+    low = sorted(row[0] for row in whole)[len(whole) // 2]
+    at = datetime.fromtimestamp(low / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    columns = ["due_ms", "topic", "message_offset"]
+    for condition, wanted in (
+        (f"due_ms >= {low}", lambda row: row[0] >= low),
+        (f"due_ms > {low} and topic = 'default'", lambda row: row[0] > low and row[1] == "default"),
+        (f"due_ms = {low}", lambda row: row[0] == low),
+        (f"due_ms in ({low}, 5)", lambda row: row[0] == low),
+        ("topic in ('second', 'none')", lambda row: row[1] == "second"),
+        ("topic = 'none'", lambda row: False),
+        ("topic like 'def%'", lambda row: row[1].startswith("def")),
+        (f"not due_ms <= {low}", lambda row: row[0] > low),
+        (f"due_ms < {low} or topic = 'second'", lambda row: row[0] < low or row[1] == "second"),
+    ):
+        for push_filters in (False, True):
+            timers = load(spark, closed, "timers", push_filters=push_filters).select(columns)
+            found = collected(timers.where(condition))
+            assert found == [row for row in whole if wanted(row)], condition
+    full = load(spark, closed, "timers")
+    assert full.where(f"due >= timestamp '{at}'").count() == sum(row[0] >= low for row in whole)
+    assert full.where(f"due < timestamp '{at}'").count() == sum(row[0] < low for row in whole)
+    for where, condition in ((f"due >= '{at}'", "true"), ("topic = 'default'", f"due_ms > {low}")):
+        frame = load(spark, closed, "timers", where=where).where(condition)
+        assert frame.count() == full.where(f"{where} and {condition}").count() > 0
+
+
+def test_one_frame_used_twice(spark: Any, closed: Path) -> None:
+    """PySpark keeps filters that were pushed for a frame's other uses; so none are, by default."""
+    frame = load(spark, closed, "timers")
+    low = frame.selectExpr("percentile(due_ms, 0.6)").first()[0]
+    late, early = frame.where(f"due_ms > {low}"), frame.where(f"due_ms <= {low}")
+    assert late.count() > 0 < early.count()
+    assert late.count() + early.count() == frame.count()
+    assert late.unionAll(early).count() == frame.count()
+    assert frame.where(f"due_ms > {low} or topic = 'second'").count() > late.count()
+
+
+def test_filters_reach_the_files(spark: Any, tmp_path: Path) -> None:
+    """What a filter does not want is damaged, and nobody notices."""
+    live(tmp_path / "s", EVENTFUL).close()
+    Folder(tmp_path / "s" / "commitlog").write(9_000, b"\xff" * 500)
+    options = {"mode": "failfast", "split_bytes": 4_096}
+    pushed = load(spark, tmp_path / "s", "messages", push_filters=True, **options)
+    assert pushed.where("offset < 4000").count() > 5
+    said = load(spark, tmp_path / "s", "messages", where="offset < 4000", **options)
+    assert said.count() == pushed.where("offset < 4000").count()
+    with pytest.raises(Exception, match="commitlog is damaged at offset"):
+        load(spark, tmp_path / "s", "messages", **options).where("offset < 4000").count()
+
+
+def test_damage(spark: Any, tmp_path: Path) -> None:
+    live(tmp_path / "s", EVENTFUL).close()
+    offset = read_table(tmp_path / "s", "messages")["offset"][5].as_py()
+    Folder(tmp_path / "s" / "commitlog").flip(offset + 90)
+    bad = load(spark, tmp_path / "s", "messages").where("not crc_ok").collect()
+    assert [row["offset"] for row in bad] == [offset]
+    (problem,) = load(spark, tmp_path / "s", "problems").collect()
+    assert tuple(problem) == (
+        *(str(tmp_path / "s"), "commitlog", offset, "the checksum does not match"),
+    )
+    with pytest.raises(Exception, match=f"commitlog is damaged at offset {offset}"):
+        load(spark, tmp_path / "s", "messages", mode="FAILFAST").count()
+
+
+def test_a_live_store(spark: Any, tmp_path: Path) -> None:
+    store = live(tmp_path / "s", EVENTFUL)
+    store.flush()
+    expected = pending(store)
+    store.put(b"behind the checkpoint", delay=5 * SECOND)
+    frame = load(spark, tmp_path / "s", "timers", columns=",".join(PENDING_COLUMNS))
+    assert sorted(tuple(row)[:-1] for row in frame.collect()) == [row[:-1] for row in expected]
+    assert load(spark, tmp_path / "s", "timers", upto="end").count() == len(expected) + 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "timer"}, "There is no table 'timer'"),
+        ({"colums": "offset"}, "There is no option 'colums'"),
+        ({"columns": "offset"}, "has no column 'offset'"),
+        ({"mode": "strict"}, "Use permissive or failfast"),
+        ({"partitions": "many"}, "Use a whole number from 1 on"),
+        ({"body": "perhaps"}, "Use true or false"),
+        ({"where": "due_ms > x"}, "where is not understood at 'due_ms > x'"),
+        ({"where": "key = 'x'"}, "where cannot leave out rows of timers by key"),
+        ({"upto": "now"}, 'Use "checkpoint" or "end"'),
+        ({"starting": "now"}, "Use earliest or latest"),
+    ],
+)
+def test_refused_options(spark: Any, closed: Path, options: dict[str, str], words: str) -> None:
+    with pytest.raises(Exception, match=re.escape(words)):
+        spark.read.format("timerstore").options(**options).load(str(closed)).count()
+
+
+def test_refused_paths_and_schemas(spark: Any, closed: Path) -> None:
+    with pytest.raises(Exception, match="Pass a store's directory"):
+        spark.read.format("timerstore").load(f"{closed}-none").count()
+    with pytest.raises(Exception, match="Pass a store's directory"):
+        spark.read.format("timerstore").load()
+    with pytest.raises(Exception, match="due_ms is bigint in the table timers, not string"):
+        spark.read.format("timerstore").schema("due_ms string").load(str(closed)).count()
+
+
+def test_timerstore_alone_imports_no_spark() -> None:
+    code = "import sys, timerstore, timerstore.tables; sys.exit('pyspark' in sys.modules)"
+    environ = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, env=environ, timeout=120)
+    assert done.returncode == 0

@@ -1,0 +1,76 @@
+"""Streams: what is appended comes once, over restarts, in batches that end between messages."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.table_stores import EVENTFUL, MILLISECOND, live
+from timerstore.tables import read_table
+
+pytestmark = pytest.mark.slow
+
+
+def follow(spark: Any, path: Any, out: Path, table: str = "fired", **options: str) -> list[int]:
+    """Read what is there, and go on from where the last call ended; return all offsets so far."""
+    reader = spark.readStream.format("timerstore").option("table", table).options(**options)
+    frame = reader.load(str(path)).select("offset") if table != "timers" else reader.load(str(path))
+    writer = frame.writeStream.format("parquet").option("path", str(out / "rows"))
+    query = writer.option("checkpointLocation", str(out / "at")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = spark.read.schema("offset bigint").parquet(str(out / "rows")).collect()
+    return sorted(row["offset"] for row in rows)
+
+
+def offsets(path: Path, table: str) -> list[int]:
+    found: list[int] = read_table(path, table, ["offset"], upto="end")["offset"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("table", ["fired", "messages"])
+def test_each_row_once(spark: Any, tmp_path: Path, table: str) -> None:
+    store, out = live(tmp_path / "s", EVENTFUL), tmp_path / "out"
+    store.flush()
+    assert follow(spark, tmp_path / "s", out, table) == offsets(tmp_path / "s", table)
+    assert isinstance(store.clock, timerstore.ManualClock)
+    store.clock.advance(3_000 * MILLISECOND)
+    store.flush()
+    first = offsets(tmp_path / "s", table)
+    store.put(b"behind the checkpoint")
+    assert follow(spark, tmp_path / "s", out, table) == first
+    store.close()
+    assert follow(spark, tmp_path / "s", out, table) == offsets(tmp_path / "s", table)
+
+
+def test_small_batches(spark: Any, tmp_path: Path) -> None:
+    live(tmp_path / "s", EVENTFUL).close()
+    read = follow(spark, tmp_path / "s", tmp_path / "out", "messages", max_bytes_per_trigger="6000")
+    assert read == offsets(tmp_path / "s", "messages")
+    assert len(list((tmp_path / "out" / "at" / "commits").glob("[0-9]*"))) > 2
+
+
+def test_from_the_latest(spark: Any, tmp_path: Path) -> None:
+    store, out = live(tmp_path / "s", EVENTFUL), tmp_path / "out"
+    store.flush()
+    before = offsets(tmp_path / "s", "messages")
+    assert follow(spark, tmp_path / "s", out, "messages", starting="latest") == []
+    store.put(b"new")
+    store.flush()
+    after = offsets(tmp_path / "s", "messages")
+    assert follow(spark, tmp_path / "s", out, "messages") == after[len(before) :]
+    store.close()
+
+
+def test_a_store_that_joins(spark: Any, tmp_path: Path) -> None:
+    live(tmp_path / "a", EVENTFUL).close()
+    count = len(offsets(tmp_path / "a", "fired"))
+    assert len(follow(spark, f"{tmp_path}/[a-b]", tmp_path / "out")) == count
+    live(tmp_path / "b", EVENTFUL).close()
+    assert len(follow(spark, f"{tmp_path}/[a-b]", tmp_path / "out")) == 2 * count
+
+
+def test_tables_that_do_not_only_grow(spark: Any, tmp_path: Path) -> None:
+    live(tmp_path / "s", EVENTFUL).close()
+    with pytest.raises(Exception, match="The table timers cannot be streamed"):
+        follow(spark, tmp_path / "s", tmp_path / "out", "timers")

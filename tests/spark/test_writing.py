@@ -1,0 +1,168 @@
+"""Scheduling the rows of a DataFrame: all of them, or none."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.table_stores import SECOND
+from timerstore.tables import find_stores, read_table
+
+pytestmark = pytest.mark.slow
+
+START_MS = 4_000_000_000_000  # in the year 2096
+COLUMNS = ["body", "at_ms", "topic", "key"]
+
+
+def frame(spark: Any, count: int = 1_000, partitions: int = 3) -> Any:
+    return spark.range(0, count, 1, partitions).selectExpr(
+        "cast(concat('body ', id) as binary) as body",
+        f"{START_MS} + 7 * id as at_ms",
+        "if(id % 3 = 0, null, concat('topic-', id % 3)) as topic",
+        "if(id % 2 = 0, null, concat('key-', id)) as key",
+    )
+
+
+def expected(count: int = 1_000) -> list[tuple[Any, ...]]:
+    return sorted(
+        (
+            f"body {i}".encode(),
+            START_MS + 7 * i,
+            f"topic-{i % 3}" if i % 3 else "default",
+            f"key-{i}" if i % 2 else None,
+        )
+        for i in range(count)
+    )
+
+
+def scheduled(path: Path) -> list[tuple[Any, ...]]:
+    table = read_table(path, "timers", ["body", "due_ms", "topic", "key"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def save(rows: Any, path: Path, mode: str = "append", **options: str) -> None:
+    rows.write.format("timerstore").mode(mode).options(**options).save(str(path))
+
+
+def everything(path: Path) -> list[str]:
+    return sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+
+
+def test_new_stores(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "loads"
+    save(frame(spark), path)
+    assert scheduled(path) == expected()
+    stores = find_stores(str(path)).paths
+    assert [Path(store).name for store in stores] == [f"part-0000{i}" for i in range(3)]
+    assert all(timerstore.verify(store).ok for store in stores)
+    save(frame(spark, 10, 1), path)
+    assert scheduled(path) == sorted(expected() + expected(10))
+    assert len(everything(path)) == 2
+    save(frame(spark, 20, 2), path, "overwrite")
+    assert scheduled(path) == expected(20)
+    assert len(everything(path)) == 1 and everything(tmp_path) == ["loads"]
+    back = spark.read.format("timerstore").option("body", "true").load(str(path))
+    assert back.where("key is null").count() == 10
+
+
+def test_the_stores_are_stores(spark: Any, tmp_path: Path) -> None:
+    rows = frame(spark, 50, 1)
+    save(rows, tmp_path / "loads", precision_ms="100", commitlog_segment_bytes="65536", topic="t")
+    (store,) = find_stores(str(tmp_path / "loads")).paths
+    clock = timerstore.ManualClock(START_MS - 1_000)
+    with timerstore.open(store, clock=clock) as opened:
+        assert opened.count() == 50 and opened.count("t") == 17
+        assert opened.engine.config.precision_ms == 100
+        clock.advance(2 * SECOND)
+        fired = [d for topic in ("t", "topic-1", "topic-2") for d in opened.pull(topic, timeout=0)]
+        assert sorted(d.due_ms for d in fired) == [START_MS + 7 * i for i in range(50)]
+
+
+def test_into_one_store(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    save(frame(spark), path, into="store")
+    assert scheduled(path) == expected()
+    assert timerstore.verify(path).ok
+    save(frame(spark, 30), path, into="store")
+    assert scheduled(path) == sorted(expected() + expected(30))
+    assert everything(tmp_path) == ["store"]
+
+
+def test_timestamps_and_texts(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(3).selectExpr(
+        "concat('b', id) as body", f"timestamp_micros({START_MS} * 1000 + id) as at"
+    )
+    save(rows, tmp_path / "loads")
+    assert scheduled(tmp_path / "loads") == [
+        (f"b{i}".encode(), START_MS + bool(i), "default", None) for i in range(3)
+    ]
+
+
+def test_no_rows(spark: Any, tmp_path: Path) -> None:
+    save(frame(spark, 0), tmp_path / "loads")
+    assert everything(tmp_path / "loads") == []
+    save(frame(spark, 1, 4), tmp_path / "loads")
+    assert len(find_stores(str(tmp_path / "loads")).paths) == 1
+    save(frame(spark, 0), tmp_path / "store", into="store")
+    assert scheduled(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("into", ["stores", "store"])
+def test_a_failure_leaves_nothing(spark: Any, tmp_path: Path, into: str) -> None:
+    path = tmp_path / "target"
+    save(frame(spark, 40), path, into=into)
+    before, names = scheduled(path), everything(path)
+    bad = (
+        frame(spark)
+        .withColumn("key", frame(spark)["key"])
+        .selectExpr("body", "if(at_ms % 7000 = 6307, 5, at_ms) as at_ms", "topic", "key")
+    )
+    bad = bad.selectExpr("body", f"if(at_ms > {START_MS + 6_500}, 5, at_ms) as at_ms", "key")
+    with pytest.raises(Exception, match="looks like seconds"):
+        save(bad, path, into=into)
+    nulls = frame(spark).selectExpr("if(at_ms % 2 = 0, body, null) as body", "at_ms")
+    with pytest.raises(Exception, match="body holds nulls"):
+        save(nulls, path, into=into)
+    assert scheduled(path) == before
+    assert everything(tmp_path) == ["target"]
+    if into == "stores":
+        assert everything(path) == names
+
+
+def test_a_task_that_failed_leaves_no_store(spark: Any, tmp_path: Path) -> None:
+    bad = frame(spark, 100, 2).selectExpr("body", "if(topic is null, null, at_ms) as at_ms")
+    with pytest.raises(Exception, match="at_ms holds nulls"):
+        save(bad, tmp_path / "loads", "overwrite")
+    assert everything(tmp_path) == []
+
+
+def test_refusals(spark: Any, tmp_path: Path) -> None:
+    store, other = tmp_path / "store", tmp_path / "other"
+    timerstore.open(store).close()
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    rows = frame(spark, 5)
+    for given, path, mode, options, words in (
+        (rows, store, "append", {}, "is a store. Write into it with option"),
+        (rows, store, "overwrite", {"into": "store"}, "A store is not overwritten"),
+        (rows, other, "overwrite", {}, "holds notes.txt, which is no load"),
+        (rows, store, "append", {"into": "one"}, "Use stores or store"),
+        (rows, other, "append", {"precision": "1"}, "There is no option 'precision'"),
+        (rows, other, "append", {"precision_ms": "7"}, "Use 100, 200, 500 or 1000"),
+        (rows.drop("at_ms"), other, "append", {}, "The columns body and at_ms are needed"),
+        (rows.withColumnRenamed("key", "kee"), other, "append", {}, "There is no column 'kee'"),
+        (rows.selectExpr("body", "'x' as at_ms"), other, "append", {}, "at_ms is string"),
+    ):
+        with pytest.raises(Exception, match=re.escape(words)):
+            save(given, path, mode, **options)
+    assert everything(other) == ["notes.txt"]
+
+
+def test_a_store_that_is_open_elsewhere(spark: Any, tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "store") as store:
+        with pytest.raises(Exception, match="StoreLockedError"):
+            save(frame(spark, 5), tmp_path / "store", into="store")
+        assert store.count() == 0
+    assert everything(tmp_path) == ["store"]

@@ -1,0 +1,126 @@
+"""The table timers: what the open store calls pending, from any number of splits."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timerstore
+from tests.sparse_copy import copy_tree
+from tests.table_stores import (
+    EVENTFUL,
+    LIVES,
+    PENDING_COLUMNS,
+    SECOND,
+    TOPICS,
+    Folder,
+    live,
+    pending,
+    rows,
+)
+from timerstore.export import export_messages
+from timerstore.tables import Bounds, read_table
+
+
+def read(path: Path, **options: Any) -> list[tuple[Any, ...]]:
+    return sorted(rows(read_table(path, "timers", PENDING_COLUMNS, **options), *PENDING_COLUMNS))
+
+
+@given(life=LIVES, end=st.sampled_from(["close", "kill"]), partitions=st.integers(1, 9))
+def test_pending_of_any_life(life: list[Any], end: str, partitions: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        store = live(path, life)
+        expected = pending(store)
+        if end == "close":
+            store.close()
+        else:
+            store.abandon()
+        assert read(path, upto="end") == expected
+        assert read(path, upto="end", partitions=partitions) == expected
+
+
+@given(life=LIVES, low=st.integers(-2_000, 16_000), span=st.integers(0, 9_000))
+def test_bounds_leave_out_what_is_outside_alone(life: list[Any], low: int, span: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        store = live(path, life)
+        start = store.clock.now_ms + low
+        store.close()
+        bounds = Bounds()
+        bounds.narrow("due_ms", start, start + span)
+        bounds.allow("topic", TOPICS[:2])
+        expected = [
+            row for row in read(path) if start <= row[4] <= start + span and row[1] in TOPICS[:2]
+        ]
+        assert read(path, bounds=bounds) == expected
+
+
+def test_places(tmp_path: Path) -> None:
+    store = live(tmp_path / "s", EVENTFUL)
+    store.close()
+    table = read_table(tmp_path / "s", "timers")
+    units = read_table(tmp_path / "s", "units").to_pylist()
+    messages = read_table(tmp_path / "s", "messages").to_pylist()
+    by_offset = {unit["offset"]: unit for unit in units}
+    unique_keys = {message["offset"]: message["unique_key"] for message in messages}
+    assert table.num_rows > 8
+    for row in table.to_pylist():
+        unit = by_offset[row["unit_offset"]]
+        assert unit["message_offset"] == row["message_offset"]
+        assert unit["due_ms"] // 1_000 * 1_000 == row["slot_time_ms"]
+        assert unique_keys[row["message_offset"]] == row["id"]
+        assert row["due"].timestamp() * 1_000 == pytest.approx(row["due_ms"])
+
+
+def test_live_up_to_its_checkpoint(tmp_path: Path) -> None:
+    store = live(tmp_path / "s", EVENTFUL)
+    store.flush()
+    expected = pending(store)
+    store.put(b"behind the checkpoint", delay=5 * SECOND)
+    assert read(tmp_path / "s") == expected
+    expected_at_end = pending(store)
+    store.abandon()
+    assert read(tmp_path / "s") == expected
+    assert read(tmp_path / "s", upto="end") == expected_at_end
+
+
+@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
+@pytest.mark.parametrize("partitions", [None, pytest.param(60, marks=pytest.mark.slow)])
+def test_golden(name: str, partitions: int | None, golden_unpacked: Callable[[str], Path]) -> None:
+    path = golden_unpacked(name)
+    expected = sorted(
+        tuple(row[name] for name in PENDING_COLUMNS) for row in export_messages(path, "pending")
+    )
+    assert read(path, partitions=partitions) == expected
+
+
+def test_damage_costs_its_timer_alone(tmp_path: Path) -> None:
+    live(tmp_path / "s", EVENTFUL).close()
+    whole = read_table(tmp_path / "s", "timers").to_pylist()
+    for folder, column, at in (
+        ("timerlog", "unit_offset", 20),
+        ("commitlog", "message_offset", 95),
+    ):
+        path = copy_tree(tmp_path / "s", tmp_path / folder)
+        target = whole[4]
+        Folder(path / folder).flip(target[column] + at)
+        left = read_table(path, "timers").to_pylist()
+        assert [row["id"] for row in left] == [row["id"] for row in whole if row is not target]
+        with pytest.raises(timerstore.CorruptStoreError) as caught:
+            read_table(path, "timers", failfast=True)
+        assert (caught.value.file, caught.value.offset) == (folder, target[column])
+
+
+def test_damage_in_a_brokers_store(golden: Callable[[str], Path]) -> None:
+    path = golden("fired")
+    whole = {row["id"]: row for row in read_table(path, "timers").to_pylist()}
+    target = next(iter(whole.values()))
+    units = Folder(path / "timerlog")
+    units.write(target["unit_offset"], bytes(4))
+    left = read_table(path, "timers").to_pylist()
+    assert {row["id"] for row in left} == set(whole) - {target["id"]}

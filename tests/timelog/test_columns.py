@@ -1,0 +1,191 @@
+"""Columns that kernels fill, against what the slow twins decode one by one."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import table_of
+from tests.strategies import TAG, messages
+from tests.table_stores import place
+from timerstore.timelog import columns, scan
+from timerstore.timelog.decode import decode_properties
+from timerstore.timelog.message import BAD_PARTS, FOUND_WORDS, GOOD
+
+SEGMENT_BYTES = 4_096
+LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)
+LOGS = st.lists(messages(), min_size=1, max_size=6)
+
+
+def table(found: list[naive.Message], count: int = 3) -> Any:
+    data = naive.lay_out(found, SEGMENT_BYTES, count)
+    parts = {at: data[at : at + SEGMENT_BYTES] for at in range(0, len(data), SEGMENT_BYTES)}
+    return table_of(parts, SEGMENT_BYTES)
+
+
+def read_rows(log: Any, offsets: list[int]) -> tuple[Any, int]:
+    rows = np.zeros((len(offsets), scan.ROW_COLUMNS), np.int64)
+    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
+    left = columns.read_rows(
+        log, np.array(offsets, np.int64), TAG, 1_000, LEVELS, rows, found, state
+    )
+    return rows, int(left)
+
+
+@given(found=LOGS, order=st.randoms(use_true_random=False))
+def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order: Any) -> None:
+    found = found if sum(m.size_bytes for m in found) < 2 * SEGMENT_BYTES else found[:3]
+    for message in found:
+        message.has_crc = True
+    end = place(found, SEGMENT_BYTES)
+    log = table(found)
+    scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
+    words, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    count = scan.scan_commitlog(log, 0, end, True, TAG, 1_000, LEVELS, scanned, words, state)
+    assert count == len(found)
+    offsets = [message.offset for message in found]
+    order.shuffle(offsets)
+    rows, left = read_rows(log, offsets)
+    assert left == -1
+    assert sorted(rows.tolist()) == scanned[:count].tolist()
+
+
+def test_what_is_no_message_is_told() -> None:
+    found = [naive.Message("t", b"x", has_crc=True), naive.Message("t", b"y", has_crc=True)]
+    place(found, SEGMENT_BYTES)
+    log = table(found)
+    rows, left = read_rows(log, [found[1].offset, 5, SEGMENT_BYTES - 1, 40 * SEGMENT_BYTES, 0])
+    assert left == 40 * SEGMENT_BYTES
+    assert rows[0, scan.ROW_STATUS] == GOOD
+    assert (rows[1:3, scan.ROW_STATUS] > 0).all()
+    assert rows[4, scan.ROW_SIZE] == 0  # not reached
+    stale = naive.Message("t", b"x", offset=7 * SEGMENT_BYTES, has_crc=True)
+    data = naive.encode_message(stale).ljust(SEGMENT_BYTES, b"\0")
+    rows, _ = read_rows(table_of({0: data}, SEGMENT_BYTES), [0])
+    assert rows[0, scan.ROW_STATUS] == BAD_PARTS
+
+
+@given(found=LOGS)
+def test_parts(found: list[naive.Message]) -> None:
+    found = found if sum(m.size_bytes for m in found) < 2 * SEGMENT_BYTES else found[:3]
+    place(found, SEGMENT_BYTES)
+    log = table(found)
+    rows = np.zeros((len(found), scan.ROW_COLUMNS), np.int64)
+    rows[:, scan.ROW_OFFSET] = [message.offset for message in found]
+    parts = np.zeros((len(found), columns.PART_COLUMNS), np.int64)
+    columns.find_parts(log, rows, np.zeros(FOUND_WORDS, np.int64), parts)
+    for message, part in zip(found, parts.tolist(), strict=True):
+        assert part[columns.PART_FLAG] == message.flag
+        assert part[columns.PART_SYSTEM_FLAG] == message.system_flag
+        assert part[columns.PART_RECONSUMES] == message.reconsume_times
+        assert part[columns.PART_BODY_BYTES] == len(message.body)
+    for column, name in ((columns.PART_KEYS, "KEYS"), (columns.PART_TAGS, "TAGS")):
+        wanted = [message.properties.get(name) for message in found]
+        assert texts(log, parts[:, column], parts[:, column + 1]) == [
+            b"" if each is None else each.encode() for each in wanted
+        ]
+    bodies = texts(log, parts[:, columns.PART_BODY], parts[:, columns.PART_BODY_BYTES])
+    assert bodies == [message.body for message in found]
+
+
+def texts(log: Any, places: Any, lengths: Any) -> list[bytes]:
+    starts = np.zeros(len(places) + 1, np.int32)
+    starts[1:] = np.cumsum(np.maximum(lengths, 0))
+    data = np.zeros(starts[-1], np.uint8)
+    columns.copy_texts(log, np.ascontiguousarray(places), starts, data)
+    return cut(starts, data)
+
+
+def cut(starts: Any, data: Any) -> list[bytes]:
+    return [data[a:b].tobytes() for a, b in pairwise(starts)]
+
+
+def properties_of(log: Any, places: list[int], lengths: list[int]) -> list[dict[str, str]]:
+    at, count = np.array(places, np.int64), np.array(lengths, np.int64)
+    counts = np.zeros((len(at), 3), np.int64)
+    columns.count_properties(log, at, count, counts)
+    total = int(counts[:, 0].sum())
+    names, values = (np.zeros(int(counts[:, i].sum()), np.uint8) for i in (1, 2))
+    name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
+    columns.copy_properties(log, at, count, name_starts, names, value_starts, values)
+    pairs = list(zip(cut(name_starts, names), cut(value_starts, values), strict=True))
+    found, begin = [], 0
+    for size in counts[:, 0].tolist():
+        part = pairs[begin : begin + size]
+        begin += size
+        assert len({name for name, _ in part}) == len(part)
+        found.append({name.decode(): value.decode() for name, value in part})
+    return found
+
+
+@given(parts=st.lists(st.binary(max_size=60).map(lambda d: bytes(b % 4 for b in d)), max_size=5))
+def test_any_properties(parts: list[bytes]) -> None:
+    segment = b"".join(parts).ljust(SEGMENT_BYTES, b"\0")
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    places = [end - len(part) for end, part in zip(ends, parts, strict=True)]
+    log = table_of({0: segment}, SEGMENT_BYTES)
+    found = properties_of(log, places, [len(part) for part in parts])
+    assert found == [decode_properties(part) for part in parts]
+
+
+def test_the_last_of_two_properties_counts() -> None:
+    data = b"a\x011\x02ab\x012\x02a\x013\x02ab\x01\x02b"
+    log = table_of({0: data.ljust(SEGMENT_BYTES, b"\0")}, SEGMENT_BYTES)
+    assert properties_of(log, [0, 0, 0], [len(data), 0, -1]) == [{"a": "3", "ab": ""}, {}, {}]
+
+
+UNITS = st.builds(
+    naive.Unit,
+    st.sampled_from([52, 52, 52, 51]),
+    st.integers(-2, 600),
+    st.integers(0, 20),
+    st.integers(-1, 1 << 49),
+    st.integers(-1, 2**31 - 1),
+    st.integers(-(2**62), 2**62),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+
+
+@given(found=st.lists(st.tuples(UNITS, st.booleans()), max_size=25), at_a_time=st.integers(1, 9))
+def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int) -> None:
+    size, end = 520, 0
+    data = bytearray(size * 3)
+    expected = {}
+    for unit, sealed in found:
+        at = naive.next_unit_offset(size, end)
+        unit = naive.seal_unit(unit, at) if sealed else unit
+        data[at : at + 52] = naive.encode_unit(unit)
+        expected[at] = unit
+        end = at + 52
+    log = table_of({at: bytes(data[at : at + size]) for at in (0, size, 2 * size)}, size)
+    units = np.zeros((columns.UNIT_COLUMNS, at_a_time), np.int64)
+    state, scratch = np.zeros(2, np.int64), np.zeros(64, np.uint8)
+    seen: list[list[int]] = []
+    while True:
+        count = columns.read_units(log, end, units, scratch, state)
+        seen += units[:, :count].T.tolist()
+        if count < at_a_time:
+            break
+    assert [each[columns.UNIT_OFFSET] for each in seen] == list(expected)
+    for each in seen:
+        unit = expected[each[columns.UNIT_OFFSET]]
+        assert each[1:10] == [
+            *(unit.prev_pos, unit.magic, unit.write_ms, unit.time_ms, unit.message_offset),
+            *(unit.message_bytes, unit.topic_hash, unit.extra),
+            int(unit.crc == 0 and unit.extra == 0),
+        ]
+        try:
+            naive.check_unit(unit, each[columns.UNIT_OFFSET])
+            sound = True
+        except naive.DamageError:
+            sound = False
+        assert (each[columns.UNIT_STATUS] == 0) == sound
+    state[:] = 0
+    assert columns.read_units(table_of({}, size), end, units, scratch, state) == 0
+    assert state.tolist() == [0, int(end > 0)]

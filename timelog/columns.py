@@ -1,0 +1,353 @@
+"""Kernels that turn records into columns: the numbers of units, the texts of messages.
+
+They fill plain arrays, whose memory Arrow takes over as it is, so that a table of a million rows is
+made with no Python object for each of them. What a message is, and where its parts lie, is decided
+by `message.py` and `scan.py` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.format import (
+    EXTRA_READ_MESSAGE,
+    HOST_V6_EXTRA_BYTES,
+    MESSAGE_FLAG_AT,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_RECONSUME_AT,
+    MESSAGE_SYSTEM_FLAG_AT,
+    NAME_END,
+    SYSTEM_FLAG_BORN_V6,
+    SYSTEM_FLAG_STORE_V6,
+    UNIT_BYTES,
+    UNIT_DELETE,
+    UNIT_EXTRA_AT,
+    UNIT_HASH_AT,
+    UNIT_MAGIC_AT,
+    UNIT_MESSAGE_AT,
+    UNIT_MESSAGE_SIZE_AT,
+    UNIT_PREV_AT,
+    UNIT_ROLL,
+    UNIT_WRITE_AT,
+    VALUE_END,
+)
+from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_i64, get_u8, get_u32
+from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.message import (
+    BAD_PARTS,
+    BODY_AT,
+    BODY_BYTES,
+    GOOD,
+    KEYS_AT,
+    KEYS_BYTES,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    TAGS_AT,
+    TAGS_BYTES,
+    find_byte,
+    read_message,
+)
+from timerstore.timelog.scan import ROW_OFFSET, ROW_STATUS, fill_row
+from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
+
+# Rows of a table of units; each is one column, contiguous.
+UNIT_OFFSET: Final = 0
+UNIT_PREV: Final = 1
+UNIT_MAGIC: Final = 2
+UNIT_WRITE_MS: Final = 3
+UNIT_MS: Final = 4
+UNIT_MESSAGE: Final = 5
+UNIT_MESSAGE_SIZE: Final = 6
+UNIT_HASH: Final = 7
+UNIT_EXTRA: Final = 8
+UNIT_BY_BROKER: Final = 9
+UNIT_STATUS: Final = 10
+UNIT_COLUMNS: Final = 11
+
+# Rows of picked units, one column each.
+PICK_OFFSET: Final = 0
+PICK_MESSAGE: Final = 1
+PICK_SLOT: Final = 2
+PICK_HASH: Final = 3
+PICK_STATUS: Final = 4
+PICK_COLUMNS: Final = 5
+
+# Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
+# offset and count of bytes, −1 where there is none.
+PART_BODY: Final = 0
+PART_BODY_BYTES: Final = 1
+PART_PROPERTIES: Final = 2
+PART_PROPERTIES_BYTES: Final = 3
+PART_KEYS: Final = 4
+PART_KEYS_BYTES: Final = 5
+PART_TAGS: Final = 6
+PART_TAGS_BYTES: Final = 7
+PART_FLAG: Final = 8
+PART_SYSTEM_FLAG: Final = 9
+PART_RECONSUMES: Final = 10
+PART_COLUMNS: Final = 11
+
+
+@kernel
+def read_units(timerlog: Any, stop: int, units: Any, scratch: Any, state: Any) -> int:
+    """Read the units that begin in [state[0], stop), damaged ones too; return how many. O(units).
+
+    `units`: int64[UNIT_COLUMNS, n], written. `scratch`: uint8[16]. `state`: int64[2], written: the
+    offset to go on at; 1 where its segment has to be mapped first.
+    """
+    segment_bytes = timerlog.words[SEGMENT_BYTES]
+    count = 0
+    state[1] = 0
+    while count < units.shape[1]:
+        offset = next_unit_offset(segment_bytes, state[0])
+        state[0] = offset
+        if offset >= stop:
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = 1
+            break
+        at = offset % segment_bytes
+        units[UNIT_OFFSET, count] = offset
+        units[UNIT_PREV, count] = get_i64(buf, at + UNIT_PREV_AT)
+        units[UNIT_MAGIC, count] = get_i32(buf, at + UNIT_MAGIC_AT)
+        units[UNIT_WRITE_MS, count] = get_i64(buf, at + UNIT_WRITE_AT)
+        units[UNIT_MS, count] = unit_ms(buf, at)
+        units[UNIT_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
+        units[UNIT_MESSAGE_SIZE, count] = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
+        units[UNIT_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
+        units[UNIT_EXTRA, count] = get_u32(buf, at + UNIT_EXTRA_AT)
+        units[UNIT_BY_BROKER, count] = 1 if is_broker_unit(buf, at) else 0
+        units[UNIT_STATUS, count] = check_unit(buf, at, offset, scratch)
+        count += 1
+        state[0] = offset + UNIT_BYTES
+    return count
+
+
+@kernel
+def pick_units(
+    timerlog: Any,
+    stop: int,
+    deletes: bool,
+    from_slot: int,
+    precision_ms: int,
+    low_ms: int,
+    high_ms: int,
+    picked: Any,
+    scratch: Any,
+    state: Any,
+) -> int:
+    """Pick the units that begin in [state[0], stop) of slots from `from_slot` on. O(units).
+
+    Either deletes, or timers that may be due in [low_ms, high_ms]: ours say when, in a roll to the
+    second; a broker's, and one that does not say, are picked always. Return how many. `picked`:
+    int64[PICK_COLUMNS, n], written; a damaged unit has its PICK_STATUS. `scratch`: uint8[16].
+    `state`: int64[2], written: the offset to go on at; 1 where its segment has to be mapped first.
+    """
+    segment_bytes = timerlog.words[SEGMENT_BYTES]
+    count = 0
+    state[1] = 0
+    while count < picked.shape[1]:
+        offset = next_unit_offset(segment_bytes, state[0])
+        state[0] = offset
+        if offset >= stop:
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = 1
+            break
+        at = offset % segment_bytes
+        state[0] = offset + UNIT_BYTES
+        magic = get_i32(buf, at + UNIT_MAGIC_AT)
+        if (magic & UNIT_DELETE != 0) != deletes:
+            continue
+        ms = unit_ms(buf, at)
+        if ms // precision_ms < from_slot:
+            continue
+        extra = get_u32(buf, at + UNIT_EXTRA_AT)
+        if extra != EXTRA_READ_MESSAGE and not is_broker_unit(buf, at):
+            first_ms = ms + extra
+            last_ms = first_ms
+            if magic & UNIT_ROLL != 0:
+                first_ms = extra * 1000
+                last_ms = first_ms + 999
+            if last_ms < low_ms or first_ms > high_ms:
+                continue
+        picked[PICK_OFFSET, count] = offset
+        picked[PICK_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
+        picked[PICK_SLOT, count] = ms // precision_ms
+        picked[PICK_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
+        picked[PICK_STATUS, count] = check_unit(buf, at, offset, scratch)
+        count += 1
+    return count
+
+
+@kernel
+def read_rows(
+    commitlog: Any,
+    offsets: Any,
+    tag: int,
+    precision_ms: int,
+    level_ms: Any,
+    rows: Any,
+    found: Any,
+    state: Any,
+) -> int:
+    """Read the messages at `offsets`, int64[n], into `rows`; return the first that is unmapped.
+
+    Or −1 where all are read. `rows`: int64[n, ROW_COLUMNS], written, of a message that is not sound
+    ROW_OFFSET and ROW_STATUS alone. `found`: int64[FOUND_WORDS], scratch. `state`: int64[1]: the
+    index to begin at, and to go on at. O(bytes).
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    while state[0] < len(offsets):
+        offset = offsets[state[0]]
+        row = rows[state[0]]
+        buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            return offset
+        at = offset % segment_bytes
+        status = read_message(buf, at, found, True)
+        if status == GOOD and get_i64(buf, at + MESSAGE_OFFSET_AT) != offset:
+            status = BAD_PARTS
+        row[ROW_OFFSET] = offset
+        row[ROW_STATUS] = status
+        if status == GOOD:
+            fill_row(buf, at, offset - at, found, tag, precision_ms, level_ms, row)
+        state[0] += 1
+    return -1
+
+
+@kernel
+def find_parts(commitlog: Any, rows: Any, found: Any, parts: Any) -> None:
+    """Find the parts of scanned messages whose segments are mapped. O(bytes of properties).
+
+    `rows`: int64[n, ROW_COLUMNS] of sound messages. `found`: int64[FOUND_WORDS], scratch.
+    `parts`: int64[n, PART_COLUMNS], written.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    for i in range(len(rows)):
+        part = parts[i]
+        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
+        at = rows[i, ROW_OFFSET] % segment_bytes
+        base = rows[i, ROW_OFFSET] - at
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+            for k in range(PART_COLUMNS):
+                part[k] = -1
+            continue
+        system_flag = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT)
+        moved = 0
+        if system_flag & SYSTEM_FLAG_BORN_V6:
+            moved += HOST_V6_EXTRA_BYTES
+        if system_flag & SYSTEM_FLAG_STORE_V6:
+            moved += HOST_V6_EXTRA_BYTES
+        part[PART_BODY] = base + found[BODY_AT]
+        part[PART_BODY_BYTES] = found[BODY_BYTES]
+        part[PART_PROPERTIES] = base + found[PROPERTIES_AT]
+        part[PART_PROPERTIES_BYTES] = found[PROPERTIES_BYTES]
+        part[PART_KEYS] = base + found[KEYS_AT]
+        part[PART_KEYS_BYTES] = found[KEYS_BYTES]
+        part[PART_TAGS] = base + found[TAGS_AT]
+        part[PART_TAGS_BYTES] = found[TAGS_BYTES]
+        part[PART_FLAG] = get_i32(buf, at + MESSAGE_FLAG_AT)
+        part[PART_SYSTEM_FLAG] = system_flag
+        part[PART_RECONSUMES] = get_i32(buf, at + MESSAGE_RECONSUME_AT + moved)
+
+
+@kernel
+def copy_texts(commitlog: Any, places: Any, starts: Any, data: Any) -> None:
+    """Copy texts one behind the other; their segments are mapped. O(bytes).
+
+    `places`: int64[n], commit log offsets. `starts`: int32[n + 1], where each begins in `data`,
+    uint8, written. A text lies in one segment.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    for i in range(len(places)):
+        count = starts[i + 1] - starts[i]
+        if count > 0:
+            buf = segment_at(commitlog, places[i])
+            copy_bytes(data, starts[i], buf, places[i] % segment_bytes, count)
+
+
+@inlined
+def _comes_again(buf: Any, start: int, count: int, after: int, end: int) -> bool:
+    """Tell whether a property of the same name follows in [after, end): the last one counts."""
+    while after < end:
+        stop = find_byte(buf, after, end, VALUE_END)
+        if stop - after > count and get_u8(buf, after + count) == NAME_END:
+            same = True
+            for i in range(count):
+                if get_u8(buf, after + i) != get_u8(buf, start + i):
+                    same = False
+                    break
+            if same:
+                return True
+        after = stop + 1
+    return False
+
+
+@kernel
+def count_properties(commitlog: Any, places: Any, lengths: Any, counts: Any) -> None:
+    """Count the properties of messages, whose segments are mapped. O(bytes).
+
+    `places`, `lengths`: int64[n], of the properties. `counts`: int64[n, 3], written: how many have
+    different names, bytes of their names, bytes of their values.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    for i in range(len(places)):
+        counts[i, 0] = 0
+        counts[i, 1] = 0
+        counts[i, 2] = 0
+        if lengths[i] <= 0:
+            continue
+        buf = segment_at(commitlog, places[i])
+        start = places[i] % segment_bytes
+        end = start + lengths[i]
+        while start < end:
+            stop = find_byte(buf, start, end, VALUE_END)
+            middle = find_byte(buf, start, stop, NAME_END)
+            if middle < stop and not _comes_again(buf, start, middle - start, stop + 1, end):
+                counts[i, 0] += 1
+                counts[i, 1] += middle - start
+                counts[i, 2] += stop - middle - 1
+            start = stop + 1
+
+
+@kernel
+def copy_properties(
+    commitlog: Any,
+    places: Any,
+    lengths: Any,
+    name_starts: Any,
+    names: Any,
+    value_starts: Any,
+    values: Any,
+) -> None:
+    """Copy the properties that `count_properties` counted. O(bytes).
+
+    With m of them in all, `name_starts` and `value_starts`: int32[m + 1], written; `names` and
+    `values`: uint8, written.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    at = 0
+    name_starts[0] = 0
+    value_starts[0] = 0
+    for i in range(len(places)):
+        if lengths[i] <= 0:
+            continue
+        buf = segment_at(commitlog, places[i])
+        start = places[i] % segment_bytes
+        end = start + lengths[i]
+        while start < end:
+            stop = find_byte(buf, start, end, VALUE_END)
+            middle = find_byte(buf, start, stop, NAME_END)
+            if middle < stop and not _comes_again(buf, start, middle - start, stop + 1, end):
+                if middle > start:
+                    copy_bytes(names, name_starts[at], buf, start, middle - start)
+                if stop > middle + 1:
+                    copy_bytes(values, value_starts[at], buf, middle + 1, stop - middle - 1)
+                name_starts[at + 1] = name_starts[at] + middle - start
+                value_starts[at + 1] = value_starts[at] + stop - middle - 1
+                at += 1
+            start = stop + 1

@@ -1,0 +1,104 @@
+"""A stream of what is appended: the messages, or the fired timers, of one store or several.
+
+The offset of the stream is the commit log's, for each store: `{"timers/": 1234}`. It always stands
+where a message begins, so a batch that Spark asks for again is the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.spark.options import ReadOptions
+from timerstore.spark.reading import SplitPartition, read_partition
+from timerstore.spark.types import check_schema
+from timerstore.tables.boundaries import log_end, message_from
+from timerstore.tables.plan import plan_log
+from timerstore.tables.view import StoreView, cut_store
+
+STREAMED = ("messages", "fired")
+Offsets = dict[str, int]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is appended to commit logs."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Check that the table is one that only grows."""
+        if options.table not in STREAMED:
+            raise InvalidArgumentError(
+                f"The table {options.table} cannot be streamed. Use {', '.join(STREAMED)}."
+            )
+        self.options, self.schema = options, schema
+        check_schema(options.table, schema)
+        self._target: Offsets | None = None
+
+    def _views(self) -> list[StoreView]:
+        """Look at the stores now."""
+        options = self.options
+        return [
+            cut_store(path, upto=options.upto, delay_levels=options.delay_levels)
+            for path in options.stores().paths
+        ]
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Return where a new stream begins."""
+        if self.options.starting == "latest":
+            return self._ends({})
+        return {view.cut.path: view.reader.commitlog.start for view in self._views()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much one batch takes at most."""
+        limit = self.options.max_bytes_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """Return how far the next batch goes."""
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        ends = {}
+        for view in self._views():
+            path = view.cut.path
+            first = max(start.get(path, 0), view.reader.commitlog.start)
+            end = max(first, log_end(view, first))
+            if most is not None and end - first > most:
+                end = message_from(view, first + most, end)
+            if self._target is not None:
+                end = max(first, min(end, self._target.get(path, first)))
+            ends[path] = end
+        # A store that is gone keeps its place, for it may come back.
+        return {**start, **ends}
+
+    def _ends(self, start: Offsets) -> Offsets:
+        return {view.cut.path: log_end(view, start.get(view.cut.path, 0)) for view in self._views()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the logs end now: nothing behind is read."""
+        self._target = self._ends({})
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Plan one batch."""
+        found: list[InputPartition] = []
+        for view in self._views():
+            log, path = view.reader.commitlog, view.cut.path
+            first, stop = start.get(path, log.start), end.get(path, 0)
+            if stop <= first:
+                continue
+            if self.options.failfast and first < log.start:
+                raise CorruptStoreError("commitlog", first, "what the stream waits for was removed")
+            splits = plan_log(view, self.options.table, first, stop, self.options.split_bytes)
+            found += [SplitPartition(split) for split in splits]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a partition; runs in a task."""
+        return read_partition(partition, self.options, self.schema, self.options.bounds)

@@ -1,0 +1,338 @@
+"""Scheduling the rows of a DataFrame: into new stores, one a partition, or into one that is there.
+
+New stores are made in a folder whose name begins with `_`, where no reader looks, and appear all at
+once, when the job is done:
+
+    PATH/load-20261121-140709-5f2a/part-00000/     one store for each partition that had rows
+    PATH/load-20261121-140709-5f2a/part-00001/
+
+Rows for a store that is there are written to files beside it first; then one process puts them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import timerstore
+from timerstore.config import Config
+from timerstore.errors import InvalidArgumentError
+from timerstore.ids import TimerIds, format_id, parse_id
+from timerstore.tables.stores import is_store
+
+_KINDS: Final = {
+    "body": ("binary", "string"),
+    "at_ms": ("bigint", "int"),
+    "at": ("timestamp",),
+    "topic": ("string",),
+    "key": ("string",),
+}
+_OPTIONS: Final = ("path", "topic", "into")
+_LOAD: Final = "load-"
+_HIDDEN: Final = "_loading-"
+_REPLACED: Final = "_replaced-"
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What was asked for; docs/spark.md tells of each."""
+
+    path: Path
+    topic: str
+    into: str
+    config: Config
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a DataFrameWriter; names are in lower case."""
+    settings = {field.name for field in fields(Config)}
+    unknown = sorted(set(options) - settings - set(_OPTIONS))
+    if unknown:
+        names = ", ".join([*_OPTIONS, *sorted(settings)])
+        raise InvalidArgumentError(f"There is no option {unknown[0]!r}. Use {names}.")
+    if not options.get("path"):
+        raise InvalidArgumentError("There is no path. Pass a folder to save().")
+    into = options.get("into", "stores")
+    if into not in ("stores", "store"):
+        raise InvalidArgumentError(f"into is {into!r}. Use stores or store.")
+    # A job is durable as a whole when it is done: closing a store flushes it.
+    chosen = {"durability": "process"} | {
+        name: value for name, value in options.items() if name in settings
+    }
+    config = Config.from_env({f"TIMERSTORE_{name.upper()}": each for name, each in chosen.items()})
+    path = Path(options["path"].removeprefix("file://").removeprefix("file:"))
+    return WriteOptions(path, options.get("topic", "default"), into, config)
+
+
+def check_rows(schema: StructType) -> None:
+    """Refuse columns that say nothing, or not when."""
+    for field in schema.fields:
+        kinds = _KINDS.get(field.name)
+        if kinds is None:
+            raise InvalidArgumentError(
+                f"There is no column {field.name!r} to schedule. Use {', '.join(_KINDS)}."
+            )
+        if field.dataType.simpleString() not in kinds:
+            raise InvalidArgumentError(
+                f"{field.name} is {field.dataType.simpleString()}. Make it {' or '.join(kinds)}."
+            )
+    names = set(schema.fieldNames())
+    if "body" not in names or len(names & {"at", "at_ms"}) != 1:
+        raise InvalidArgumentError("The columns body and at_ms are needed (or at, a timestamp).")
+
+
+# --- rows into a store
+
+
+def put_batch(store: timerstore.TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
+    """Put the rows of a record batch; `topic`: where none is given. No object for each row."""
+    table = pa.Table.from_batches([batch]).combine_chunks()
+    names = table.column_names
+    topics = pc.fill_null(table["topic"], topic) if "topic" in names else None
+    keyed = pc.is_valid(table["key"]) if "key" in names else None
+    times = _times_ms(table)
+    for column in ("body", "at_ms" if "at_ms" in names else "at"):
+        if table[column].null_count:
+            raise InvalidArgumentError(f"{column} holds nulls. Leave such rows out.")
+    for name in [topic] if topics is None else pc.unique(topics).to_pylist():
+        of_topic = None if topics is None else pc.equal(topics, name)
+        for with_key in (False,) if keyed is None else (False, True):
+            chosen = of_topic
+            if keyed is not None:
+                has_key = keyed if with_key else pc.invert(keyed)
+                chosen = has_key if of_topic is None else pc.and_(of_topic, has_key)
+            bodies, due_ms = table["body"], times
+            keys = table["key"] if with_key else None
+            if chosen is not None:
+                bodies, due_ms = bodies.filter(chosen), due_ms.filter(chosen)
+                keys = None if keys is None else keys.filter(chosen)
+            if len(bodies):
+                yield store.put_many(
+                    bodies.combine_chunks(),
+                    topic=name,
+                    at_ms=due_ms.to_numpy(),
+                    keys=None if keys is None else keys.combine_chunks(),
+                )
+
+
+def _times_ms(table: Any) -> Any:
+    """Return when each row is due; fractions of a millisecond round up: never early."""
+    if "at_ms" in table.column_names:
+        return table["at_ms"].cast(pa.int64())
+    at_us = table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    # Arrow divides towards zero, so what lies after 1970 is rounded up by this.
+    return pc.divide(pc.add(at_us, 999), 1_000)
+
+
+# --- the job
+
+
+class Loaded(WriterCommitMessage):
+    """What one task wrote: the name of its store or file, empty where it had no rows."""
+
+    def __init__(self, part: int, name: str, count: int) -> None:
+        """Note it."""
+        self.part, self.name, self.count = part, name, count
+
+
+class _JobWriter(DataSourceArrowWriter):
+    """What both ways of writing share: a hidden folder that the tasks write into."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_rows(schema)
+        self.options = options
+        now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        self.job = f"{now}-{uuid.uuid4().hex[:8]}"
+        self.staging = self._staging()
+
+    def _staging(self) -> Path:
+        path = self.options.path.absolute()
+        return path.parent / f"{_HIDDEN}{path.name}-{self.job}"
+
+    def write(self, iterator: Iterator[Any]) -> Loaded:
+        """Write one partition; runs in a task, may be run again, or twice at once."""
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        attempt = context.taskAttemptId() if context is not None else 0
+        target = self.staging / f"part-{part:05d}-{attempt}"
+        try:
+            count = self._write_part((batch for batch in iterator if batch.num_rows), target)
+        except BaseException:
+            _remove(target)
+            raise
+        return Loaded(part, target.name if count else "", count)
+
+    @abstractmethod
+    def _write_part(self, batches: Iterator[Any], target: Path) -> int: ...
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks wrote: nothing of it was to be seen."""
+        _remove(self.staging)
+
+    def _parts(self, messages: Iterable[WriterCommitMessage | None]) -> list[Loaded]:
+        """Return what was written, in the order of the partitions."""
+        parts = [each for each in messages if isinstance(each, Loaded) and each.count]
+        return sorted(parts, key=lambda each: each.part)
+
+
+class NewStoresWriter(_JobWriter):
+    """Makes a store for each partition that has rows."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        """Refuse a path where loads would not be alone."""
+        self.overwrite = overwrite
+        super().__init__(options, schema)
+        path = options.path
+        if is_store(path):
+            raise InvalidArgumentError(
+                f'{path} is a store. Write into it with option("into", "store"), or to a folder '
+                "of its own."
+            )
+        strange = [each.name for each in _listed(path) if not each.name.startswith((_LOAD, "_"))]
+        if strange:
+            raise InvalidArgumentError(
+                f"{path} holds {strange[0]}, which is no load. Write to a folder of its own."
+            )
+
+    def _staging(self) -> Path:
+        path = self.options.path.absolute()
+        return super()._staging() if self.overwrite else path / f"{_HIDDEN}{self.job}"
+
+    def _write_part(self, batches: Iterator[Any], target: Path) -> int:
+        """Make a store; closing it makes it durable."""
+        first = next(batches, None)
+        if first is None:
+            return 0
+        store = timerstore.open(target, config=self.options.config)
+        try:
+            count = _put_all(store, chain((first,), batches), self.options.topic)
+        except BaseException:
+            store.abandon()
+            raise
+        store.close()
+        return count
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Let the stores appear, all at once: with one rename."""
+        path, staging = self.options.path.absolute(), self.staging
+        parts = self._parts(messages)
+        staging.mkdir(parents=True, exist_ok=True)
+        load = staging / f"{_LOAD}{self.job}" if self.overwrite else staging
+        load.mkdir(exist_ok=True)
+        for each in parts:
+            (staging / each.name).rename(load / f"part-{each.part:05d}")
+        kept = {f"part-{each.part:05d}" for each in parts} | {load.name}
+        for folder in (load, staging):
+            for left in _listed(folder):
+                if left.name not in kept:
+                    _remove(left)  # of attempts that failed
+            _sync_folder(folder)
+        if self.overwrite:
+            _exchange(staging, path, path.parent / f"{_REPLACED}{path.name}-{self.job}")
+        elif parts:
+            staging.rename(path / f"{_LOAD}{self.job}")
+            _sync_folder(path)
+        else:
+            _remove(staging)
+
+
+class AppendWriter(_JobWriter):
+    """Puts the rows into one store, which one process can have open at a time."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        """Refuse to overwrite: a store's timers are cancelled one by one, or not at all."""
+        if overwrite:
+            raise InvalidArgumentError("A store is not overwritten. Use mode append.")
+        super().__init__(options, schema)
+
+    def _write_part(self, batches: Iterator[Any], target: Path) -> int:
+        """Write the rows to a file beside the store."""
+        first = next(batches, None)
+        if first is None:
+            return 0
+        self.staging.mkdir(parents=True, exist_ok=True)
+        count = 0
+        with pa.OSFile(str(target), "wb") as file, pa.ipc.new_file(file, first.schema) as writer:
+            for batch in chain((first,), batches):
+                writer.write_batch(batch)
+                count += batch.num_rows
+        return count
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Put all rows, and flush. Where that fails, what was put is cancelled."""
+        try:
+            with timerstore.open(self.options.path, config=self.options.config) as store:
+                start = store.engine.commitlog.end
+                try:
+                    for each in self._parts(messages):
+                        with pa.memory_map(str(self.staging / each.name)) as file:
+                            reader = pa.ipc.open_file(file)
+                            batches = map(reader.get_batch, range(reader.num_record_batches))
+                            _put_all(store, batches, self.options.topic)
+                except BaseException:
+                    _take_back(store, start)
+                    raise
+        finally:
+            _remove(self.staging)
+
+
+def _put_all(store: timerstore.TimerStore, batches: Iterable[Any], topic: str) -> int:
+    return sum(len(ids) for batch in batches for ids in put_batch(store, batch, topic))
+
+
+def _take_back(store: timerstore.TimerStore, start: int) -> None:
+    """Cancel the timers that were put at or behind a commit log offset. O(pending)."""
+    pending = [parse_id(timer.id) for timer in store.pending()]
+    ours = [each for each in pending if each is not None and each.offset >= start]
+    store.cancel_many([format_id(*each) for each in ours])
+
+
+# --- folders
+
+
+def _listed(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else []
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _exchange(new: Path, path: Path, aside: Path) -> None:
+    """Put a folder in the place of another; a crash in between leaves both beside the place."""
+    there = path.exists()
+    if there:
+        path.rename(aside)
+    try:
+        new.rename(path)
+    except BaseException:
+        if there:
+            aside.rename(path)
+        raise
+    _sync_folder(path.parent)
+    _remove(aside)

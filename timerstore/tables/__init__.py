@@ -1,0 +1,40 @@
+"""A store as tables of Arrow batches, read without opening it.
+
+    schema.py      the tables: each column with its type, unit, meaning
+    stores.py      which stores a path names
+    view.py        one store as one query sees it: its checkpoint, where its logs end
+    bounds.py      what a filter asks for
+    where.py       a condition in words, as bounds
+    plan.py        a table cut into splits, at exact record boundaries
+    boundaries.py  where records begin
+    reading.py     a split read into batches
+    arrays.py      NumPy arrays and texts of the log as Arrow arrays
+    commitlog.py   messages and fired
+    timerlog.py    units
+    timers.py      timers: what is pending
+    wheel.py       slots
+    queues.py      queues
+    cursors.py     checkpoint
+    problems.py    what of a store cannot be read
+
+Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
+"""
+
+from __future__ import annotations
+
+from timerstore.tables.bounds import Bounds
+from timerstore.tables.plan import Split, plan
+from timerstore.tables.reading import read_split, read_table
+from timerstore.tables.schema import TABLES, arrow_schema
+from timerstore.tables.stores import find_stores
+
+__all__ = [
+    "TABLES",
+    "Bounds",
+    "Split",
+    "arrow_schema",
+    "find_stores",
+    "plan",
+    "read_split",
+    "read_table",
+]

@@ -1,0 +1,112 @@
+"""Arrow arrays of NumPy's numbers, or of texts that stand in the commit log.
+
+The memory that a kernel filled becomes the array's; no row is ever a Python object.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
+from timerstore.timelog import columns as kernels
+from timerstore.timelog.reader import ReadSegments
+from timerstore.timelog.record import Words
+
+MS_MIN: Final = -62_135_596_800_000
+MS_MAX: Final = 253_402_300_799_999
+"""What a timestamp can show, the years 1 to 9999; other times are null, and stand beside in ms."""
+Flags = np.ndarray[Any, Any]
+
+
+def _validity(valid: Flags | None) -> Any:
+    """Return Arrow's bitmap; None where all are valid."""
+    if valid is None or valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def numbers(values: Any, kind: str, valid: Flags | None = None) -> Any:
+    """Return bigints or ints; `valid`: bool[n], what is not null."""
+    kind_in_arrow = ARROW_TYPES[kind]
+    data = np.ascontiguousarray(values, kind_in_arrow.to_pandas_dtype())
+    return pa.Array.from_buffers(kind_in_arrow, len(data), [_validity(valid), pa.py_buffer(data)])
+
+
+def booleans(values: Flags) -> Any:
+    """Return booleans of bool[n]."""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
+def timestamps(values_ms: Any, valid: Flags | None = None) -> Any:
+    """Return timestamps of int64[n], ms since 1970."""
+    values_ms = np.asarray(values_ms, np.int64)
+    within = (values_ms >= MS_MIN) & (values_ms <= MS_MAX)
+    if valid is not None:
+        within &= valid
+    data = np.where(within, values_ms, 0) * 1_000
+    return pa.Array.from_buffers(
+        ARROW_TYPES[TIMESTAMP], len(data), [_validity(within), pa.py_buffer(data)]
+    )
+
+
+def _starts(lengths: Words) -> Any:
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.maximum(lengths, 0), out=starts[1:])
+    assert starts[-1] < 1 << 31, "a batch is cut before its texts take 2 GiB"
+    return starts.astype(np.int32)
+
+
+def texts(log: ReadSegments, places: Words, lengths: Words, kind: str) -> Any:
+    """Return strings or binaries that stand in mapped segments; null where the length is < 0."""
+    starts = _starts(lengths)
+    data = np.empty(int(starts[-1]), np.uint8)
+    kernels.copy_texts(log.table, np.ascontiguousarray(places), starts, data)
+    return _of_buffers(kind, starts, data, _validity(lengths >= 0))
+
+
+def _of_buffers(kind: str, starts: Any, data: Any, validity: Any = None) -> Any:
+    array = pa.Array.from_buffers(
+        ARROW_TYPES[kind], len(starts) - 1, [validity, pa.py_buffer(starts), pa.py_buffer(data)]
+    )
+    return _as_utf8(array) if kind == STRING else array
+
+
+def _as_utf8(array: Any) -> Any:
+    """Replace what is no UTF-8, which Arrow refuses in strings."""
+    try:
+        array.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        raw = array.cast(pa.binary()).to_pylist()
+        whole = [None if each is None else each.decode("utf-8", "replace") for each in raw]
+        return pa.array(whole, ARROW_TYPES[STRING])
+    return array
+
+
+def maps(log: ReadSegments, places: Words, lengths: Words) -> Any:
+    """Return the properties that stand in mapped segments."""
+    places, lengths = np.ascontiguousarray(places), np.ascontiguousarray(lengths)
+    counts = np.zeros((len(places), 3), np.int64)
+    kernels.count_properties(log.table, places, lengths, counts)
+    starts = _starts(counts[:, 0])
+    total = int(starts[-1])
+    name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
+    names = np.empty(int(counts[:, 1].sum()), np.uint8)
+    values = np.empty(int(counts[:, 2].sum()), np.uint8)
+    kernels.copy_properties(log.table, places, lengths, name_starts, names, value_starts, values)
+    pairs = [_of_buffers(STRING, name_starts, names), _of_buffers(STRING, value_starts, values)]
+    kind = ARROW_TYPES[MAP]
+    entries = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(
+        kind, len(places), [None, pa.py_buffer(starts)], children=[entries]
+    )
+
+
+def repeated(text: str, count: int) -> Any:
+    """Return the same string `count` times."""
+    data = np.tile(np.frombuffer(text.encode("utf-8", "replace"), np.uint8), count)
+    starts = np.arange(count + 1, dtype=np.int64) * (len(data) // max(1, count))
+    return _of_buffers(STRING, starts.astype(np.int32), data)

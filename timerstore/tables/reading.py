@@ -1,0 +1,106 @@
+"""A split read into Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from timerstore.errors import CorruptStoreError
+from timerstore.tables import arrays, commitlog, cursors, problems, queues, timerlog, timers, wheel
+from timerstore.tables.bounds import Bounds
+from timerstore.tables.plan import Range, Split, plan
+from timerstore.tables.schema import STORE, arrow_schema, default_columns
+from timerstore.tables.stores import find_stores
+from timerstore.tables.view import StoreView, open_view
+from timerstore.timelog.reader import Fault
+
+
+def read_split(
+    split: Split,
+    columns: Sequence[str],
+    bounds: Bounds | None = None,
+    *,
+    failfast: bool = False,
+    schema: Any = None,
+) -> Iterator[Any]:
+    """Yield the record batches of a split.
+
+    `failfast`: damage is a CorruptStoreError, else rows that cannot be read are left out; the table
+    `problems` names them. `schema`: that of the batches, where not `arrow_schema(columns)`.
+    """
+    schema = arrow_schema(split.table, columns) if schema is None else schema
+    bounds = Bounds() if bounds is None else bounds
+    wanted = tuple(name for name in columns if name != STORE)
+    view = open_view(split.cut)
+    for part in split.ranges:
+        for item in _read(view, split.table, part, wanted, bounds):
+            if isinstance(item, Fault):
+                if failfast:
+                    raise CorruptStoreError(*item)
+                continue
+            count = len(item[0]) if item else 0
+            made = iter(item)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    arrays.repeated(view.cut.path, count) if name == STORE else next(made)
+                    for name in columns
+                ],
+                schema=schema,
+            )
+
+
+def _read(
+    view: StoreView, table: str, part: Range, columns: tuple[str, ...], bounds: Bounds
+) -> Iterator[list[Any] | Fault]:
+    """Yield lists of columns, with what is wrong."""
+    # A batch knows its length from a column, also where none but the store's path is asked for.
+    columns = columns or (_ANY_COLUMN[table],)
+    name, start, stop = part
+    if table in ("messages", "fired"):
+        return commitlog.read(view, table, start, stop, columns, bounds)
+    if table == "units":
+        return timerlog.read(view, start, stop, columns, bounds)
+    if table == "slots":
+        return wheel.read(view, start, stop, columns, bounds)
+    if table == "queues":
+        return queues.read(view, name, start, stop, columns, bounds)
+    if table == "timers":
+        return timers.read(view, name, start, stop, columns, bounds)
+    if table == "checkpoint":
+        return cursors.read(view, columns)
+    return problems.read(view, part, columns)
+
+
+_ANY_COLUMN = {
+    "messages": "offset",
+    "fired": "offset",
+    "units": "offset",
+    "slots": "index",
+    "queues": "index",
+    "timers": "message_offset",
+    "checkpoint": "value",
+    "problems": "offset",
+}
+
+
+def read_table(
+    path: Any,
+    table: str,
+    columns: Sequence[str] | None = None,
+    bounds: Bounds | None = None,
+    *,
+    body: bool = False,
+    failfast: bool = False,
+    **options: Any,
+) -> Any:
+    """Return a whole table of one store, or of several, as an Arrow table; `options`: of `plan`."""
+    stores = find_stores(path)
+    if columns is None:
+        columns = default_columns(table, several=stores.several, body=body)
+    splits = plan(stores.paths, table, bounds, failfast=failfast, **options)
+    batches = [
+        batch for split in splits for batch in read_split(split, columns, bounds, failfast=failfast)
+    ]
+    return pa.Table.from_batches(batches, arrow_schema(table, columns))

@@ -1,0 +1,60 @@
+"""Which stores a path names: one, those that a pattern matches, or those in a folder."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from timerstore.errors import NotAStoreError
+
+_PATTERN: Final = frozenset("*?[")
+_DEPTH_MAX: Final = 2
+"""A folder of stores, or a folder of loads of stores as the Spark writer leaves it."""
+
+
+class Stores(NamedTuple):
+    """The stores that were found. `several`: a row must say which store it is of."""
+
+    paths: tuple[str, ...]
+    several: bool
+
+
+def is_store(path: Path) -> bool:
+    """Tell whether a folder is a store, ours or a broker's."""
+    return (path / "commitlog").is_dir() or (path / "timerstore.json").is_file()
+
+
+def find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
+    """Find the stores that are meant.
+
+    A path is a store, a folder that holds stores (folders whose names begin with `.` or `_` do not
+    count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over.
+    """
+    several = not isinstance(paths, str | os.PathLike)
+    found: list[str] = []
+    for path in [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths):
+        path = path.removeprefix("file://") if path.startswith("file:///") else path
+        path = path.removeprefix("file:")
+        if is_store(Path(path)):
+            found.append(path)
+            continue
+        several = True
+        matches = sorted(glob.glob(path)) if _PATTERN & set(path) else [path]
+        within = [store for match in matches for store in _below(Path(match), _DEPTH_MAX)]
+        if not within:
+            raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
+        found += within
+    return Stores(tuple(dict.fromkeys(found)), several)
+
+
+def _below(path: Path, depth: int) -> list[str]:
+    """Return the path, if it is a store, else the stores below it."""
+    if is_store(path):
+        return [str(path)]
+    if depth == 0 or not path.is_dir():
+        return []
+    folders = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"]
+    return [store for each in folders for store in _below(each, depth - 1)]

@@ -1,0 +1,109 @@
+"""One store as one query sees it: its checkpoint, where its logs end.
+
+A query is planned at one place and run at many. What was read when it was planned goes along in a
+`Cut`, so that all its splits see the same store, also where that is live.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from timerstore.config import DELAY_LEVELS, Config
+from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.checkpoint import decode_checkpoint
+from timerstore.timelog.reader import StoreReader
+
+UpTo = Literal["checkpoint", "end"]
+MAPPED_BYTES_MAX: Final = 256 << 20
+"""Of one log that stay mapped at once, but two segments; what is mapped counts as memory used."""
+_OPEN_COUNT_MAX: Final = 16_384
+_VIEWS_MAX: Final = 2
+"""Stores that a process keeps mapped between two splits of a query."""
+
+
+class Cut(NamedTuple):
+    """What a split must know of its store, to see what the plan saw."""
+
+    path: str
+    query: str  # different for each query, so that no other query's view is used
+    checkpoint_data: bytes
+    is_open: bool
+    log_stop: int  # no message is read that begins at or behind this commit log offset
+    units_stop: int  # no unit that begins at or behind this timer log offset
+    precision_ms: int
+    delay_levels: str
+
+
+class StoreView:
+    """A store's reader, and how far it is read."""
+
+    def __init__(self, cut: Cut, reader: StoreReader) -> None:
+        """Read what `cut` allows."""
+        self.cut, self.reader = cut, reader
+        self.checkpoint = reader.checkpoint
+        self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
+        checkpoint = self.checkpoint
+        self.ours = checkpoint is not None and not checkpoint.by_broker
+        # Before these offsets everything was flushed: what is wrong there is damage.
+        self.durable = self.units_durable = 0
+        self.read_slot = self.queue_index = 0
+        if checkpoint is not None:
+            self.read_slot = checkpoint.read_ms // reader.precision_ms
+            self.queue_index = checkpoint.queue_index
+            if self.ours:
+                self.durable = checkpoint.commitlog_flushed
+                self.units_durable = checkpoint.timerlog_flushed
+
+
+def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreReader:
+    levels = np.array(Config(delay_levels=delay_levels).delay_levels_ms(), np.int64)
+    reader = StoreReader(Path(path), levels, precision_ms=precision_ms)
+    for log in (reader.commitlog, reader.timerlog):
+        log.open_count_max = min(_OPEN_COUNT_MAX, max(2, MAPPED_BYTES_MAX // log.segment_bytes))
+    return reader
+
+
+def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
+    """Look at a store now.
+
+    `upto`: "checkpoint", "end"; None: a closed store to its end, one that is open, or that was
+    killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
+    was flushed; it is read to its end.
+    """
+    if upto not in (None, "checkpoint", "end"):
+        raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
+    reader = _reader(path, delay_levels, None)
+    checkpoint = reader.checkpoint
+    ours = checkpoint is not None and not checkpoint.by_broker
+    log_stop, units_stop = reader.commitlog.used_end(), reader.timerlog.used_end()
+    if checkpoint is not None and ours:
+        log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)
+        units_flushed = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
+        if upto == "checkpoint" or (upto is None and reader.is_open):
+            log_stop, units_stop = log_flushed, units_flushed
+        log_stop, units_stop = max(log_stop, log_flushed), max(units_stop, units_flushed)
+    cut = Cut(
+        path=path,
+        query=uuid.uuid4().hex,
+        checkpoint_data=reader.checkpoint_data,
+        is_open=reader.is_open,
+        log_stop=log_stop,
+        units_stop=units_stop,
+        precision_ms=reader.precision_ms,
+        delay_levels=delay_levels,
+    )
+    return StoreView(cut, reader)
+
+
+@lru_cache(maxsize=_VIEWS_MAX)
+def open_view(cut: Cut) -> StoreView:
+    """Open the store of a split. A process keeps it for the query's next splits."""
+    reader = _reader(cut.path, cut.delay_levels, cut.precision_ms)
+    reader.checkpoint_data, reader.is_open = cut.checkpoint_data, cut.is_open
+    reader.checkpoint = decode_checkpoint(cut.checkpoint_data)
+    return StoreView(cut, reader)
