@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
 from timerstore import (
-    Config,
     Consumer,
     Delivery,
     InvalidArgumentError,
@@ -25,15 +26,6 @@ from timerstore import (
 )
 from timerstore.subscription import parse_tags
 
-SMALL = Config(
-    durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    commitlog_segment_bytes=1 << 16,
-    consumequeue_segment_bytes=2000,
-    timerlog_segment_bytes=5248,
-    near_count_max=1 << 16,
-)
 SECOND = timedelta(seconds=1)
 
 
@@ -427,6 +419,37 @@ def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.Monkey
     assert consumer.redrive() == 1
     again = [d.body for d in shop.store.consume("t", group="g", timeout=0)]
     assert again == [b"1", b"2", b"3"]
+
+
+def test_dead_letters_are_kept_until_they_are_redriven(tmp_path: Path) -> None:
+    config = replace(SMALL, retention_ms=1_000, commitlog_segment_bytes=8_192)
+    clock = ManualClock()
+    with TimerStore(tmp_path, config=config, clock=clock, disk=QuietDisk()) as store:
+        consumer = Consumer(store, "g", max_attempts=0)
+        consumer.subscribe("t", lambda d: Retry() if d.body == b"bad" else None)
+
+        def fill_up() -> int:
+            """Consume much, and let retention run; return where the log begins."""
+            store.put_many([b"good" * 50] * 100, topic="t")
+            consumer.step()
+            clock.advance(timedelta(minutes=5))
+            for _ in range(3):
+                store.flush()
+            return store.engine.commitlog.start
+
+        fill_up()
+        assert fill_up() > 0, "retention removes what was consumed"
+        store.put(b"bad", topic="t")
+        consumer.step()
+        (letter,) = store.consume("%DLQ%g", group="inspection", timeout=0)
+        letter.ack()
+        kept = fill_up()
+        assert fill_up() == kept, "the dead letter holds the log"
+        assert consumer.redrive() == 1
+        consumer.step()
+        store.pull("%DLQ%g", group="g", timeout=0).ack()
+        fill_up()
+        assert fill_up() > kept
 
 
 # --- arguments

@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
 from timerstore import (
-    Config,
     Consumer,
     Delivery,
     ManualClock,
@@ -104,14 +104,10 @@ class ConsumerMachine(RuleBasedStateMachine):
     ) -> None:
         self.options = {"batch_count": batch_count, "pull_count": pull_count}
         self.lists = batch_count > 1
-        self.config = Config(
+        self.config = replace(
+            SMALL,
             durability=durability,
-            wheel_slot_count=128,
-            roll_window_slots=40,
             commitlog_segment_bytes=commitlog_bytes,
-            consumequeue_segment_bytes=2000,
-            timerlog_segment_bytes=5248,
-            near_count_max=1 << 16,
             inflight_count_max=count_max,
         )
         self.open()

@@ -12,8 +12,8 @@ import pytest
 
 from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
 from timerstore import (
-    Config,
     Consumer,
     Delivery,
     InvalidArgumentError,
@@ -23,15 +23,6 @@ from timerstore import (
 )
 from timerstore.verdict import DEAD, level_after
 
-SMALL = Config(
-    durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    commitlog_segment_bytes=1 << 16,
-    consumequeue_segment_bytes=2000,
-    timerlog_segment_bytes=5248,
-    near_count_max=1 << 16,
-)
 LEVELS_MS = SMALL.delay_levels_ms()
 TIMEOUT = timedelta(minutes=15)
 
