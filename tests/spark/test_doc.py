@@ -1,4 +1,4 @@
-"""docs/spark.md shows the tables, options and cursors as they are."""
+"""docs/spark.md shows what there is: tables, options, cursors."""
 
 import re
 

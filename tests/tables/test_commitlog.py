@@ -1,4 +1,4 @@
-"""The tables messages and fired: any log, damaged logs, and what the plain reader exports."""
+"""The tables of the commit log: any log, damaged logs, what the plain reader exports."""
 
 import tempfile
 from collections.abc import Callable
@@ -105,6 +105,7 @@ def test_the_same_as_the_plain_reader(life: list[Any], partitions: int) -> None:
             assert read == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden(
     name: str,

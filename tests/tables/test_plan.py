@@ -32,6 +32,7 @@ def test_any_cut_gives_the_same_rows(life: list[Any], sizes: list[int]) -> None:
                 assert read_table(path, table, split_bytes=size).to_pylist() == whole, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden_cut_small(name: str, golden_unpacked: Callable[[str], Path]) -> None:
     path = str(golden_unpacked(name))

@@ -1,4 +1,4 @@
-"""Stores that paths name, bounds, and arrays at their edges."""
+"""Stores that paths name, bounds, arrays at their edges."""
 
 from pathlib import Path
 

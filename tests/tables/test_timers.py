@@ -90,7 +90,7 @@ def test_live_up_to_its_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-@pytest.mark.parametrize("partitions", [None, 1, 7, 60])
+@pytest.mark.parametrize("partitions", [None, pytest.param(60, marks=pytest.mark.slow)])
 def test_golden(name: str, partitions: int | None, golden_unpacked: Callable[[str], Path]) -> None:
     path = golden_unpacked(name)
     expected = sorted(

@@ -1,4 +1,4 @@
-"""NumPy arrays, and texts that stand in the commit log, as Arrow arrays.
+"""Arrow arrays of NumPy's numbers, or of texts that stand in the commit log.
 
 The memory that a kernel filled becomes the array's; no row is ever a Python object.
 """

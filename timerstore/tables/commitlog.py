@@ -1,4 +1,4 @@
-"""The tables `messages` and `fired`: what stands in the commit log.
+"""The tables `messages`, `fired`: what stands in the commit log.
 
 A message whose checksum does not match is still a row where its structure holds, with `crc_ok`
 false. What is no message is a fault, and reading goes on at the next sound message.

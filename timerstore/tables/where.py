@@ -1,7 +1,9 @@
-"""Conditions as text, such as `due >= '2026-11-21' and topic = 'mail'`, as bounds.
+"""A condition in words, as bounds.
 
-They are understood by the tables themselves, without Spark: comparisons of a column with a value,
-joined by `and`. What they leave out is never read.
+    due >= '2026-11-21' and topic in ('mail', 'billing')
+
+The tables understand it by themselves, without Spark: comparisons of a column with a value, joined
+by `and`. What it leaves out is never read.
 """
 
 from __future__ import annotations
