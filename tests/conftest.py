@@ -25,6 +25,14 @@ settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have one process run all tests that need Spark: a session takes a gigabyte."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`golden_unpacked("fired")`: a golden store's folder that all tests share and none changes."""
