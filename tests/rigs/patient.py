@@ -1,4 +1,4 @@
-"""A closed store whose records can be looked up, and written again with checksums that match.
+"""A closed store whose records can be written again, with checksums that match.
 
 What a fault does is then what it says, and no more: a unit with a wrong pointer has the CRC of a
 unit with that pointer.

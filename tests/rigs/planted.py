@@ -1,4 +1,4 @@
-"""Faults, one for each rule of a validation: how it is planted, and where it must be found."""
+"""Faults, one for each rule of a validation: how it is planted, where it must be found."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -32,8 +32,8 @@ class SlotMeeting:
         order = np.lexsort((units[:, notes.UNIT_OFFSET], units[:, notes.UNIT_SLOT]))
         units = units[order]
         self.time, self.offset = units[:, notes.UNIT_SLOT], units[:, notes.UNIT_OFFSET]
-        self.prev = units[:, notes.UNIT_PREV]
-        self.is_delete = units[:, notes.UNIT_WORD] & notes.UNIT_IS_DELETE != 0
+        self.prev = units[:, notes.UNIT_LINK] >> 1
+        self.is_delete = units[:, notes.UNIT_LINK] & 1 != 0
         self.start = self.view.reader.timerlog.start
         self.is_ahead = self.time >= self.view.read_slot
         self.slots = slots[np.argsort(slots[:, notes.SLOT_INDEX])]

@@ -22,12 +22,17 @@ _TOPIC_MASK: Final = 0xFFFFFFFF
 class TimerMeeting:
     """All messages of one bucket's timers, sorted by offset, with the units that point to them."""
 
-    def __init__(self, scope: Scope, messages: Words, links: Words, tally: Tally) -> None:
-        """`messages`, `links`: notes."""
+    def __init__(
+        self, scope: Scope, timers: Words, copies: Words, links: Words, tally: Tally
+    ) -> None:
+        """`timers`, `copies`, `links`: notes."""
         self.scope, self.tally, self.view = scope, tally, scope.view
-        messages = messages[np.argsort(messages[:, notes.TIMER_OFFSET], kind="stable")]
+        messages = np.concatenate([timers, copies[:, : notes.COPY_ORIGIN]])
+        order = np.argsort(messages[:, notes.TIMER_OFFSET], kind="stable")
+        messages = messages[order]
         self.key, self.offset = messages[:, notes.TIMER_KEY], messages[:, notes.TIMER_OFFSET]
-        self.origin = messages[:, notes.TIMER_ORIGIN]
+        self.origin = np.full(len(messages), -1, np.int64)
+        self.origin[order >= len(timers)] = copies[order[order >= len(timers)] - len(timers), -1]
         self.due_ms = messages[:, notes.TIMER_DUE_MS]
         self.word = messages[:, notes.TIMER_WORD]
         self.rolls = (self.word >> notes.ROLLS_SHIFT) & notes.ROLLS_MAX
@@ -69,16 +74,17 @@ class TimerMeeting:
         self.unit_count = np.bincount(place[met], minlength=len(self.offset))
         self.waiting = np.zeros(len(self.offset), np.bool_)
         self.rolling = np.zeros(len(self.offset), np.bool_)
-        word = self.links[:, notes.LINK_WORD]
+        word = self.links[:, notes.LINK_UNIT]
         self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
         self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
         self.waiting |= self.waits & self._has(notes.TIMER_UNLINKED)
 
     def _meet_copies(self) -> None:
         """Find the source of each copy, and count the copies of each source."""
-        named = self.origin >= 0
-        self.source = np.where(named, self._find(self.origin), -1)
-        nameless = ~named & (self.is_fired | (self.waits & (self.rolls > 0)))
+        is_copy = self.is_fired | (self.waits & (self.rolls > 0))
+        self.named = is_copy & (self.origin >= 0)
+        self.source = np.where(self.named, self._find(self.origin), -1)
+        nameless = is_copy & ~self.named
         self.by_broker = np.zeros(len(self.offset), np.bool_)
         if nameless.any():
             self._match(nameless)
@@ -108,12 +114,13 @@ class TimerMeeting:
         self._fail("enqueued", missing, "no unit stands for this message")
         twice = self.is_timer & (self.unit_count > 1)
         self._fail("enqueued", twice, "more than one unit stands for this message")
-        early = self.links[:, notes.LINK_WORD] & notes.LINK_EARLY != 0
+        unit = self.links[:, notes.LINK_UNIT]
+        early = unit & notes.LINK_EARLY != 0
         known = early & (self.link_place >= 0)
         wrong = known.copy()
         wrong[known] = self.copy_count[self.link_place[known]] == 0
         reason = "its slot is before its due time, and nothing was copied from its message"
-        fail(self.tally, "unit_slot", _UNITS, self.links[wrong, notes.LINK_UNIT], reason)
+        fail(self.tally, "unit_slot", _UNITS, unit[wrong] >> notes.LINK_SHIFT, reason)
 
     def _judge_copies(self) -> None:
         """Judge that copies are of something, once, and where recovery looks for them."""
@@ -122,10 +129,9 @@ class TimerMeeting:
         self.tally.check("once", int((self.copy_count > 0).sum()))
         self._fail("once", self.copy_count > 1, "more than one copy was made of this message")
 
-        named = self.origin >= 0
-        self.tally.check("succession", int((named | (self.source >= 0)).sum()))
+        self.tally.check("succession", int((self.named | (self.source >= 0)).sum()))
         kept = self.origin >= self.view.reader.commitlog.start
-        orphan = named & kept & ((self.source < 0) | (self.origin >= self.offset))
+        orphan = self.named & kept & ((self.source < 0) | (self.origin >= self.offset))
         self._fail("succession", orphan, "it is a copy of no message before it")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
@@ -137,7 +143,7 @@ class TimerMeeting:
         checkpoint = self.view.checkpoint
         if checkpoint is None or checkpoint.by_broker:
             return
-        waiting = self.waiting[source] & named[found]
+        waiting = self.waiting[source] & self.named[found]
         self.tally.check("settled", int(waiting.sum()))
         behind = waiting & (self.offset[found] < checkpoint.scan_from)
         reason = "opening would not see this copy, whose source it finds again"

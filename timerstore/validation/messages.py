@@ -197,14 +197,17 @@ class _Look:
             word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
             for number in np.unique(numbers).tolist():
                 self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
-        columns = (
+        columns = [
             self._identities(rows, kinds),
             rows[:, scan.ROW_OFFSET],
-            rows[:, scan.ROW_ORIGIN],
             rows[:, scan.ROW_EXACT_DUE_MS],
             word,
-        )
-        self.findings.note(notes.TIMER_NOTE, columns)
+        ]
+        origin = rows[:, scan.ROW_ORIGIN]
+        copies = origin >= 0
+        self.findings.note(notes.TIMER_NOTE, [column[~copies] for column in columns])
+        columns.append(origin)
+        self.findings.note(notes.COPY_NOTE, [column[copies] for column in columns])
 
     def _identities(self, rows: Words, kinds: Words) -> Words:
         """Return what tells each timer, also from a copy that no longer names its destination."""

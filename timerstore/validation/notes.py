@@ -19,8 +19,7 @@ from timerstore.timelog.record import Words
 UNIT_NOTE: Final = 0  # by slot
 UNIT_SLOT: Final = 0
 UNIT_OFFSET: Final = 1
-UNIT_PREV: Final = 2
-UNIT_WORD: Final = 3
+UNIT_LINK: Final = 2  # prev_pos × 2, + 1 for a delete
 
 SLOT_NOTE: Final = 1  # by slot
 SLOT_TIME: Final = 0
@@ -32,23 +31,20 @@ SLOT_COUNT: Final = 4
 TIMER_NOTE: Final = 2  # by timer: a message
 TIMER_KEY: Final = 0
 TIMER_OFFSET: Final = 1
-TIMER_ORIGIN: Final = 2  # −1 where it has none
-TIMER_DUE_MS: Final = 3  # to the millisecond; −1 where it has none
-TIMER_WORD: Final = 4
+TIMER_DUE_MS: Final = 2  # to the millisecond; −1 where it has none
+TIMER_WORD: Final = 3
 
-LINK_NOTE: Final = 3  # by timer: a unit that points to its message
+COPY_NOTE: Final = 3  # by timer: a message that says what it is a copy of; TIMER_ columns, and
+COPY_ORIGIN: Final = 4
+
+LINK_NOTE: Final = 4  # by timer: a unit that points to its message
 LINK_KEY: Final = 0
 LINK_MESSAGE: Final = 1
-LINK_UNIT: Final = 2
-LINK_WORD: Final = 3
+LINK_UNIT: Final = 2  # the unit's offset × 8, + bits
 
-COLUMNS: Final = (4, 5, 5, 4)
+COLUMNS: Final = (3, 5, 4, 5, 3)
+"""Of each kind. A store has a note of three kinds for each timer, so each column counts."""
 BY_SLOT: Final = (UNIT_NOTE, SLOT_NOTE)
-BY_TIMER: Final = (TIMER_NOTE, LINK_NOTE)
-
-# Bits of UNIT_WORD.
-UNIT_IS_DELETE: Final = 1
-UNIT_BEHIND: Final = 2  # not flushed before a kill: opening makes it again
 
 # Bits of TIMER_WORD. What it is:
 IS_TIMER: Final = 0
@@ -63,7 +59,8 @@ ROLLS_SHIFT: Final = 8
 ROLLS_MAX: Final = (1 << 24) - 1
 TOPIC_SHIFT: Final = 32
 
-# Bits of LINK_WORD.
+# Bits of LINK_UNIT.
+LINK_SHIFT: Final = 3
 LINK_WAITING: Final = 1  # in a slot that is not passed
 LINK_EARLY: Final = 2  # in a slot before the due time: sound where a copy was made
 LINK_ROLL: Final = 4

@@ -55,7 +55,7 @@ def _take(findings: Findings, part: Words, read_slot: int, precision_ms: int) ->
     sound = ~np.isin(verdicts, (UNIT_BROKEN, UNIT_BAD_CRC))
     slots = part[:, kernels.AUDIT_UNIT_MS] // precision_ms
     is_delete = part[:, kernels.AUDIT_MAGIC] & UNIT_DELETE != 0
-    columns = slots, offsets, part[:, kernels.AUDIT_PREV], is_delete * notes.UNIT_IS_DELETE
+    columns = slots, offsets, (part[:, kernels.AUDIT_PREV] << 1) | is_delete
     findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
 
     known = sound & (part[:, kernels.AUDIT_QUEUE_INDEX] >= 0)
@@ -63,5 +63,5 @@ def _take(findings: Findings, part: Words, read_slot: int, precision_ms: int) ->
     word |= np.where(verdicts == kernels.TOO_EARLY, notes.LINK_EARLY, 0)
     word |= np.where(part[:, kernels.AUDIT_MAGIC] & UNIT_ROLL != 0, notes.LINK_ROLL, 0)
     key = notes.fold_identity(part[:, kernels.AUDIT_HIGH], part[:, kernels.AUDIT_LOW])
-    columns = key, part[:, kernels.AUDIT_MESSAGE], offsets, word
+    columns = key, part[:, kernels.AUDIT_MESSAGE], (offsets << notes.LINK_SHIFT) | word
     findings.note(notes.LINK_NOTE, [column[known] for column in columns])

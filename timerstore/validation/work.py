@@ -56,5 +56,6 @@ def judge_bucket(scope: Scope, bucket: int, rows: Mapping[int, list[Words]]) -> 
     if bucket < scope.bucket_count:
         SlotMeeting(scope, joined[notes.UNIT_NOTE], joined[notes.SLOT_NOTE], tally).judge()
     else:
-        TimerMeeting(scope, joined[notes.TIMER_NOTE], joined[notes.LINK_NOTE], tally).judge()
+        messages = joined[notes.TIMER_NOTE], joined[notes.COPY_NOTE]
+        TimerMeeting(scope, *messages, joined[notes.LINK_NOTE], tally).judge()
     return tally
