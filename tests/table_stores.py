@@ -21,11 +21,18 @@ SMALL = Config(
     timerlog_segment_bytes=520,
 )
 TOPICS = ["default", "second", "third"]
+REFUSED = timerstore.TooLateError, timerstore.UnknownTimerError, timerstore.InvalidArgumentError
+"""Of a timer that fired, or of one in a delay level, which cannot be moved."""
 
 ACTIONS = st.one_of(
     st.tuples(
         st.just("put"),
         st.lists(st.integers(-500, 15_000), min_size=1, max_size=8),
+        st.sampled_from(TOPICS),
+    ),
+    st.tuples(
+        st.just("level"),
+        st.lists(st.integers(1, 4), min_size=1, max_size=4),
         st.sampled_from(TOPICS),
     ),
     st.tuples(st.just("cancel"), st.integers(0, 50)),
@@ -52,13 +59,16 @@ def live(path: Path, life: list[tuple[Any, ...]]) -> timerstore.TimerStore:
                         body, topic=rest[1], at_ms=at_ms, key=key, tag="t", properties=properties
                     )
                 )
+        elif act == "level":
+            for level in rest[0]:
+                ids.append(store.put(b"at level", topic=rest[1], delay_level=level, tag="t"))
         elif act == "cancel" and ids:
             store.cancel(ids[rest[0] % len(ids)])
         elif act == "move" and ids:
             try:
                 place = rest[0] % len(ids)
                 ids[place] = store.reschedule(ids[place], delay=rest[1] * MILLISECOND)
-            except (timerstore.TooLateError, timerstore.UnknownTimerError):
+            except REFUSED:
                 pass
         elif act == "advance":
             clock.advance(rest[0] * MILLISECOND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,6 @@ from timerstore.wheel import chain
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _CHUNK_UNITS = 65_536
 _IN_LEVEL = -1
-_NO_TIMERS = np.zeros((2, 0), np.int64)
 _KEPT = (
     scan.ROW_OFFSET,
     scan.ROW_EXACT_DUE_MS,
@@ -68,18 +67,18 @@ def find_pending(
     messages: Iterable[Words] | None = None,
     faults: list[Fault] | None = None,
     *,
-    levels: bool = True,
+    level_offsets: Sequence[int] | None = None,
 ) -> PendingTimers:
     """Find all pending timers of a closed store, or of a copy. O(commit log + units).
 
     A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
     after Q, or at or after the offset of its delay level; no copy of it was made since L; and no
     delete of the same kind names it. `messages`: where not a plain scan gives them. `faults`: takes
-    damaged units, which are an error otherwise. `levels`: with what waits in delay levels.
+    damaged units, which are an error otherwise. `level_offsets`: where not the store's files say
+    them.
     """
-    waiting, in_levels = _waiting_messages(reader, faults), _InLevels(*_NO_TIMERS)
-    if levels:
-        in_levels = _waiting_in_levels(reader)
+    waiting = _waiting_messages(reader, faults)
+    in_levels = _waiting_in_levels(reader, level_offsets)
     kept: list[Words] = []
     cancelled: set[tuple[int, int]] = set()
     done: set[int] = set()
@@ -92,7 +91,7 @@ def find_pending(
         timed = found & (rows[:, scan.ROW_DUE_MS] >= 0) & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
         kept.append(rows[timed][:, _KEPT])
         kept.append(in_levels.take(rows))
-        cancelled.update(map(tuple, _level_targets(rows).tolist()))
+        cancelled.update(level_targets(rows))
         done.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
         if broker is not None:
             broker.take(rows, in_timer_topic(reader, rows), in_topic(reader, rows, LEVEL_TOPIC))
@@ -112,14 +111,17 @@ def find_pending(
     return PendingTimers(rows[order, 0], rows[order, 1], np.maximum(rows[order, 5], 0))
 
 
-class _InLevels(NamedTuple):
-    """What the delay levels have not delivered: int64[n] each, by commit log offset."""
+class LevelEntries(NamedTuple):
+    """What delay levels have not delivered, as their queues say it: int64[n] each."""
 
-    message: Words
+    message: Words  # commit log offset
     due_ms: Words
 
     def take(self, rows: Words) -> Words:
-        """Return those of the scanned messages that wait in a level, as columns _KEPT."""
+        """Return those of the scanned messages that wait in a level, as columns _KEPT.
+
+        `self.message` must be sorted.
+        """
         place = np.searchsorted(self.message, rows[:, scan.ROW_OFFSET])
         place[place == len(self.message)] = 0
         found = np.zeros(len(rows), np.bool_)
@@ -132,32 +134,52 @@ class _InLevels(NamedTuple):
         return mine
 
 
-def _waiting_in_levels(reader: StoreReader) -> _InLevels:
+def level_offsets(reader: StoreReader) -> list[int]:
+    """Return the index of the first message that each delay level has not delivered.
+
+    Raises CorruptStoreError where `delayOffset.json` cannot be read.
+    """
     offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read()
     if reader.checkpoint is not None and not reader.checkpoint.by_broker:
         pairs = zip(offsets, reader.checkpoint.level_offsets, strict=True)
         offsets = [max(pair) for pair in pairs]
-    parts = [np.zeros(0, QUEUE_ENTRY)]
+    return offsets
+
+
+def level_ranges(reader: StoreReader, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (level − 1, first index, stop) of what each level's queue holds behind its offset."""
     for level, offset in enumerate(offsets):
         queue = reader.queues.get((text(LEVEL_TOPIC), level))
         if queue is not None:
-            start = max(offset * ENTRY_BYTES, queue.start)
-            data = queue.read(start, queue.used_end() + ENTRY_BYTES - start)
-            entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
-            parts.append(entries[(entries["size"] > 0) & (entries["size"] != QUEUE_BLANK_SIZE)])
-    found = np.concatenate(parts)
-    order = np.argsort(found["offset"], kind="stable")
-    return _InLevels(
-        found["offset"][order].astype(np.int64), found["tags_code"][order].astype(np.int64)
-    )
+            first = max(offset, queue.start // ENTRY_BYTES)
+            yield level, first, max(first, -(-queue.used_end() // ENTRY_BYTES))
 
 
-def _level_targets(rows: Words) -> Words:
-    """Return the identities of delay level messages that scanned deletes name: int64[n, 2]."""
+def read_level(reader: StoreReader, level: int, first: int, stop: int) -> LevelEntries:
+    """Return the messages that entries [first, stop) of a level's queue point to, in order."""
+    queue = reader.queues[text(LEVEL_TOPIC), level]
+    data = queue.read(first * ENTRY_BYTES, (stop - first) * ENTRY_BYTES)
+    entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+    entries = entries[(entries["size"] > 0) & (entries["size"] != QUEUE_BLANK_SIZE)]
+    return LevelEntries(entries["offset"].astype(np.int64), entries["tags_code"].astype(np.int64))
+
+
+def _waiting_in_levels(reader: StoreReader, offsets: Sequence[int] | None) -> LevelEntries:
+    """Return what waits in all levels, by commit log offset."""
+    offsets = level_offsets(reader) if offsets is None else offsets
+    nothing = np.zeros(0, np.int64)
+    parts = [LevelEntries(nothing, nothing)]
+    parts += [read_level(reader, *each) for each in level_ranges(reader, offsets)]
+    message, due_ms = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(message, kind="stable")
+    return LevelEntries(message[order], due_ms[order])
+
+
+def level_targets(rows: Words) -> set[tuple[int, int]]:
+    """Return the identities of delay level messages that scanned deletes name."""
     who = rows[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)]
     of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= LEVEL_MARK)
-    found: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
-    return found
+    return set(map(tuple, who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level].tolist()))
 
 
 def copied_sources(reader: StoreReader) -> Words:

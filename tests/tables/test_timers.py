@@ -16,6 +16,7 @@ from tests.table_stores import (
     LIVES,
     PENDING_COLUMNS,
     SECOND,
+    SMALL,
     TOPICS,
     Folder,
     live,
@@ -75,6 +76,30 @@ def test_places(tmp_path: Path) -> None:
         assert unit["due_ms"] // 1_000 * 1_000 == row["slot_time_ms"]
         assert unique_keys[row["message_offset"]] == row["id"]
         assert row["due"].timestamp() * 1_000 == pytest.approx(row["due_ms"])
+
+
+def test_delay_levels(tmp_path: Path) -> None:
+    life = [("level", [3, 1, 2], "second"), ("put", [9_000], "default"), ("level", [2, 2], "third")]
+    store = live(tmp_path / "s", [*life, ("cancel", 5), ("advance", 2_000)])
+    start = store.clock.now_ms - 2_000
+    expected = pending(store)
+    store.close()
+    assert len(expected) == 4 and read(tmp_path / "s") == expected
+    table = read_table(tmp_path / "s", "timers").to_pylist()
+    levels = [row for row in table if row["unit_offset"] is None]
+    assert [(row["topic"], row["due_ms"] - start) for row in levels] == [
+        ("second", 5_000),
+        ("third", 5_000),
+        ("second", 10_000),
+    ]
+    assert all(row["slot_time"] is None for row in levels)
+    # What was delivered since the last checkpoint is known by its copy.
+    clock = timerstore.ManualClock(start + 2_000)
+    store = timerstore.open(tmp_path / "s", config=SMALL, clock=clock)
+    clock.advance(4 * SECOND)
+    expected = pending(store)
+    store.abandon()
+    assert len(expected) == 2 and read(tmp_path / "s", upto="end") == expected
 
 
 def test_live_up_to_its_checkpoint(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.offline import level_offsets, level_ranges
 from timerstore.tables import timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
@@ -134,6 +135,10 @@ def file_faults(view: StoreView) -> list[Fault]:
         faults += queue.faults
     if reader.checkpoint_data and view.checkpoint is None:
         faults.append(Fault("config/timercheck", 0, "it holds no cursors that can be read"))
+    try:
+        level_offsets(reader)
+    except CorruptStoreError as e:
+        faults.append(Fault("config/delayOffset.json", e.offset, e.reason))
     return faults
 
 
@@ -156,6 +161,8 @@ def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
     if table == "timers" and view.ours:
         yield _Extent(view, timers.UNITS, units.start, timers.timers_stop(view))
         yield _Extent(view, timers.QUEUE, *timers.waiting_range(view), _TIMER_BYTES)
+        for level, first, stop in level_ranges(view.reader, view.cut.level_offsets):
+            yield _Extent(view, f"{timers.LEVEL}{level + 1}", first, stop, _TIMER_BYTES)
     if table == "timers" and not view.ours:
         count = timers.broker_count(view.cut)
         yield _Extent(view, timers.PENDING, 0, count, _TIMER_BYTES)

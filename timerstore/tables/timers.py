@@ -1,9 +1,9 @@
 """The table `timers`: what is pending, as recovery would find it.
 
 A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
-after Q; no copy of it was made since L; and no delete of the same kind names it. The last two are
-found once in each process; the rest is read unit by unit, so that any range of the timer log can be
-read by itself. Where a broker wrote last there is no L: then `offline.find_pending` finds all
+after Q, or at or after the offset of its delay level; no copy of it was made since L; and no delete
+of the same kind names it. The last two are found once in each process; the rest is read unit by
+unit, or entry by entry, so that any range of the timer log or of a queue can be read by itself. Where a broker wrote last there is no L: then `offline.find_pending` finds all
 timers, and a range is one of its list.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.offline import find_pending
+from timerstore.offline import PendingTimers, find_pending, level_targets, read_level
 from timerstore.tables import arrays
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import MessageRows, filter_topic, pieces, read_log
@@ -25,11 +25,7 @@ from timerstore.tables.view import Cut, StoreView, open_view
 from timerstore.timelog import columns as kernels
 from timerstore.timelog import scan
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import (
-    ENTRY_BYTES,
-    QUEUE_ENTRY,
-    TIMER_TOPIC,
-)
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, QUEUE_ENTRY, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
 from timerstore.timelog.reader import Fault
 from timerstore.timelog.record import Words
@@ -37,10 +33,12 @@ from timerstore.timelog.unit import UNIT_GOOD
 
 UNITS: Final = "units"
 QUEUE: Final = "queue"
+LEVEL: Final = "level "  # with the level's number, from 1
 PENDING: Final = "pending"
 """What a range of a split counts: timer log offsets, queue indexes, places in a list."""
 _CHUNK_MESSAGES: Final = 16_384
 _NO_UNIT: Final = -1
+_IN_MESSAGE: Final = LOWEST
 
 
 class Places(NamedTuple):
@@ -49,6 +47,15 @@ class Places(NamedTuple):
     message: Words
     unit: Words  # −1 where there is none yet
     slot: Words
+    due_ms: Words  # _IN_MESSAGE where the message says it
+
+    @staticmethod
+    def without_unit(message: Words, due_ms: Words | None = None) -> Places:
+        """Return messages that have no unit."""
+        nowhere = np.full(len(message), _NO_UNIT, np.int64)
+        if due_ms is None:
+            due_ms = np.full(len(message), _IN_MESSAGE, np.int64)
+        return Places(message, nowhere, nowhere, due_ms)
 
 
 # --- what is out
@@ -66,7 +73,7 @@ class Settled(NamedTuple):
 def settled(cut: Cut) -> Settled:
     """Find the timers that were fired, rolled or cancelled. O(log since L + units)."""
     view = open_view(cut)
-    done = [np.zeros(0, np.int64)]
+    done, who = [np.zeros(0, np.int64)], set[tuple[int, int]]()
     checkpoint = view.checkpoint
     start = view.reader.commitlog.start
     if checkpoint is not None:
@@ -75,8 +82,8 @@ def settled(cut: Cut) -> Settled:
         if not isinstance(rows, Fault):
             origins = rows[:, scan.ROW_ORIGIN]
             done.append(origins[origins >= 0])
+            who |= level_targets(rows[rows[:, scan.ROW_STATUS] == GOOD])
     copied = np.unique(np.concatenate(done))
-    who: set[tuple[int, int]] = set()
     for places in _all_places(view, deletes=True):
         for rows in _read_messages(view, _without(places.message, copied)):
             if not isinstance(rows, Fault):
@@ -168,7 +175,9 @@ def _in_units(
         kept &= (message >= view.reader.commitlog.start) & (message < view.log_stop)
         if hashes is not None:
             kept &= np.isin(part[kernels.PICK_HASH], hashes)
-        yield Places(message[kept], part[kernels.PICK_OFFSET][kept], part[kernels.PICK_SLOT][kept])
+        message = message[kept]
+        unit, slot = part[kernels.PICK_OFFSET][kept], part[kernels.PICK_SLOT][kept]
+        yield Places(message, unit, slot, np.full(len(message), _IN_MESSAGE, np.int64))
 
 
 def _in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
@@ -180,16 +189,27 @@ def _in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
     entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
     message = entries["offset"][entries["size"] > 0].astype(np.int64)
     message = message[(message >= view.reader.commitlog.start) & (message < view.log_stop)]
-    nowhere = np.full(len(message), _NO_UNIT, np.int64)
-    yield Places(message, nowhere, nowhere)
+    yield Places.without_unit(message)
+
+
+def _in_level(
+    view: StoreView, level: int, first: int, stop: int, bounds: Bounds
+) -> Iterator[Places]:
+    """Yield the messages of entries of a delay level's queue that are due within the bounds."""
+    low_ms, high_ms = bounds.of("due_ms")
+    for at in range(first, stop, _CHUNK_MESSAGES):
+        message, due_ms = read_level(view.reader, level, at, min(stop, at + _CHUNK_MESSAGES))
+        kept = (message >= view.reader.commitlog.start) & (message < view.log_stop)
+        kept &= (due_ms >= low_ms) & (due_ms <= high_ms)
+        yield Places.without_unit(message[kept], due_ms[kept])
 
 
 @lru_cache(maxsize=2)
-def _of_broker(cut: Cut) -> Words:
-    """Return the messages of all timers of a store that a broker wrote last. O(log + units)."""
+def _of_broker(cut: Cut) -> PendingTimers:
+    """Return all timers of a store that a broker wrote last. O(log + units)."""
     view = open_view(cut)
     faults: list[Fault] = []  # other tables name them
-    return find_pending(view.reader, _sound_rows(view), faults, levels=False).message
+    return find_pending(view.reader, _sound_rows(view), faults, level_offsets=cut.level_offsets)
 
 
 def _sound_rows(view: StoreView) -> Iterator[Words]:
@@ -200,7 +220,7 @@ def _sound_rows(view: StoreView) -> Iterator[Words]:
 
 def broker_count(cut: Cut) -> int:
     """Return how many timers are pending in a store that a broker wrote last."""
-    return len(_of_broker(cut))
+    return len(_of_broker(cut).message)
 
 
 @lru_cache(maxsize=2)
@@ -212,7 +232,7 @@ def _units_of_broker(cut: Cut) -> tuple[Words, Words, Words]:
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, nothing
     message, unit, slot = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in Places._fields
+        np.concatenate([getattr(part, name) for part in parts]) for name in Places._fields[:3]
     )
     order = np.lexsort((unit, message))
     last = np.append(message[order][1:] != message[order][:-1], True)[: len(message)]
@@ -222,18 +242,17 @@ def _units_of_broker(cut: Cut) -> tuple[Words, Words, Words]:
 
 def _in_list(view: StoreView, first: int, stop: int) -> Iterator[Places]:
     """Yield a range of a broker's timers."""
-    message = _of_broker(view.cut)[first:stop]
+    timers = _of_broker(view.cut)
+    message, due_ms = timers.message[first:stop], timers.due_ms[first:stop]
     of, unit, slot = _units_of_broker(view.cut)
     place = np.searchsorted(of, message)
     if not len(of):
-        nowhere = np.full(len(message), _NO_UNIT, np.int64)
-        yield Places(message, nowhere, nowhere)
+        yield Places.without_unit(message, due_ms)
         return
     place[place == len(of)] = 0
     there = of[place] == message
-    yield Places(
-        message, np.where(there, unit[place], _NO_UNIT), np.where(there, slot[place], _NO_UNIT)
-    )
+    unit, slot = (np.where(there, each[place], _NO_UNIT) for each in (unit, slot))
+    yield Places(message, unit, slot, due_ms)
 
 
 # --- rows
@@ -350,6 +369,8 @@ def read(
         batches = _in_units(view, start, stop, bounds=bounds, faults=faults)
     elif part == QUEUE:
         batches = _in_queue(view, start, stop)
+    elif part.startswith(LEVEL):
+        batches = _in_level(view, int(part.removeprefix(LEVEL)) - 1, start, stop, bounds)
     else:
         batches = _in_list(view, start, stop)
     for places in batches:
@@ -378,18 +399,33 @@ def _timers(view: StoreView, places: Places, out: Settled | None) -> Iterator[Ti
         if isinstance(rows, Fault):
             yield rows
             continue
-        unit, slot = places.unit[at : at + len(rows)], places.slot[at : at + len(rows)]
+        _, unit, slot, due_ms = (each[at : at + len(rows)] for each in places)
         at += len(rows)
-        timed = (rows[:, scan.ROW_STATUS] == GOOD) & (rows[:, scan.ROW_DUE_MS] >= 0)
-        timed &= (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0) & (rows[:, scan.ROW_IS_DELETE] == 0)
-        if out is not None and len(out.cancelled):
-            likely = timed & _among(rows[:, scan.ROW_IDENTITY_LOW], out.cancelled_low)
-            for i in np.flatnonzero(likely).tolist():
-                who = rows[i, scan.ROW_IDENTITY_HIGH], rows[i, scan.ROW_IDENTITY_LOW]
-                timed[i] = (int(who[0]), int(who[1])) not in out.cancelled
+        in_level = due_ms != _IN_MESSAGE
+        timed = (rows[:, scan.ROW_STATUS] == GOOD) & (rows[:, scan.ROW_IS_DELETE] == 0)
+        if out is not None:  # else all are timers
+            named = rows[:, scan.ROW_REAL_TOPIC_BYTES]
+            timed &= np.where(in_level, named > 0, (rows[:, scan.ROW_DUE_MS] >= 0) & (named >= 0))
+            timed &= ~_is_cancelled(rows, in_level, timed, out)
+        rows[in_level, scan.ROW_EXACT_DUE_MS] = due_ms[in_level]
         if not timed.all():
             rows, unit, slot = rows[timed], unit[timed], slot[timed]
         yield TimerRows(view, rows, unit, slot)
+
+
+def _is_cancelled(rows: Words, in_level: Flags, timed: Flags, out: Settled) -> Flags:
+    """Tell which timers a delete names.
+
+    What was sent back through a delay level has the key of its first message, and is not meant.
+    """
+    found = np.zeros(len(rows), np.bool_)
+    if not len(out.cancelled):
+        return found
+    high, low = rows[:, scan.ROW_IDENTITY_HIGH], rows[:, scan.ROW_IDENTITY_LOW]
+    low = np.where(in_level, rows[:, scan.ROW_OFFSET] | LEVEL_MARK, low)
+    for i in np.flatnonzero(timed & _among(low, out.cancelled_low)).tolist():
+        found[i] = (int(high[i]), int(low[i])) in out.cancelled
+    return found
 
 
 def _choose(timers: TimerRows, bounds: Bounds) -> TimerRows:

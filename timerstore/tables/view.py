@@ -14,8 +14,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from timerstore.config import DELAY_LEVELS, Config
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.offline import level_offsets
 from timerstore.timelog.checkpoint import decode_checkpoint
+from timerstore.timelog.format import LEVEL_COUNT_MAX
 from timerstore.timelog.reader import StoreReader
 
 UpTo = Literal["checkpoint", "end"]
@@ -37,6 +39,7 @@ class Cut(NamedTuple):
     units_stop: int  # no unit that begins at or behind this timer log offset
     precision_ms: int
     delay_levels: str
+    level_offsets: tuple[int, ...]  # the first index of each level that is not delivered
 
 
 class StoreView:
@@ -81,6 +84,7 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     checkpoint = reader.checkpoint
     ours = checkpoint is not None and not checkpoint.by_broker
     log_stop, units_stop = reader.commitlog.used_end(), reader.timerlog.used_end()
+    log_flushed = -1
     if checkpoint is not None and ours:
         log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)
         units_flushed = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
@@ -96,8 +100,26 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
         units_stop=units_stop,
         precision_ms=reader.precision_ms,
         delay_levels=delay_levels,
+        level_offsets=_level_offsets(reader, upto_checkpoint=ours and log_stop == log_flushed),
     )
     return StoreView(cut, reader)
+
+
+def _level_offsets(reader: StoreReader, *, upto_checkpoint: bool) -> tuple[int, ...]:
+    """Return how far the delay levels were delivered.
+
+    `upto_checkpoint`: by then; `delayOffset.json` may say what was delivered since. Where it cannot
+    be read, which the table `problems` tells, a broker's levels begin at their queues' start.
+    """
+    checkpoint = reader.checkpoint
+    if upto_checkpoint and checkpoint is not None:
+        return tuple(checkpoint.level_offsets)
+    try:
+        return tuple(level_offsets(reader))
+    except CorruptStoreError:
+        if checkpoint is None or checkpoint.by_broker:
+            return (0,) * LEVEL_COUNT_MAX
+        return tuple(checkpoint.level_offsets)
 
 
 @lru_cache(maxsize=_VIEWS_MAX)
