@@ -3,8 +3,9 @@
 A timer is pending where its message has a unit in a slot at or after R, or its entry lies at or
 after Q, or at or after the offset of its delay level; no copy of it was made since L; and no delete
 of the same kind names it. The last two are found once in each process; the rest is read unit by
-unit, or entry by entry, so that any range of the timer log or of a queue can be read by itself. Where a broker wrote last there is no L: then `offline.find_pending` finds all
-timers, and a range is one of its list.
+unit, or entry by entry, so that any range of the timer log or of a queue can be read by itself.
+Where a broker wrote last there is no L: then `offline.find_pending` finds all timers, and a range
+is one of its list.
 """
 
 from __future__ import annotations
