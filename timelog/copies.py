@@ -72,6 +72,7 @@ class BrokerCopies:
 ROLE_SOURCE: Final = 1  # it waits in the timer topic
 ROLE_COPY: Final = 2  # a copy whose source is not known
 ROLE_DELETE: Final = 4
+ROLE_LEVEL: Final = 8  # it waits in a delay level; of a copy: it has no due time, as theirs alone
 
 
 @kernel
@@ -88,14 +89,30 @@ def match_copies(who: Any, rolls: Any, role: Any, source: Any) -> None:
             begin = i
         if role[i] & ROLE_COPY == 0:
             continue
-        wanted = rolls[i] - (role[i] & ROLE_SOURCE)
-        for j in range(begin, i):
-            if role[j] & ROLE_SOURCE == 0 or rolls[j] != wanted:
-                continue
-            if (role[j] ^ role[i]) & ROLE_DELETE != 0 or _is_taken(source, begin, i, j):
-                continue
-            source[i] = j
-            break
+        if role[i] & ROLE_LEVEL == 0:
+            source[i] = _find_timer(rolls, role, source, begin, i)
+        if source[i] < 0 and role[i] & ROLE_SOURCE == 0:
+            source[i] = _find_in_level(role, source, begin, i)
+
+
+@inlined
+def _find_timer(rolls: Any, role: Any, source: Any, begin: int, i: int) -> int:
+    wanted = rolls[i] - (role[i] & ROLE_SOURCE)
+    for j in range(begin, i):
+        if role[j] & ROLE_SOURCE == 0 or rolls[j] != wanted:
+            continue
+        if (role[j] ^ role[i]) & ROLE_DELETE == 0 and not _is_taken(source, begin, i, j):
+            return j
+    return -1
+
+
+@inlined
+def _find_in_level(role: Any, source: Any, begin: int, i: int) -> int:
+    for j in range(begin, i):
+        waits = role[j] & (ROLE_LEVEL | ROLE_COPY) == ROLE_LEVEL
+        if waits and not _is_taken(source, begin, i, j):
+            return j
+    return -1
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""Auditing the small numbers: cursors, groups' offsets, the stored count of pending timers."""
+"""Auditing the small numbers: cursors, offsets of levels, of groups, the count of timers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.format import CHECKPOINT_EXTENSION, TIMER_CHECKPOINT
+from timerstore.services.level_file import LevelOffsetFile
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import CHECKPOINT_EXTENSION, LEVEL_TOPIC, TIMER_CHECKPOINT
 from timerstore.timelog.jsonfile import parse_json
 from timerstore.timelog.reader import Fault, StoreReader
 
 CURSORS_FILE: Final = "config/timercheck"
+LEVELS_FILE: Final = "config/delayOffset.json"
 GROUPS_FILE: Final = "config/consumerOffset.json"
 COUNTS_FILE: Final = "config/timermetrics"
 _YEAR_9999_MS: Final = 1 << 48
@@ -59,6 +62,25 @@ def cursor_at(name: str) -> int:
         if fields is not None and name in fields:
             return base + int(fields[name][1])
     raise KeyError(name)
+
+
+def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
+    """Return the delay levels that stand outside their queues: opening corrects them.
+
+    Raises CorruptStoreError where `delayOffset.json` cannot be read.
+    """
+    files = {LEVELS_FILE: LevelOffsetFile(reader.path / LEVELS_FILE).read()}
+    if reader.checkpoint is not None and not reader.checkpoint.by_broker:
+        files[CURSORS_FILE] = reader.checkpoint.level_offsets
+    faults = []
+    for file, offsets in files.items():
+        for level, offset in enumerate(offsets):
+            end = queue_ends.get((text(LEVEL_TOPIC), level), 0)
+            if not 0 <= offset <= end:
+                reason = f"delay level {level + 1} stands at {offset} of a queue that ends at {end}"
+                at = 0 if file == LEVELS_FILE else cursor_at("level_offsets") + 8 * level
+                faults.append(Fault(file, at, reason))
+    return faults
 
 
 def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:

@@ -19,7 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.auditcursors import cursor_faults, group_faults, stored_pending_count
+from timerstore.auditcursors import (
+    LEVELS_FILE,
+    cursor_faults,
+    group_faults,
+    level_faults,
+    stored_pending_count,
+)
 from timerstore.auditlog import LogAudit
 from timerstore.audittimers import TimerAudit
 from timerstore.config import Config
@@ -27,12 +33,10 @@ from timerstore.errors import CorruptStoreError
 from timerstore.offline import find_pending
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog.checkpoint import decode_checkpoint
-from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
     CHECKPOINT_COPY_AT,
     CHECKPOINT_EXTENSION,
-    LEVEL_TOPIC,
     STORE_CHECKPOINT,
     TIMER_CHECKPOINT,
 )
@@ -329,21 +333,16 @@ def _check_level_offsets(audit: Audit, log: LogAudit) -> None:
     """Check that no delay level is past its queue's end, and that its copy for brokers agrees."""
     reader, checkpoint = audit.reader, audit.reader.checkpoint
     try:
-        offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read()
+        offsets = LevelOffsetFile(reader.path / LEVELS_FILE).read()
+        faults = level_faults(reader, log.queue_ends)
     except CorruptStoreError as e:
-        return audit.problem("config/delayOffset.json", 0, e.reason)
-    files = {"config/delayOffset.json": offsets}
+        return audit.problem(LEVELS_FILE, 0, e.reason)
     if checkpoint is not None and not checkpoint.by_broker:
-        files["config/timercheck"] = checkpoint.level_offsets
         if audit.clean and offsets != checkpoint.level_offsets:
             reason = "it does not say what the checkpoint says, as after a clean close"
-            audit.warning("config/delayOffset.json", 0, reason)
-    for file, found in files.items():
-        for level, offset in enumerate(found):
-            end = log.queue_ends.get((text(LEVEL_TOPIC), level), 0)
-            if not 0 <= offset <= end:
-                reason = f"delay level {level + 1} stands at {offset} of a queue that ends at {end}"
-                audit.warning(file, 0, reason)
+            audit.warning(LEVELS_FILE, 0, reason)
+    for fault in faults:
+        audit.warning(*fault)
     return None
 
 

@@ -169,11 +169,22 @@ class Patient:
         folder.write(at, entry.tobytes())
         return at
 
-    def set_checkpoint(self, **fields: int) -> None:
+    def set_checkpoint(self, **fields: Any) -> None:
         """Write other cursors, in both copies."""
         data = replace(self.checkpoint, **fields).encode()
         whole = data.ljust(CHECKPOINT_COPY_AT, b"\0") + data
         (self.path / "config" / "timercheck").write_bytes(whole.ljust(CHECKPOINT_BYTES, b"\0"))
+
+    def set_level(self, level: int, offset: int) -> None:
+        """Move the offset of a delay level, counted from 0, wherever it stands."""
+        offsets = list(self.checkpoint.level_offsets)
+        offsets[level] = offset
+        self.set_checkpoint(level_offsets=offsets)
+
+        def move(content: Any) -> None:
+            content["offsetTable"][str(level + 1)] = offset
+
+        self.change_json("config/delayOffset.json", move)
 
     def change_json(self, name: str, change: Callable[[Any], None]) -> None:
         file = self.path / name

@@ -11,7 +11,7 @@ import timerstore
 from tests import naive
 from tests.rigs.patient import TIMERS, Patient
 from timerstore import Config, ManualClock
-from timerstore.auditcursors import COUNTS_FILE, CURSORS_FILE, GROUPS_FILE, cursor_at
+from timerstore.auditcursors import COUNTS_FILE, CURSORS_FILE, GROUPS_FILE, LEVELS_FILE, cursor_at
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     LEVEL_TOPIC,
@@ -45,6 +45,9 @@ def make_store(path: Path) -> None:
         store.cancel_many(ids[60:62])
         store.reschedule(ids[46], delay=30 * SECOND)
         store.put(b"other", key="k", delay=2 * SECOND, topic="second")
+        for level in (1, 1, 2, 4, 4):
+            id = store.put(b"level %d" % level, delay_level=level, topic="leveled")
+        store.cancel(id)
         clock.advance(10 * SECOND)
         batch = store.pull("default", timeout=0, max_count=5)
         for delivery in list(batch)[:2]:
@@ -53,6 +56,7 @@ def make_store(path: Path) -> None:
         clock.advance(timedelta(milliseconds=200))
 
 
+LEVELS = LEVEL_TOPIC.decode()
 Place = tuple[str, int]
 
 
@@ -69,15 +73,17 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
+OF_LEVELS: dict[str, Fault] = {}
+"""Faults of delay levels' messages, of rules that wheel timers have too."""
 
 
 def fault(
-    rule: str, *related: str, golden: bool = False
+    rule: str, *related: str, golden: bool = False, of_level: bool = False
 ) -> Callable[[Callable[[Patient], Place]], Callable[[Patient], Place]]:
     """Enter a fault under the rule that it breaks."""
 
     def enter(plant: Callable[[Patient], Place]) -> Callable[[Patient], Place]:
-        FAULTS[rule] = Fault(plant, frozenset(related), golden)
+        (OF_LEVELS if of_level else FAULTS)[rule] = Fault(plant, frozenset(related), golden)
         return plant
 
     return enter
@@ -293,6 +299,66 @@ def _units_ahead(store: Patient) -> list[np.void]:
     return [unit for unit in store.units.values() if store.slot_of(unit) >= store.read_slot]
 
 
+# --- delay levels
+
+
+def _in_level(store: Patient, level: int) -> list[naive.Message]:
+    found = [m for m in store.messages.values() if (m.topic, m.queue_id) == (LEVELS, level)]
+    return sorted(found, key=lambda message: message.offset)
+
+
+def _delivered(store: Patient) -> list[naive.Message]:
+    found = [m for m in store.messages.values() if m.topic == "leveled"]
+    return sorted(found, key=lambda message: message.offset)
+
+
+@fault("level_accounted", "pending_count")
+def _(store: Patient) -> Place:
+    """The level's offset went on, and nothing was delivered."""
+    store.set_level(3, 1)
+    return LOG, _in_level(store, 3)[0].offset
+
+
+@fault("once", of_level=True)
+def _(store: Patient) -> Place:
+    store.append(_delivered(store)[0])
+    return LOG, _in_level(store, 0)[0].offset
+
+
+@fault("early", of_level=True)
+def _(store: Patient) -> Place:
+    copy = _delivered(store)[0]
+    store.set_message(copy.offset, stored_ms=int(copy.properties["TIMER_OUT_MS"]) - 1)
+    return LOG, copy.offset
+
+
+@fault("cancelled", "pending_count", of_level=True)
+def _(store: Patient) -> Place:
+    """A message that was cancelled is delivered nevertheless, as is the one before it."""
+    store.set_level(3, 2)
+    kept, cancelled = _in_level(store, 3)
+    copy = _delivered(store)[0]
+    for source in (kept, cancelled):
+        mine = {"UNIQ_KEY": source.properties["UNIQ_KEY"], "TIMER_ORIGIN": f"{source.offset:020d}"}
+        due_ms = int(source.properties["UNIQ_KEY"][:12], 16)
+        mine["TIMER_OUT_MS"] = str(due_ms)
+        offset = store.append(
+            replace(copy, properties=copy.properties | mine, stored_ms=due_ms, body=source.body)
+        )
+        store.reread()
+    return LOG, offset
+
+
+@fault("settled", of_level=True)
+def _(store: Patient) -> Place:
+    """A level goes back to what it delivered, and opening begins to look behind that copy."""
+    store.set_level(1, 0)
+    store.set_checkpoint(scan_from=store.log_end)
+    (source,) = _in_level(store, 1)
+    copies = {int(m.properties["TIMER_ORIGIN"]): m.offset for m in _delivered(store)}
+    return LOG, copies[source.offset]
+
+
 # --- queues
 
 
@@ -307,15 +373,17 @@ def _(store: Patient) -> Place:
     return "consumequeue/default/0", store.set_entry("default", 4, tags_code=1)
 
 
-@fault("level_due", golden=True)
-def _(store: Patient) -> Place:
-    topic = LEVEL_TOPIC.decode()
-    queue = min(store.path.glob(f"consumequeue/{topic}/*"))
+def _change_due(store: Patient) -> Place:
+    queue = min(store.path.glob(f"consumequeue/{LEVELS}/*"))
     file = min(queue.iterdir())
     data = bytearray(file.read_bytes())
     data[ENTRY_BYTES - 1] ^= 1
     file.write_bytes(data)
-    return f"consumequeue/{topic}/{queue.name}", 0
+    return f"consumequeue/{LEVELS}/{queue.name}", 0
+
+
+fault("level_due", golden=True)(_change_due)
+fault("level_due", of_level=True)(_change_due)
 
 
 @fault("entry_message")
@@ -342,6 +410,12 @@ def _(store: Patient) -> Place:
 def _(store: Patient) -> Place:
     store.set_checkpoint(claimed_slot=store.read_slot - 1)
     return CURSORS_FILE, cursor_at("claimed_slot")
+
+
+@fault("level_offsets")
+def _(store: Patient) -> Place:
+    store.set_level(0, 7)
+    return LEVELS_FILE, 0
 
 
 @fault("group_offsets")

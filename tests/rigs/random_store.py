@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.errors import TooLateError
+from timerstore.errors import InvalidArgumentError, TooLateError
+from timerstore.sendback import send_back
 
 START_MS = 1_800_000_000_000
 DELAYS = st.one_of(st.integers(-5, 12), st.integers(0, 60), st.sampled_from([200, 10**9]))
@@ -51,6 +52,7 @@ def steps() -> st.SearchStrategy[Step]:
     return st.one_of(
         st.builds(Step, st.just("put"), numbers, st.lists(DELAYS, min_size=1).map(tuple)),
         st.builds(Step, st.sampled_from(["cancel", "move", "nack", "pull"]), numbers),
+        st.builds(Step, st.sampled_from(["level", "back"]), numbers),
         st.builds(Step, st.just("advance"), st.one_of(st.integers(1, 30), st.integers(60, 200))),
         st.builds(Step, st.sampled_from(["flush", "kill", "close"])),
     )
@@ -105,6 +107,18 @@ class _Teller:
             self.ids += list(store.put_many(bodies, topic=topic, at_ms=at_ms, tag=tag))
         elif what in ("cancel", "move") and self.ids:
             self.change(self.ids[number % len(self.ids)], what, number)
+        elif what == "level":
+            bodies = [b"level"] * (1 + number % 7)
+            ids = store.put_many(bodies, topic="ab"[number % 2], delay_level=1 + number % 4)
+            self.ids += list(ids)
+        elif what == "back":
+            # What was sent back once comes from its own topic, and may be sent back again.
+            topic = ["a", "b", "%RETRY%g"][number % 3]
+            batch = store.pull(topic, group="g", timeout=0, max_count=1 + number % 4)
+            for delivery in batch:
+                message = delivery._batch.message(delivery._i)
+                send_back(store, "g", message, delay_level=1 + number % 4)
+            batch.ack()
         elif what in ("nack", "pull"):
             batch = store.pull("a", timeout=0, max_count=1 + number % 4)
             for delivery in batch if what == "nack" else ():
@@ -123,5 +137,5 @@ class _Teller:
         if what == "cancel":
             self.store.cancel(id)
             return
-        with suppress(TooLateError):
+        with suppress(TooLateError, InvalidArgumentError):  # gone, or in a delay level
             self.ids.append(self.store.reschedule(id, at_ms=self.now_ms + number * 100))

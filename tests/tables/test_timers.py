@@ -144,7 +144,7 @@ def test_damage_costs_its_timer_alone(tmp_path: Path) -> None:
 def test_damage_in_a_brokers_store(golden: Callable[[str], Path]) -> None:
     path = golden("fired")
     whole = {row["id"]: row for row in read_table(path, "timers").to_pylist()}
-    target = next(iter(whole.values()))
+    target = next(row for row in whole.values() if row["unit_offset"] is not None)
     units = Folder(path / "timerlog")
     units.write(target["unit_offset"], bytes(4))
     left = read_table(path, "timers").to_pylist()

@@ -8,32 +8,39 @@ from timerstore.timelog import scan
 from timerstore.timelog.copies import (
     ROLE_COPY,
     ROLE_DELETE,
+    ROLE_LEVEL,
     ROLE_SOURCE,
     BrokerCopies,
     match_copies,
 )
 
-# (timer, rolls, whether it waits in the timer topic, whether it is a delete)
+TIMER, LEVEL, COPY, COPY_WITHOUT_DUE = range(4)
+# (timer, rolls, what it is, whether it is a delete)
 LOGS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.booleans()), max_size=30
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=30
 )
 
 
 @given(LOGS)
-def test_as_the_twin(log: list[tuple[int, int, bool, bool]]) -> None:
+def test_as_the_twin(log: list[tuple[int, int, int, bool]]) -> None:
     rows = np.full((len(log), scan.ROW_COLUMNS), -1, np.int64)
-    waits = np.array([entry[2] for entry in log], np.bool_)
-    for i, (who, rolls, _, is_delete) in enumerate(log):
+    what = np.array([entry[2] for entry in log], np.int64)
+    for i, (who, rolls, kind, is_delete) in enumerate(log):
         rows[i, [scan.ROW_DUE_MS, scan.ROW_REAL_TOPIC_BYTES]] = 1
+        if kind in (LEVEL, COPY_WITHOUT_DUE):
+            rows[i, scan.ROW_DUE_MS] = -1
         rows[i, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]] = who
         rows[i, scan.ROW_OFFSET], rows[i, scan.ROW_ROLL_TIMES] = 100 * i, rolls
         rows[i, scan.ROW_IS_DELETE] = is_delete
+    waits, in_level = what == TIMER, what == LEVEL
     twin = BrokerCopies()
-    twin.take(rows, waits)
+    twin.take(rows, waits, in_level)
     origins, copies = twin.match()
 
     who, rolls = rows[:, scan.ROW_IDENTITY_LOW], rows[:, scan.ROW_ROLL_TIMES]
-    role = np.where(waits, ROLE_SOURCE, 0) | np.where(~waits | (rolls > 0), ROLE_COPY, 0)
+    role = np.where(waits, ROLE_SOURCE, 0)
+    role |= np.where((what >= COPY) | (waits & (rolls > 0)), ROLE_COPY, 0)
+    role |= np.where(in_level | (what == COPY_WITHOUT_DUE), ROLE_LEVEL, 0)
     role |= np.where(rows[:, scan.ROW_IS_DELETE] == 1, ROLE_DELETE, 0)
     order = np.argsort(who, kind="stable")
     found = np.full(len(log), -2, np.int64)

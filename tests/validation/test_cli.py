@@ -32,7 +32,8 @@ def test_sound_store(path: Path) -> None:
     assert any(line.startswith("pending\t") for line in lines)
     told = json.loads(run(path, "--json", "--fire-rate", "10").stdout)
     assert told["ok"] and told["counts"]["timers"] == 68
-    assert told["spread"]["pending_count"] == told["counts"]["pending"] == 20
+    assert told["spread"]["pending_count"] == told["counts"]["pending"] == 21
+    assert told["counts"]["in_levels"] == 1
     assert told["spread"]["next_hour"]["peak_share"] > 0.01
 
 

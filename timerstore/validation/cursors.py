@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from timerstore.auditcursors import (
     COUNTS_FILE,
@@ -11,6 +12,7 @@ from timerstore.auditcursors import (
     cursor_at,
     cursor_faults,
     group_faults,
+    level_faults,
     stored_pending_count,
 )
 from timerstore.errors import CorruptStoreError
@@ -18,7 +20,7 @@ from timerstore.tables.plan import file_faults
 from timerstore.tables.queues import queue_stop
 from timerstore.tables.view import StoreView
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import TIMER_TOPIC, UNIT_BYTES
+from timerstore.timelog.format import LEVEL_TOPIC, TIMER_TOPIC, UNIT_BYTES
 from timerstore.timelog.reader import Fault
 from timerstore.validation.findings import Findings
 from timerstore.validation.plan import Scope
@@ -35,6 +37,10 @@ def look_at_files(findings: Findings) -> None:
         findings.fault("files", fault)
     _look_at_cursors(findings, view)
     ends = {each: queue_stop(view, *each) for each in reader.queues}
+    with suppress(CorruptStoreError):  # named above
+        tally.check("level_offsets", sum(topic == text(LEVEL_TOPIC) for topic, _ in ends))
+        for fault in level_faults(reader, ends):
+            findings.fault("level_offsets", fault)
     try:
         tally.check("group_offsets", len(committed_offsets(reader)))
         for fault in group_faults(reader, ends):

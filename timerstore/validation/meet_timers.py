@@ -6,7 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.copies import ROLE_COPY, ROLE_DELETE, ROLE_SOURCE, match_copies
+from timerstore.timelog.copies import (
+    ROLE_COPY,
+    ROLE_DELETE,
+    ROLE_LEVEL,
+    ROLE_SOURCE,
+    match_copies,
+)
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
@@ -39,6 +45,7 @@ class TimerMeeting:
         kind = self.word & notes.KIND_BITS
         self.is_timer, self.is_delete = kind == notes.IS_TIMER, kind == notes.IS_DELETE
         self.is_fired, self.waits = kind == notes.IS_FIRED, kind <= notes.IS_DELETE
+        self.is_level = kind == notes.IS_LEVEL
         self.ours = self._has(notes.TIMER_OURS)
         self.links = links
 
@@ -77,7 +84,7 @@ class TimerMeeting:
         word = self.links[:, notes.LINK_UNIT]
         self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
         self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
-        self.waiting |= self.waits & self._has(notes.TIMER_UNLINKED)
+        self.waiting |= self._has(notes.TIMER_UNLINKED)
 
     def _meet_copies(self) -> None:
         """Find the source of each copy, and count the copies of each source."""
@@ -88,6 +95,7 @@ class TimerMeeting:
         self.by_broker = np.zeros(len(self.offset), np.bool_)
         if nameless.any():
             self._match(nameless)
+        self.is_fired &= ~self._has(notes.TIMER_WITHOUT_DUE) | (self.source >= 0)
         found = self.source >= 0
         self.copy_count = np.bincount(self.source[found], minlength=len(self.offset))
 
@@ -96,6 +104,7 @@ class TimerMeeting:
         order = np.lexsort((self.offset, self.key))
         role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
         role |= np.where(self.is_delete, ROLE_DELETE, 0)
+        role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
         found = np.full(len(order), -1, np.int64)
         match_copies(self.key[order], self.rolls[order], role[order], found)
         matched = found >= 0
@@ -135,10 +144,14 @@ class TimerMeeting:
         self._fail("succession", orphan, "it is a copy of no message before it")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
-        differs &= ~self._is_level(source)
+        differs &= ~self.is_level[source]
         differs |= self.waits[found] & (self.due_ms[found] != self.due_ms[source])
         reason = "its roll count or due time does not follow from what it is a copy of"
         fail(self.tally, "succession", _LOG, self.offset[found[differs]], reason)
+        early = self._has(notes.TIMER_WITHOUT_DUE)[found]
+        early &= self.due_ms[found] < self.due_ms[source]
+        reason = "it was delivered before its level was over"
+        fail(self.tally, "early", _LOG, self.offset[found[early]], reason)
 
         checkpoint = self.view.checkpoint
         if checkpoint is None or checkpoint.by_broker:
@@ -149,10 +162,6 @@ class TimerMeeting:
         reason = "opening would not see this copy, whose source it finds again"
         fail(self.tally, "settled", _LOG, self.offset[found[behind]], reason)
 
-    def _is_level(self, places: Words) -> Flags:
-        found: Flags = self.word[places] & notes.KIND_BITS == notes.IS_LEVEL
-        return found
-
     def _judge_fate(self) -> None:
         """Judge that no timer was lost, nor fired after it was cancelled; count what is pending."""
         self.tally.check("accounted", int(self.is_timer.sum()))
@@ -160,6 +169,7 @@ class TimerMeeting:
         open_ended = self.is_timer & (self.copy_count == 0)
         lost = open_ended & ~self.waiting & ~np.isin(self.key, named)
         self._fail("accounted", lost, "its slot has passed, and nothing came of it")
+        in_levels = self._judge_levels(named)
         self._judge_cancelled()
 
         counts = self.tally.counts
@@ -169,10 +179,24 @@ class TimerMeeting:
         counts["deletes"] += int((self.is_delete & (self.rolls == 0)).sum())
         still = np.unique(self.key[self.is_delete & self.waiting & (self.copy_count == 0)])
         pending = open_ended & self.waiting & ~np.isin(self.key, still)
-        counts["pending"] += int(pending.sum())
+        counts["pending"] += int((pending | in_levels).sum())
+        counts["in_levels"] += int(in_levels.sum())
         counts["rolled"] += int((pending & (self.rolls > 0)).sum())
         counts["to_roll"] += int((pending & self.rolling).sum())
-        self._count_times(pending)
+        self._count_times(pending | in_levels)
+
+    def _judge_levels(self, named: Words) -> Flags:
+        """Judge what became of the messages of delay levels; return those that are pending.
+
+        `named`: keys that a delete names.
+        """
+        self.tally.check("level_accounted", int(self.is_level.sum()))
+        left = self.is_level & (self.copy_count == 0)
+        left &= ~(self._has(notes.TIMER_FIRST) & np.isin(self.key, named))
+        lost = left & ~self.waiting
+        self._fail("level_accounted", lost, "its level has passed it, and nothing came of it")
+        still: Flags = left & self.waiting
+        return still
 
     def _judge_cancelled(self) -> None:
         """Judge our own fired messages against our own deletes; a broker's may miss its target."""
@@ -185,6 +209,9 @@ class TimerMeeting:
         fired = np.flatnonzero(self.is_fired & self.ours & (self.origin >= 0))
         place = np.minimum(np.searchsorted(keys, self.key[fired]), len(keys) - 1)
         cancelled = keys[place] == self.key[fired]
+        # What was sent back has the key of its first message, and is not meant.
+        source = self.source[fired]
+        cancelled &= (source < 0) | ~self.is_level[source] | self._has(notes.TIMER_FIRST)[source]
         cancelled &= self.offset[deletes[first[place]]] < self.offset[fired]
         reason = "it was fired after its delete"
         fail(self.tally, "cancelled", _LOG, self.offset[fired[cancelled]], reason)

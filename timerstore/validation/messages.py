@@ -24,7 +24,7 @@ from timerstore.timelog.audit import (
 )
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
@@ -166,14 +166,19 @@ class _Look:
         waits = numbers == _TIMER_ROW
         level_rows = [i for i, (topic, _) in enumerate(self.queues.names) if topic == LEVEL_TOPIC]
         is_level = np.isin(numbers, level_rows) if level_rows else np.zeros(len(rows), np.bool_)
+        named = rows[:, scan.ROW_REAL_TOPIC_BYTES]
         is_timer = waits & destined
-        is_fired = ~waits & ~is_level & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
+        is_copy = ~waits & ~is_level
+        is_level &= named > 0
+        is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
+        without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         self._judge_times(rows[is_fired & has_due])
         kinds = np.full(len(rows), notes.IS_TIMER)
         kinds[is_timer & (rows[:, scan.ROW_IS_DELETE] == 1)] = notes.IS_DELETE
-        kinds[is_fired] = notes.IS_FIRED
+        kinds[is_fired | without_due] = notes.IS_FIRED
+        kinds[without_due] |= notes.TIMER_WITHOUT_DUE
         kinds[is_level] = notes.IS_LEVEL
-        noted = is_timer | is_fired | is_level
+        noted = is_timer | is_fired | is_level | without_due
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
 
@@ -186,21 +191,31 @@ class _Look:
     def _note(self, rows: Words, kinds: Words, marks: Words) -> None:
         word = kinds | np.where(marks & MARK_OURS != 0, notes.TIMER_OURS, 0)
         index = rows[:, scan.ROW_QUEUE_INDEX]
-        waits = kinds <= notes.IS_DELETE
-        word |= np.where(waits & (index >= self.view.queue_index), notes.TIMER_UNLINKED, 0)
+        waits, levels = kinds <= notes.IS_DELETE, kinds == notes.IS_LEVEL
+        key, due_ms = self._identities(rows, kinds), rows[:, scan.ROW_EXACT_DUE_MS].copy()
+        due_ms[levels] = rows[levels, scan.ROW_TAGS_CODE]
+        without_due = kinds & notes.TIMER_WITHOUT_DUE != 0
+        due_ms[without_due] = rows[without_due, scan.ROW_STORED_MS]
+        first = levels & (marks & MARK_OURS != 0)
+        first &= key == rows[:, scan.ROW_OFFSET] | LEVEL_MARK
+        word |= np.where(first, notes.TIMER_FIRST, 0)
+        offsets = np.array(self.view.cut.level_offsets, np.int64)
+        passed = offsets[np.clip(rows[:, scan.ROW_QUEUE_ID], 0, len(offsets) - 1)]
+        unlinked = (waits & (index >= self.view.queue_index)) | (levels & (index >= passed))
+        word |= np.where(unlinked, notes.TIMER_UNLINKED, 0)
         word |= np.where(waits & (index < self.findings.scope.first_index), notes.TIMER_OLD, 0)
         rolls = np.clip(rows[:, scan.ROW_ROLL_TIMES], 0, notes.ROLLS_MAX)
         word |= rolls << notes.ROLLS_SHIFT
-        timers = kinds == notes.IS_TIMER
+        timers = (kinds == notes.IS_TIMER) | levels
         if timers.any():
             numbers = self.queues.numbers(rows[timers], _DESTINED)
             word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
             for number in np.unique(numbers).tolist():
                 self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
         columns = [
-            self._identities(rows, kinds),
+            key,
             rows[:, scan.ROW_OFFSET],
-            rows[:, scan.ROW_EXACT_DUE_MS],
+            due_ms,
             word,
         ]
         origin = rows[:, scan.ROW_ORIGIN]

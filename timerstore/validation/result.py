@@ -80,8 +80,8 @@ class Validation:
             )
             for rule in RULES
         ]
-        names = ("messages", "entries", "units", "slots", "timers", "pending", "fired", "rolls")
-        counts = {name: tally.counts[name] for name in (*names, "deletes")}
+        names = ("messages", "entries", "units", "slots", "timers", "pending", "in_levels")
+        counts = {name: tally.counts[name] for name in (*names, "fired", "rolls", "deletes")}
         return cls(
             path=store_name(scope),
             rules=tuple(rules),

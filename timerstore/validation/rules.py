@@ -158,10 +158,17 @@ RULES: Final = (
         "The timer was lost: its slot passed, and nothing came of it.",
     ),
     Rule(
+        "level_accounted",
+        TIMERS,
+        "a message of a delay level",
+        "It is pending, was delivered, or is cancelled.",
+        "The message was lost: its level passed it, and nothing came of it.",
+    ),
+    Rule(
         "once",
         TIMERS,
         "a message that was copied",
-        "One copy was made of it, fired or rolled.",
+        "One copy was made of it, fired, rolled, or delivered from its delay level.",
         "A timer was fired twice.",
     ),
     Rule(
@@ -176,7 +183,7 @@ RULES: Final = (
         "early",
         TIMERS,
         "a fired message",
-        "It was stored at its due time or later.",
+        "It was stored at its due time or later, or when its delay level was over.",
         "A timer was fired too early.",
     ),
     Rule(
@@ -236,6 +243,14 @@ RULES: Final = (
         "a cursor",
         "It lies within what it points into.",
         "Opening starts at the wrong place: it loses timers, or fires them again.",
+    ),
+    Rule(
+        "level_offsets",
+        CURSORS,
+        "a delay level's offset",
+        "It lies within its level's queue.",
+        "Opening corrects it to the nearest end: messages were skipped, or come twice.",
+        "warning",
     ),
     Rule(
         "group_offsets",
