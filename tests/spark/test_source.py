@@ -38,7 +38,7 @@ def collected(frame: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("partitions", [1, 6])
+@pytest.mark.parametrize("partitions", [6])
 def test_every_table(spark: Any, closed: Path, table: str, partitions: int) -> None:
     frame = load(spark, closed, table, partitions=partitions)
     expected = read_table(closed, table)

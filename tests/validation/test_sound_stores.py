@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rigs.random_store import Story, stories, tell
-from timerstore import verify
+from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog.format import TIMER_TOPIC
 from timerstore.validation import validate
 
@@ -68,3 +69,16 @@ def test_stores_that_were_made_up(story: Story, split_bytes: int) -> None:
         whole = validate(told.path, upto="end", split_bytes=split_bytes)
         assert not whole.failures, str(whole)
         assert whole.counts["pending"] == told.pending
+
+
+def test_a_store_that_is_open_is_read_up_to_its_checkpoint(tmp_path: Path) -> None:
+    config = Config(durability="process", wheel_slot_count=128, roll_window_slots=6)
+    with TimerStore(tmp_path / "store", config=config, clock=ManualClock()) as store:
+        store.put_many([b"flushed"] * 5, delay_ms=[0, 500, 3_000, 9_000, 90_000])
+        store.clock.advance(timedelta(seconds=4))
+        store.flush()
+        store.put_many([b"not yet"] * 3, delay_ms=1_000)
+        found = validate(tmp_path / "store")
+        assert found.was_open and not found.failures, str(found)
+        assert found.counts["pending"] == 2
+        assert validate(tmp_path / "store", upto="end").counts["pending"] == 5

@@ -51,7 +51,7 @@ def validate(
 
     All of them must see the store's files under the same path. The options, and the result, are
     those of `timerstore.validation.validate`; each rule has one definition. Raises NotAStoreError;
-    damage is in the result. O(bytes); some 110 bytes for each timer are shuffled, and no process
+    damage is in the result. O(bytes); some 80 bytes for each timer are shuffled, and no process
     holds more than a split, or a bucket.
 
     >>> timerstore.spark.validate(spark, "timers/").ok

@@ -92,7 +92,7 @@ def validate(
     the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
     what this machine fires, for the expected load. `progress`: is told how many steps are done, of
     how many. Raises NotAStoreError; damage is in the result. O(bytes), in bounded memory, with some
-    110 bytes for each timer in temporary files.
+    80 bytes for each timer in temporary files.
 
     >>> timerstore.validation.validate("timers/").ok
     True
