@@ -13,6 +13,7 @@ import pytest
 
 from tests.markdown import ROOT
 from tests.table_stores import EVENTFUL, PENDING_COLUMNS, SECOND, Folder, live, pending, rows
+from timerstore import Config
 from timerstore.tables import TABLES, read_table
 
 pytestmark = pytest.mark.slow
@@ -64,14 +65,21 @@ def test_golden(
     lines = golden_list(name)
     (state,) = [line for line in lines if line["kind"] == "state"]
     frame = load(spark, golden_unpacked(name), "timers", body=True)
-    put = {line["unique_key"]: line for line in lines if line["kind"] == "timer"}
+    put = {line["unique_key"]: line for line in lines if line["kind"] in ("timer", "level")}
+    level_count = sum(line["kind"] == "level" for line in lines)  # of them none was over
     found = frame.collect()
     if name != "crashed":
-        assert len(found) == state["pending_all"]
+        assert len(found) == state["pending_all"] + level_count
     for row in found:
         line = put[row["id"]]
-        assert (row["due_ms"], bytes(row["body"]).hex()) == (line["due_ms"], line["body_hex"])
-        assert row["topic"] == line["topic"]
+        assert (row["topic"], bytes(row["body"]).hex()) == (line["topic"], line["body_hex"])
+        if line["kind"] == "timer":
+            assert row["due_ms"] == line["due_ms"]
+            continue
+        level_count -= 1
+        stored_ms = row["due_ms"] - Config().delay_levels_ms()[line["level"] - 1]
+        assert 0 <= stored_ms - line["put_ms"] < 1_000  # the writer's clock, then the broker's
+    assert level_count == 0
     assert load(spark, golden_unpacked(name), "problems").count() == 0
 
 
