@@ -78,7 +78,7 @@ def test_golden(
             continue
         level_count -= 1
         stored_ms = row["due_ms"] - Config().delay_levels_ms()[line["level"] - 1]
-        assert 0 <= stored_ms - line["put_ms"] < 1_000  # the writer's clock, then the broker's
+        assert abs(stored_ms - line["put_ms"]) < 1_000  # the writer looked at its clock afterwards
     assert level_count == 0
     assert load(spark, golden_unpacked(name), "problems").count() == 0
 
