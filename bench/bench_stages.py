@@ -19,12 +19,13 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services.steps import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT, step
+from timerstore.services import needs
+from timerstore.services.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
+from timerstore.services.steps import step
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import FOUND_WORDS, read_message
 from timerstore.timelog.segments import segment_at
-from timerstore.wheel import state
 
 COUNT = 20_000
 BODIES = [b"%0100d" % i for i in range(COUNT)]
@@ -53,17 +54,17 @@ def play(benchmark: Any, stage: Callable[..., Any], prepare: Callable[[], Any]) 
 
 def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
     """Step services until none has work left."""
-    words = store.engine.words
+    engine = store.engine
     while True:
         done = 0
         for service in services:
-            done += step(store.engine.world, service, now_ms)
-            need = int(words[state.NEED])
-            if need == state.FLUSHED:
-                words[state.NEED] = state.NOTHING
+            done += step(engine.world, service, now_ms)
+            need = engine.need(service)
+            if need == needs.FLUSHED:
+                engine.forget_need(service)
                 store.flush()
-            elif need != state.NOTHING:
-                store.engine.meet()
+            elif need != needs.NOTHING:
+                engine.provide(service)
                 done += 1
         if done == 0:
             return

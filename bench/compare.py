@@ -6,7 +6,6 @@ the median of its rounds, the first one, which warms caches and compiles kernels
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ import lateness
 import machine
 import numpy as np
 import ours
+import report
 from peer import SqliteTimers
 
 FILL_BEGIN = "<!-- figures: begin -->"
@@ -508,14 +508,6 @@ def markdown(results: list[Result], header: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fill(path: Path, table: str) -> None:
-    """Put the table between the marks of a Markdown file."""
-    text = path.read_text()
-    before, rest = text.split(FILL_BEGIN)
-    after = rest.split(FILL_END)[1]
-    path.write_text(f"{before}{FILL_BEGIN}\n{table}{FILL_END}{after}")
-
-
 def show(result: Result) -> None:
     """Print one row as it is measured."""
     mark = {True: "reached", False: "MISSED", None: ""}[result.reached]
@@ -524,15 +516,10 @@ def show(result: Result) -> None:
 
 def main() -> None:
     """Measure the rows that were asked for."""
-    parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, two rounds")
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--rounds", type=int, help="rounds that count")
-    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
-    parser.add_argument("--warm-gib", type=float, default=3.0, help="see machine.warm_memory")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    parser = report.new_parser(
+        "./run bench", __doc__, "small sizes, two rounds", "--rows", tuple(ROWS)
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
     arguments = parser.parse_args()
     names = arguments.rows.split(",")
     if unknown := set(names) - set(ROWS):
@@ -556,7 +543,7 @@ def main() -> None:
     if arguments.markdown:
         print(table)
     if arguments.fill:
-        fill(arguments.fill, table)
+        report.fill(arguments.fill, table, FILL_BEGIN, FILL_END)
 
 
 if __name__ == "__main__":

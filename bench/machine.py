@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import platform
@@ -10,10 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 MADV_HUGEPAGE = 14
 PAGE_BYTES = 4_096
+_PR_SET_NAME = 15
 
 
 def warm_memory(size_bytes: int) -> None:
@@ -45,6 +48,53 @@ def _field(path: Path, name: str) -> str:
     match = re.search(rf"^{name}:\s+(\d+)", path.read_text(), re.MULTILINE)
     assert match is not None, f"{path} has no {name}"
     return match[1]
+
+
+@dataclass(frozen=True)
+class ThreadTime:
+    """What a thread has taken since it began, or all threads of one name together."""
+
+    ns: int = 0
+    """Processor time, to the nanosecond."""
+    user_ticks: int = 0
+    system_ticks: int = 0
+    sleeps: int = 0
+    """How often it gave the processor up by itself, to be woken again."""
+
+    def __add__(self, other: ThreadTime) -> ThreadTime:
+        """Add each field."""
+        return ThreadTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: ThreadTime) -> ThreadTime:
+        """Subtract each field."""
+        return ThreadTime(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def split_ns(self, count: int) -> tuple[float, float]:
+        """Return user and system ns for each of `count`: the exact sum, shared out by ticks."""
+        ticks = self.user_ticks + self.system_ticks
+        share = self.system_ticks / ticks if ticks else 0.0
+        return (1 - share) * self.ns / count, share * self.ns / count
+
+
+def thread_times() -> dict[str, ThreadTime]:
+    """Return what each thread of this process has taken, by name."""
+    found: dict[str, ThreadTime] = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+            ns = int((task / "schedstat").read_text().split()[0])
+            stat = (task / "stat").read_text().rpartition(")")[2].split()
+            sleeps = int(_field(task / "status", "voluntary_ctxt_switches"))
+        except OSError:  # it has ended
+            continue
+        time = ThreadTime(ns, int(stat[11]), int(stat[12]), sleeps)
+        found[name] = found.get(name, ThreadTime()) + time
+    return found
+
+
+def name_thread(name: str) -> None:
+    """Name the calling thread as /proc shows it."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""Cancelling timers that lie ahead, in one kernel: verdict, cancelled set, delete messages.
+"""Cancelling in one kernel: verdict, cancelled set, delete messages.
 
 A timer that is due after the frontier, or has no unit yet, was certainly not taken, nor a delay
 level's message that its loop has not reached. All of it
-happens under the step lock, which the kernel takes and gives back without returning to Python: a
+happens under fire, which the kernel takes and gives back without returning to Python: a
 thread that held it and waited for the GIL would make every timer late that falls due meanwhile.
+Where Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
+signal can leave an entry in the cancelled set without its delete in the log.
 """
 
 from __future__ import annotations
@@ -14,23 +16,20 @@ import numpy as np
 
 from timerstore.services.deletes import DELETE_BODY, delete_template
 from timerstore.services.engine import Engine
-from timerstore.services.levels import LEVEL_CANCELLED
+from timerstore.services.state import CANCEL
+from timerstore.services.world import World
+from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append
-from timerstore.timelog.frame import frame_new, new_message_bytes_max
-from timerstore.timelog.intrinsics import view_words
+from timerstore.timelog.frame import Template, frame_new, new_message_bytes_max
 from timerstore.timelog.kernel import kernel
-from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
-from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.system import lock_acquire, lock_release
-from timerstore.wheel.sets import ENTRY_WORDS, set_add, set_contains, set_remove
-from timerstore.wheel.state import (
-    CANCELLED_ADDRESS,
-    CANCELLED_COUNT,
-    CANCELLED_LENGTH,
-    FRONTIER,
-    LINKED,
-    PRECISION,
-    READ,
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.timelog.record import Bytes, Words, observe
+from timerstore.wheel.cancelled import (
+    cancelled_add,
+    cancelled_contains,
+    cancelled_has_room,
+    cancelled_remove,
 )
 
 # What became of a target.
@@ -45,60 +44,60 @@ _NO_ROOM: Final = 2  # in the cancelled set
 _NO_SEGMENT: Final = 3
 
 _BATCH_BYTES: Final = 32 << 10
-"""Deletes of one batch: the step lock is held for some 50 µs."""
+"""Deletes of one batch: fire is held for some 50 µs."""
 
 
 @kernel
 def _cancel_batch(
-    world: Any,
-    stage: Any,
-    template: Any,
+    world: World,
+    stage: Stage,
+    template: Template,
     body: Any,
     keys: Any,
     due_ms: Any,
     offsets: Any,
     indexes: Any,
-    levels: Any,
+    levels: Words,
     start: int,
     now_ms: int,
     tag: int,
     verdicts: Any,
     why: Any,
+    judged: bool,
 ) -> int:
     """Cancel a batch from `start` on; return how many of all are judged; `why[0]`: why it stopped.
 
     `keys`: uint8[n, 32], the targets' unique keys; `due_ms`, `offsets`, `indexes`, `levels`:
     int64[n], the targets' due time, first put as in the key, its entry in its queue, and its delay
-    level − 1, or −1 for a timer. `verdicts`: int8[n], written. O(bytes).
+    level − 1, or −1 for a timer. `verdicts`: int8[n], written. `judged`: the caller holds the
+    locks, and knows that none of them was taken. O(bytes).
     """
-    words, level_words = world.words, world.levels.words
-    lock_acquire(world.step_lock)
-    table = view_words(words[CANCELLED_ADDRESS], words[CANCELLED_LENGTH])
+    cancelled = world.cancelled
+    before = act_as(CANCEL)
+    if not judged:
+        lock_acquire(world.fire_lock)
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
-    frontier_ms = max(words[FRONTIER], words[READ] * words[PRECISION] - 1)
+    passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
+    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
     while i < len(due_ms) and staged < len(stage.size):
         room = new_message_bytes_max(template, len(body), len(keys[i]))
         if at + room > _BATCH_BYTES:
             break
-        known = set_contains(table, IDENTITY_OURS, offsets[i])
-        taken = due_ms[i] <= frontier_ms and indexes[i] < words[LINKED]
+        taken = due_ms[i] <= frontier_ms and indexes[i] < observe(world.enqueue_put, "linked_index")
         if levels[i] >= 0:
-            known = known or set_contains(table, IDENTITY_HELD, offsets[i])
             taken = indexes[i] < world.levels.offset[levels[i]]
-        if known:
+        if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):
             verdicts[i] = CANCELLED_BEFORE
-        elif taken:
+        elif taken and not judged:
             why[0] = _MAY_BE_TAKEN
             break
-        elif 2 * ENTRY_WORDS * (words[CANCELLED_COUNT] + 1) > words[CANCELLED_LENGTH]:
+        elif not cancelled_has_room(cancelled):
             why[0] = _NO_ROOM
             break
         else:
-            set_add(table, IDENTITY_OURS, offsets[i])
-            words[CANCELLED_COUNT] += 1
-            level_words[LEVEL_CANCELLED] += 1 if levels[i] >= 0 else 0
+            cancelled_add(cancelled, IDENTITY_OURS, offsets[i])
             at += frame_new(stage, staged, at, template, body, keys[i], due_ms[i], now_ms, tag)
             verdicts[i] = CANCELLED_NOW
             staged += 1
@@ -107,13 +106,13 @@ def _cancel_batch(
     while staged > done:  # take back those whose delete is not in the log
         i -= 1
         if verdicts[i] == CANCELLED_NOW:
-            set_remove(table, IDENTITY_OURS, offsets[i])
-            words[CANCELLED_COUNT] -= 1
-            level_words[LEVEL_CANCELLED] -= 1 if levels[i] >= 0 else 0
+            cancelled_remove(cancelled, IDENTITY_OURS, offsets[i])
             staged -= 1
             why[0] = _NO_SEGMENT
         verdicts[i] = NOT_JUDGED
-    lock_release(world.step_lock)
+    if not judged:
+        lock_release(world.fire_lock)
+    act_as(before)
     return i
 
 
@@ -128,11 +127,14 @@ def cancel_ahead(
     indexes: Words,
     levels: Words,
     now_ms: int,
+    *,
+    judged: bool = False,
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
     What is NOT_JUDGED may have been taken: look for it. Arrays as for the kernel; `pending_row`:
-    where they are counted, see `QueueTable.pending`.
+    where they are counted, see `QueueTable.pending`. With `judged` the caller holds the locks,
+    and room in the cancelled set for all.
     """
     verdicts, why = np.zeros(len(due_ms), np.int8), np.zeros(1, np.int64)
     template, start = delete_template(engine, topic, pending_row), 0
@@ -152,12 +154,47 @@ def cancel_ahead(
             engine.store_tag,
             verdicts,
             why,
+            judged,
         )
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:
-            with engine.step_lock:
-                engine.reserve_cancelled(len(due_ms) - start)
+            with engine.locks.fire:
+                engine.cancelled.reserve(len(due_ms) - start)
         elif why[0] == _NO_SEGMENT:
-            engine.meet_append()
+            engine.provide_append(stage)
     return verdicts
+
+
+@kernel
+def _cancel_with(world: World, stage: Stage, count: int, high: int, low: int, now_ms: int) -> bool:
+    """Append `count` messages, the last one a timer's delete, and note that timer as cancelled.
+
+    `high`, `low`: its identity. Under fire. False, and nothing done, where a segment is missing,
+    see `stage.need`.
+    """
+    if append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:
+        return False
+    before = act_as(CANCEL)
+    cancelled_add(world.cancelled, high, low)
+    act_as(before)
+    return True
+
+
+def replace_timer(engine: Engine, stage: Stage, offset: int, now_ms: int) -> int:
+    """Append both messages of a reschedule at once; return the new timer's offset.
+
+    `stage`: the new timer, then the delete of the old one, which is at `offset`. The caller holds
+    the locks, with room in the cancelled set, and knows that the old one was not taken.
+    """
+    return cancel_with(engine, stage, 2, IDENTITY_OURS, offset, now_ms)
+
+
+def cancel_with(engine: Engine, stage: Stage, count: int, high: int, low: int, now_ms: int) -> int:
+    """Append all that is staged at once, the last one a timer's delete; return the first's offset.
+
+    As for `replace_timer`; `high`, `low`: the timer's identity.
+    """
+    while not _cancel_with(engine.world, stage, count, high, low, now_ms):
+        engine.provide_append(stage)
+    return int(stage.offset[0])

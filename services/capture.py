@@ -1,7 +1,9 @@
 """Capturing a checkpoint: cursors with copies of the wheel's dirty pages, in one kernel.
 
-It takes and gives back the step lock without returning to Python in between, for a thread that
-holds the lock and waits for the GIL makes every timer late that falls due meanwhile.
+It takes and gives back fire and wheel without returning to Python in between, for a thread that
+holds the lock and waits for the GIL makes every timer late that falls due meanwhile. A page that
+was captured stays dirty until `written` says that it is durable, so whatever ends a flush on the
+way, the next one captures the page again.
 """
 
 from __future__ import annotations
@@ -10,17 +12,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.services.levels import LEVEL_HELD_FROM
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT
-from timerstore.timelog.intrinsics import copy_bytes, load_acquire
+from timerstore.timelog.intrinsics import copy_bytes
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import END
-from timerstore.timelog.system import lock_acquire, lock_release
+from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import SLOT_FIRST_COPY, slot_word
-from timerstore.wheel.slots import PAGE_BYTES
-from timerstore.wheel.state import CANCELLED_COUNT, CLAIMED, FRONTIER, LINKED, READ
+from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN
 
 _READ: Final = 0
 _LINKED: Final = 1
@@ -30,7 +31,11 @@ _CANCELLED: Final = 4
 _TIMERLOG_END: Final = 5
 _COMMITLOG_END: Final = 6
 _SCAN_FROM: Final = 7
-_PAGES: Final = 8
+_TIMERLOG_SYNC: Final = 8
+_PAGES: Final = 9
+_QUEUES: Final = 10
+_PIECE: Final = 32
+"""Pages that are copied in one hold of wheel: some 20 µs."""
 _CURSORS: Final = 16
 _SLACK: Final = 64
 
@@ -46,6 +51,7 @@ class Captured(NamedTuple):
     timerlog_end: int
     commitlog_end: int
     scan_from: int  # L, as far as this life's copies say
+    timerlog_sync: int  # up to where the timer log must be durable before the pages are written
     next_index: Words
     level_offsets: Words
     runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content
@@ -53,62 +59,97 @@ class Captured(NamedTuple):
 
 @kernel
 def _capture(
-    world: Any, cursors: Any, next_index: Any, level_offsets: Any, numbers: Any, pages: Any
+    world: World, cursors: Any, next_index: Any, level_offsets: Any, numbers: Any, pages: Any
 ) -> bool:
-    """Capture; False, with the count of dirty pages in `cursors`, where they do not fit."""
-    words, near, wheel = world.words, world.near, world.wheel
-    lock_acquire(world.step_lock)
+    """Capture; False where dirty pages or queues do not fit, with their counts in `cursors`."""
+    near, wheel = world.near, world.wheel
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.wheel_lock)
     count = 0
     for page in range(len(wheel.dirty)):
-        if wheel.dirty[page] != 0:
+        if wheel.dirty[page] != PAGE_CLEAN:
+            if count < len(numbers):
+                numbers[count] = page
             count += 1
     cursors[_PAGES] = count
     if count > len(numbers):
-        lock_release(world.step_lock)
+        lock_release(world.wheel_lock)
+        lock_release(world.fire_lock)
         return False
-    count = 0
-    for page in range(len(wheel.dirty)):
-        if wheel.dirty[page] != 0:
-            copy_bytes(pages, count * PAGE_BYTES, wheel.slots, page * PAGE_BYTES, PAGE_BYTES)
-            numbers[count] = page
-            wheel.dirty[page] = 0
-            count += 1
-    for row in range(len(next_index)):
-        next_index[row] = load_acquire(world.queues.next_index, row)
     for level in range(len(level_offsets)):
         level_offsets[level] = world.levels.offset[level]
-    end = load_acquire(world.commitlog.words, END)
-    oldest = min(end, world.levels.words[LEVEL_HELD_FROM])
-    for slot in range(words[READ], words[CLAIMED]):
+    # Of one instant: of what the log is said to be durable up to, recovery reads no entry anew.
+    lock_acquire(world.append_lock)
+    end = world.commitlog.words[END]
+    queues = world.queues.words[QUEUE_COUNT]
+    for row in range(min(queues, len(next_index))):
+        next_index[row] = world.queues.next_index[row]
+    lock_release(world.append_lock)
+    cursors[_QUEUES] = queues
+    if queues > len(next_index):
+        lock_release(world.wheel_lock)
+        lock_release(world.fire_lock)
+        return False
+    oldest = min(end, world.cancelled.held_from)
+    for slot in range(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot):
         oldest = min(oldest, near.slots[slot_word(slot, SLOT_FIRST_COPY)])
-    cursors[_READ] = words[READ]
-    cursors[_LINKED] = words[LINKED]
-    cursors[_CLAIMED] = words[CLAIMED]
-    cursors[_FRONTIER] = words[FRONTIER]
-    cursors[_CANCELLED] = words[CANCELLED_COUNT]
+    cursors[_READ] = world.dequeue_put.passed_slot
+    cursors[_LINKED] = world.enqueue_put.linked_index
+    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
+    cursors[_FRONTIER] = world.dequeue_put.frontier_ms
+    cursors[_CANCELLED] = world.cancelled.count
     cursors[_TIMERLOG_END] = world.timerlog.words[END]
     cursors[_COMMITLOG_END] = end
     cursors[_SCAN_FROM] = oldest
-    lock_release(world.step_lock)
+    lock_release(world.fire_lock)
+    # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
+    # timer log, which must be durable up to what the last piece points to.
+    for i in range(count):
+        if i & (_PIECE - 1) == _PIECE - 1:
+            lock_release(world.wheel_lock)
+            lock_acquire(world.wheel_lock)
+        copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
+        wheel.dirty[numbers[i]] = PAGE_CAPTURED
+    cursors[_TIMERLOG_SYNC] = world.timerlog.words[END]
+    lock_release(world.wheel_lock)
     return True
 
 
+@kernel
+def _written(world: World) -> None:
+    dirty = world.wheel.dirty
+    lock_acquire(world.wheel_lock)
+    for page in range(len(dirty)):
+        if dirty[page] == PAGE_CAPTURED:  # else it was changed since
+            dirty[page] = PAGE_CLEAN
+    lock_release(world.wheel_lock)
+
+
+def written(world: World) -> None:
+    """Say that all pages are durable that were captured and not changed since. O(pages)."""
+    _written(world)
+
+
 def capture(world: World) -> Captured:
-    """Capture cursors and dirty pages, which are clean from then on. O(dirty pages)."""
+    """Capture cursors and dirty pages; call `written` once they are durable. O(dirty pages)."""
     cursors = np.zeros(_CURSORS, np.int64)
-    next_index = np.zeros(int(world.queues.words[QUEUE_COUNT]), np.int64)
+    next_index = np.zeros(int(world.queues.words[QUEUE_COUNT]) + _SLACK, np.int64)
     level_offsets = np.zeros(len(world.levels.offset), np.int64)
-    room = int(np.count_nonzero(world.wheel.dirty)) + _SLACK
+    room = int((world.wheel.dirty != PAGE_CLEAN).sum()) + _SLACK
     while True:
         numbers, pages = np.empty(room, np.int64), np.empty(room * PAGE_BYTES, np.uint8)
         if _capture(world, cursors, next_index, level_offsets, numbers, pages):
             break
         room = int(cursors[_PAGES]) + _SLACK
-    read, linked, claimed, frontier, cancelled, units, messages, oldest = cursors[:_PAGES].tolist()
+        if len(next_index) < cursors[_QUEUES]:
+            next_index = np.zeros(int(cursors[_QUEUES]) + _SLACK, np.int64)
     runs = _runs(numbers[: int(cursors[_PAGES])], pages)
+    read, linked, claimed, frontier, cancelled, units, messages, oldest, synced = cursors[
+        :_PAGES
+    ].tolist()
     return Captured(
-        *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
-        *(next_index, level_offsets, runs),
+        *(read, linked, claimed, frontier, cancelled, units, messages, oldest, synced),
+        *(next_index[: int(cursors[_QUEUES])], level_offsets, runs),
     )
 
 

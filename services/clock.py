@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from timerstore.errors import InvalidArgumentError
+
+CLOCK_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
 
 class SystemClock:
@@ -48,9 +50,12 @@ class ManualClock:
 
     def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
         """Start at `start_ms`, UTC epoch milliseconds."""
-        if isinstance(start_ms, bool) or not isinstance(start_ms, int) or start_ms < 10**11:
+        if isinstance(start_ms, bool) or not isinstance(start_ms, int):
+            raise InvalidArgumentError(f"start_ms is {start_ms!r}. Pass epoch milliseconds.")
+        if not 10**11 <= start_ms <= CLOCK_MS_MAX:
             raise InvalidArgumentError(
-                f"start_ms is {start_ms!r}. Pass epoch milliseconds, such as 1_800_000_000_000."
+                "start_ms lies before 1973 or past 9999. Pass epoch milliseconds, such as "
+                "1_800_000_000_000."
             )
         self._now_ms = start_ms
         self._lock = threading.RLock()
@@ -68,6 +73,10 @@ class ManualClock:
             raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta.")
         with self._lock:
             stop_ms = self._now_ms + by // timedelta(milliseconds=1)
+            if not 10**11 <= stop_ms <= CLOCK_MS_MAX:
+                raise InvalidArgumentError(
+                    f"by is {by!r}, which leads to {stop_ms} ms. Stay between 1973 and 9999."
+                )
             if self._now_ms >= stop_ms:
                 self._move(stop_ms)
                 return

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from timerstore.services.engine import Engine
-from timerstore.timelog.append import Stage, append
+from timerstore.timelog.append import QueueTable, Stage, append
 from timerstore.timelog.format import PROPERTY_DELETES
 from timerstore.timelog.frame import Template, frame_new, new_template
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SegmentTable
 
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
@@ -33,7 +35,7 @@ def delete_template(engine: Engine, topic: bytes, pending_row: int) -> Template:
 @kernel
 def stage_deletes(
     stage: Stage,
-    template: Any,
+    template: Template,
     body: Any,
     keys: Any,
     due_ms: Any,
@@ -55,7 +57,13 @@ def stage_deletes(
 
 @kernel
 def append_staged(
-    commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    lock: Words,
+    stage: Stage,
+    count: int,
+    now_ms: int,
+    together: bool,
 ) -> int:
     """Append what was staged, see `append`."""
     return append(commitlog, queues, lock, stage, count, now_ms, together)
@@ -73,7 +81,7 @@ def append_all(engine: Engine, stage: Stage, count: int, now_ms: int, *, togethe
         )
         if done == count:
             return
-        engine.meet_append()
+        engine.provide_append(stage)
         if done:
             _shift(stage, done, count)
             count -= done
@@ -86,7 +94,8 @@ def _shift(stage: Stage, done: int, count: int) -> None:
     stage.buffer[:length] = stage.buffer[start : start + length].copy()
     for column in (
         *(stage.size, stage.row, stage.tags_code, stage.key_at),
-        *(stage.pending_row, stage.pending_change, stage.offset, stage.index),
+        *(stage.pending_row, stage.pending_change, stage.due_ms, stage.hash),
+        *(stage.offset, stage.index),
     ):
         column[: count - done] = column[done:count].copy()
 

@@ -1,27 +1,40 @@
 """Dequeue-get: takes what is due out of the wheel.
 
-Claiming walks a slot's chain in the timer log, newest first, into the near wheel; taking moves what
-the clock has reached, in the order of due time, to the dequeue-put queue. It moves `CLAIMED` and
-`SCAN`. After RocketMQ's `TimerMessageStore.TimerDequeueGetService`.
+Claiming walks a slot's chain in the timer log, newest first, into the near wheel; what was linked
+afterwards comes from enqueue-put as late arrivals. Taking moves what the clock has reached, in the
+order of due time, to the dequeue-put queue; a slot's plain deletes follow once it has ended and all
+of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. After
+RocketMQ's `TimerMessageStore.TimerDequeueGetService`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from timerstore.services.enqueue_put import find_done, near_take
+from timerstore.services.enqueue_put import find_done
+from timerstore.services.needs import COMMITLOG_READ, DAMAGED_TIMERLOG, NEAR_FULL, TIMERLOG_SEGMENT
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_INFO,
     DEQUEUE_MESSAGE,
     DEQUEUE_MS,
     DEQUEUE_RING,
+    LATE_COLUMNS,
+    LATE_DUE_MS,
+    LATE_MAGIC,
+    LATE_MESSAGE,
+    LATE_RING,
+    LATE_SIZE,
+    LATE_SLOT,
     RING_COUNT,
+    RING_HEAD,
     RING_TAIL,
+    World,
     ring_count,
 )
 from timerstore.timelog.format import (
     EXTRA_READ_MESSAGE,
+    UNIT_DELETE,
     UNIT_EXTRA_AT,
     UNIT_MAGIC_AT,
     UNIT_MESSAGE_AT,
@@ -29,99 +42,144 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
     UNIT_ROLL,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32
+from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, store_release
 from timerstore.timelog.kernel import inlined
+from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
-from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, segment_at
+from timerstore.timelog.record import observe, publish
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
     ENTRY_INFO,
     ENTRY_MESSAGE,
     NEAR_COUNT,
+    NONE,
+    SLOT_CHAIN,
+    SLOT_WAITING,
     SPAN,
+    near_drop_delete,
+    near_insert,
+    near_insert_delete,
+    near_last_delete,
     near_pop,
     near_pop_due,
     near_room,
-    open_slot,
+    pack_info,
+    slot_word,
 )
 from timerstore.wheel.slots import NO_UNIT, slot_last
-from timerstore.wheel.state import (
-    CLAIM_OFFSET,
-    CLAIMED,
-    COMMITLOG_READ,
-    COUNT_UNREADABLE,
-    DAMAGED_TIMERLOG,
-    FRONTIER,
-    LAST_UNREADABLE,
-    NEAR_FULL,
-    NEED,
-    NEED_OFFSET,
-    PRECISION,
-    READ,
-    SCAN,
-    STORE_TAG,
-    TAKE_LIMIT,
-    TIMERLOG_SEGMENT,
-)
 
 LEAD: Final = 1
 """Slots that are claimed ahead of the clock's."""
 CLAIM_UNITS: Final = 2_048
-"""Units that one step walks at most: the step lock is held for tens of microseconds."""
+"""Units that one step walks at most: near is held for tens of microseconds."""
 TAKE_COUNT: Final = 1_024
 _NO_DUE: Final = -2
 
 
 @inlined
-def dequeue_get(world: Any, now_ms: int) -> int:
-    """Claim, then take; return the work done. Under the step lock. O(1) for each unit."""
-    return claim(world, now_ms) + take(world, now_ms)
+def dequeue_get(world: World, now_ms: int) -> int:
+    """Claim, then take; return the work done. Takes near, to claim wheel too. O(1) each unit."""
+    lock_acquire(world.near_lock)
+    # An old R only makes it wait. Read before claiming: buckets before it are not looked at, where
+    # the ring has wrapped.
+    read = observe(world.dequeue_put, "passed_slot")
+    done = _take_late(world) + claim(world, now_ms, read)
+    done += take(world, now_ms, read) + _hand_on_deletes(world, now_ms, read)
+    lock_release(world.near_lock)
+    return done
 
 
 @inlined
-def claim(world: Any, now_ms: int) -> int:
+def _take_late(world: World) -> int:
+    """Take late arrivals into the near wheel; return how many."""
+    ring, head = world.late_ring, world.ring_words[LATE_RING + RING_HEAD]
+    count, done = min(ring_count(world.ring_words, LATE_RING), CLAIM_UNITS), 0
+    while done < count:
+        if near_room(world.near) <= 0:
+            world.dequeue_get.thread.need = NEAR_FULL
+            break
+        at = ((head + done) & (RING_COUNT - 1)) * LATE_COLUMNS
+        slot, magic, message = ring[at + LATE_SLOT], ring[at + LATE_MAGIC], ring[at + LATE_MESSAGE]
+        near_take(world, slot, magic, message, ring[at + LATE_SIZE], ring[at + LATE_DUE_MS], False)
+        done += 1
+    store_release(world.ring_words, LATE_RING + RING_HEAD, head + done)
+    return done
+
+
+@inlined
+def near_take(
+    world: World, slot: int, magic: int, message: int, size: int, due_ms: int, in_front: bool
+) -> None:
+    """Take a unit of a claimed slot into the near wheel. O(1)."""
+    near = world.near
+    if magic & UNIT_DELETE != 0 and magic & UNIT_ROLL == 0:
+        near_insert_delete(near, message, size, slot, magic)
+        return
+    precision = world.settings.precision_ms
+    bucket_ms = slot * precision
+    if magic & UNIT_ROLL == 0:
+        # Not before its slot, which may stand in for its own, and at most one later (a broker's).
+        bucket_ms = min(max(due_ms, bucket_ms), (slot + 2) * precision)
+    else:
+        due_ms = bucket_ms
+    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front)
+    world.dequeue_get.emptied_ms = min(world.dequeue_get.emptied_ms, bucket_ms)
+
+
+@inlined
+def claim(world: World, now_ms: int, read: int) -> int:
     """Walk chains of slots up to LEAD ahead of the clock into the near wheel."""
-    words = world.words
-    limit = max(now_ms // words[PRECISION], words[READ]) + LEAD
+    limit = max(now_ms // world.settings.precision_ms, read) + LEAD
     walked = 0
     while walked < CLAIM_UNITS:
-        offset = words[CLAIM_OFFSET]
+        offset = world.dequeue_get.claim_offset
         if offset == NO_UNIT:
-            slot = words[CLAIMED]
-            if slot > limit or slot >= words[READ] + SPAN:
+            slot = world.dequeue_get.claimed_slot
+            if slot > limit or slot >= read + SPAN:
                 break
-            open_slot(world.near, slot)
-            words[CLAIM_OFFSET] = slot_last(world.wheel, slot)
-            # From here on, new units of the slot come straight from enqueue-put.
-            words[CLAIMED] = slot + 1
+            # Its head is read and C moves as one: what enqueue-put links before is in the chain,
+            # and what it links afterwards comes as a late arrival.
+            lock_acquire(world.wheel_lock)
+            world.dequeue_get.claim_offset = slot_last(world.wheel, slot)
+            publish(world.dequeue_get, "claimed_slot", slot + 1)
+            lock_release(world.wheel_lock)
+            if world.dequeue_get.claim_offset == NO_UNIT:
+                publish(world.dequeue_get, "walked_slot", slot + 1)
             walked += 1
             continue
-        previous = _claim_unit(world, words[CLAIMED] - 1, offset)
+        previous = _claim_unit(world, world.dequeue_get.claimed_slot - 1, offset)
         if previous == _NO_DUE:
             break
-        words[CLAIM_OFFSET] = previous
+        world.dequeue_get.claim_offset = previous
+        if previous == NO_UNIT:
+            publish(world.dequeue_get, "walked_slot", world.dequeue_get.claimed_slot)
         walked += 1
     return walked
 
 
 @inlined
-def _claim_unit(world: Any, slot: int, offset: int) -> int:
-    """Take one unit into the near wheel; return the one before it, or _NO_DUE with NEED set."""
-    words = world.words
+def _claim_unit(world: World, slot: int, offset: int) -> int:
+    """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need."""
+    mine = world.dequeue_get.thread
+    if offset < 0 or offset >= world.timerlog.words[END]:
+        mine.need = DAMAGED_TIMERLOG
+        mine.need_offset = offset
+        return _NO_DUE
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
-        words[NEED] = TIMERLOG_SEGMENT
-        words[NEED_OFFSET] = offset
+        mine.need = TIMERLOG_SEGMENT
+        mine.need_offset = offset
         return _NO_DUE
     if near_room(world.near) <= 0:
-        words[NEED] = NEAR_FULL
+        mine.need = NEAR_FULL
         return _NO_DUE
     at = offset % world.timerlog.words[SEGMENT_BYTES]
-    precision = words[PRECISION]
-    sound = check_unit(buf, at, offset, world.scratch) == UNIT_GOOD
+    precision = world.settings.precision_ms
+    sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
-        words[NEED] = DAMAGED_TIMERLOG
-        words[NEED_OFFSET] = offset
+        mine.need = DAMAGED_TIMERLOG
+        mine.need_offset = offset
         return _NO_DUE
     message = get_i64(buf, at + UNIT_MESSAGE_AT)
     magic = get_i32(buf, at + UNIT_MAGIC_AT)
@@ -135,47 +193,53 @@ def _claim_unit(world: Any, slot: int, offset: int) -> int:
         else:
             due_ms += extra
     size = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
-    near_take(world, slot, magic, message, size, due_ms, find_done(words, message), True)
-    segment = message // world.commitlog.words[SEGMENT_BYTES] & (TABLE_LENGTH - 1)
-    world.latest_slot[segment] = max(world.latest_slot[segment], slot)
+    # A source that an earlier life copied is not counted: L is kept back for it otherwise.
+    if find_done(world.done, message) < 0:
+        near_take(world, slot, magic, message, size, due_ms, True)
+        world.near.slots[slot_word(slot, SLOT_CHAIN)] += 1
     return get_i64(buf, at + UNIT_PREV_AT)
 
 
 @inlined
-def message_due_ms(world: Any, message: int, otherwise_ms: int) -> int:
-    """Read a timer's exact due time from its message; _NO_DUE with NEED set where unmapped."""
-    words = world.words
+def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
+    """Read a timer's exact due time from its message; _NO_DUE with a need where unmapped."""
+    mine, found = world.dequeue_get.thread, world.dequeue_get.thread.found
+    if message < 0 or message >= world.commitlog.words[END]:
+        return otherwise_ms
     buf = segment_at(world.commitlog, message)
     if len(buf) == 0:
-        words[NEED] = COMMITLOG_READ
-        words[NEED_OFFSET] = message
+        mine.need = COMMITLOG_READ
+        mine.need_offset = message
         return _NO_DUE
     position = message % world.commitlog.words[SEGMENT_BYTES]
-    if read_message(buf, position, world.found, False) != GOOD or world.found[DUE_MS] < 0:
-        words[COUNT_UNREADABLE] += 1
-        words[LAST_UNREADABLE] = message
-        return otherwise_ms
-    return exact_due_ms(buf, world.found, words[STORE_TAG], words[PRECISION])
+    if read_message(buf, position, found, False) != GOOD or found[DUE_MS] < 0:
+        return otherwise_ms  # named when it is taken
+    return exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
 
 
 @inlined
-def take(world: Any, now_ms: int) -> int:
+def take(world: World, now_ms: int, read: int) -> int:
     """Move what is due, and rolls whose slot has begun, to the dequeue-put queue."""
-    words, near, ring = world.words, world.near, world.dequeue_ring
-    precision = words[PRECISION]
-    limit = min(now_ms, words[READ] * precision + len(near.head) - 1)
-    limit = min(limit, words[TAKE_LIMIT])
-    if words[CLAIM_OFFSET] != NO_UNIT:  # the newest slot is only half claimed: not from it yet
-        limit = min(limit, (words[CLAIMED] - 1) * precision - 1)
+    near, ring = world.near, world.dequeue_ring
+    precision = world.settings.precision_ms
+    limit = min(now_ms, read * precision + len(near.head) - 1)
+    limit = min(limit, world.callers.take_limit_ms)
+    world.dequeue_get.emptied_ms = max(world.dequeue_get.emptied_ms, read * precision)
+    if (
+        world.dequeue_get.claim_offset != NO_UNIT
+    ):  # the newest slot is only half claimed: not from it yet
+        limit = min(limit, (world.dequeue_get.claimed_slot - 1) * precision - 1)
     if near.words[NEAR_COUNT] == 0:
-        words[SCAN] = max(words[SCAN], limit + 1)
+        world.dequeue_get.emptied_ms = max(world.dequeue_get.emptied_ms, limit + 1)
         return 0
     taken = 0
     room = min(RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING), TAKE_COUNT)
-    bucket_ms = words[SCAN]
-    behind = now_ms < words[READ] * precision  # the clock was set back: firing looks at it alone
+    bucket_ms = world.dequeue_get.emptied_ms
+    behind = now_ms < read * precision  # the clock was set back: firing looks at it alone
     if behind:
-        bucket_ms = words[READ] * precision
+        bucket_ms = read * precision
+        if bucket_ms > world.callers.take_limit_ms:  # a broker will read that slot again
+            return 0
     while taken < room and (behind or bucket_ms <= limit):
         if behind:
             if not near_pop_due(near, bucket_ms, now_ms):
@@ -188,9 +252,34 @@ def take(world: Any, now_ms: int) -> int:
         ring[at + DEQUEUE_MESSAGE] = near.popped[ENTRY_MESSAGE]
         ring[at + DEQUEUE_INFO] = near.popped[ENTRY_INFO]
         ring[at + DEQUEUE_MS] = bucket_ms
-        world.ring_words[DEQUEUE_RING + RING_TAIL] = tail + 1
-        words[FRONTIER] = max(words[FRONTIER], bucket_ms)
+        store_release(world.ring_words, DEQUEUE_RING + RING_TAIL, tail + 1)
         taken += 1
     if not behind:
-        words[SCAN] = bucket_ms
+        world.dequeue_get.emptied_ms = bucket_ms
     return taken
+
+
+@inlined
+def _hand_on_deletes(world: World, now_ms: int, read: int) -> int:
+    """Hand on the plain deletes of slots that have ended and hold no timer any more, nor before."""
+    near, ring = world.near, world.dequeue_ring
+    room = RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING)
+    handed = 0
+    for slot in range(read, world.dequeue_get.walked_slot):
+        if (
+            now_ms // world.settings.precision_ms <= slot
+            or near.slots[slot_word(slot, SLOT_WAITING)] != 0
+        ):
+            break
+        message = near_last_delete(near, slot)
+        while message != NONE and handed < room:
+            tail = world.ring_words[DEQUEUE_RING + RING_TAIL]
+            at = (tail & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
+            ring[at + DEQUEUE_MESSAGE] = message
+            ring[at + DEQUEUE_INFO] = pack_info(0, slot, UNIT_DELETE)
+            ring[at + DEQUEUE_MS] = slot
+            near_drop_delete(near, slot)
+            store_release(world.ring_words, DEQUEUE_RING + RING_TAIL, tail + 1)
+            handed += 1
+            message = near_last_delete(near, slot)
+    return handed

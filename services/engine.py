@@ -1,47 +1,48 @@
 """The engine: the files, arrays, locks of one open store.
 
-It knows no public call and starts no thread. `meet` is where a kernel's NEED is answered: by a new
-segment, a mapping, a row for a topic, a larger set.
+It knows no public call and starts no thread. `provide` is where a kernel's need is answered: by a
+new segment, a mapping, a row for a topic, a larger set.
 """
 
 from __future__ import annotations
 
 import os
-import random
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from timerstore.config import Config
-from timerstore.errors import (
-    CorruptStoreError,
-    InvalidArgumentError,
-    NotAStoreError,
-    StoreFullError,
-)
+from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreFullError
+from timerstore.services import needs
 from timerstore.services.clock import Clock
-from timerstore.services.levels import (
-    LEVEL_COUNT,
-    LEVEL_FAILED,
-    RETRY_WAIT_MS_MAX,
-    new_level_table,
-)
+from timerstore.services.damage import Damage
+from timerstore.services.levels import LEVEL_COUNT, RETRY_WAIT_MS_MAX, new_level_table
+from timerstore.services.mend_entries import mend_timer_entry
+from timerstore.services.mend_units import mend_units
+from timerstore.services.pass_lost import pass_lost
+from timerstore.services.rebuild import QUEUES, TIMERS
+from timerstore.services.sizes import find_sizes
+from timerstore.services.state import SERVICE_NAMES, ServiceThread
 from timerstore.services.world import World, new_world
+from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import NEED as APPEND_NEED
-from timerstore.timelog.append import NEED_AT, NEED_COMMITLOG, NEED_NOTHING, NEED_QUEUE, NEED_ROW
+from timerstore.timelog.append import (
+    NEED_AT,
+    NEED_COMMITLOG,
+    NEED_NOTHING,
+    NEED_QUEUE,
+    NEED_ROW,
+    NEED_SMALLER,
+    Stage,
+)
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk, MappedFile
-from timerstore.timelog.format import (
-    BLANK_BYTES,
-    LEVEL_COUNT_MAX,
-    LEVEL_TOPIC,
-    MESSAGE_BYTES_MAX,
-    SLOT_BYTES,
-)
-from timerstore.timelog.jsonfile import read_json, write_json
+from timerstore.timelog.format import LEVEL_COUNT_MAX, LEVEL_TOPIC
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.limits import content_bytes_max, message_bytes_max
+from timerstore.timelog.locks import ServiceLocks, SpinLock
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -50,67 +51,87 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.nonzero import nonzero_places
+from timerstore.timelog.record import Words, add_to_word
 from timerstore.timelog.segments import SegmentedFile
-from timerstore.timelog.system import KernelLock, poll_words
-from timerstore.wheel import state
+from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.near import new_near_wheel
-from timerstore.wheel.sets import grown, new_table
-from timerstore.wheel.slots import NO_UNIT, TimerWheel
+from timerstore.wheel.sets import new_table
+from timerstore.wheel.settings import Settings
+from timerstore.wheel.slots import TimerWheel
 
-FORMAT_VERSION: Final = 1
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
-_SIZES: Final = (
-    "precision_ms",
-    "roll_window_slots",
-    "wheel_slot_count",
-    "commitlog_segment_bytes",
-    "consumequeue_segment_bytes",
-    "timerlog_segment_bytes",
-)
 
 
 @kernel
-def _read_at(buf: Any, at: int, found: Any) -> int:
+def _step_count(thread: ServiceThread) -> int:
+    """Return `step`, behind a full fence: what was taken out of a table before is seen by whoever
+    begins a step now.
+    """
+    return add_to_word(thread, "step", 0)
+
+
+@kernel
+def _read_at(buf: Any, at: int, found: Words) -> int:
     return read_message(buf, at, found, False)
 
 
 class Engine:
     """One open store."""
 
-    def __init__(self, path: Path, config: Config, clock: Clock, disk: Disk) -> None:
-        """Open or make the files; nothing is recovered yet."""
-        self.path, self.clock, self.disk = path, clock, disk
-        self.config, self.store_tag, self.is_new = _sizes(path, config, disk)
-        config = self.config
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        clock: Clock,
+        disk: Disk,
+        rebuild: frozenset[str] = frozenset(),
+    ) -> None:
+        """Open or make the files; nothing is recovered yet.
+
+        `rebuild`: the indexes that are to be made anew; what is there of them does not count.
+        """
+        self.path, self.clock, self.disk, self.rebuild = path, clock, disk, rebuild
+        self.damage = Damage(path)
+        self.rebuild_wanted = frozenset[str]()
+        """The indexes in which damage was found: the next opening makes them anew."""
+        # Lost messages are counted once recovery has counted what is pending without them.
+        self.count_lost, self.uncounted, self.unattributed_count = True, set[int](), 0
+        made = find_sizes(path, config, disk)
+        self.config, self.identity, self.is_new, self.restored = made
+        self.store_tag, config = self.identity.store_tag, self.config
         self.level_ms = np.array(config.delay_levels_ms(), np.int64)
-        self.message_bytes_max = min(
-            MESSAGE_BYTES_MAX, config.commitlog_segment_bytes - BLANK_BYTES
-        )
+        self.content_bytes_max = content_bytes_max(config.commitlog_segment_bytes)
+        self.message_bytes_max = message_bytes_max(config.commitlog_segment_bytes)
         self.commitlog = self._segments("commitlog", config.commitlog_segment_bytes)
-        self.had_queues = (path / "consumequeue").is_dir()
-        self.had_timerlog = (path / "timerlog").is_dir()
+        self.commitlog.gaps_are_zeros = True
+        log = self.commitlog
+        self.damage.log_start = lambda: log.start
+        timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild
+        self.had_queues = (path / "consumequeue").is_dir() and not queues_gone
+        self.had_timerlog = (path / "timerlog").is_dir() and not timers_gone
         self.queues = ConsumeQueues(
             disk,
             path / "consumequeue",
             config.consumequeue_segment_bytes,
             open_count_max=config.open_segments_max,
+            is_gone=queues_gone,
         )
-        self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes)
-        self.wheel = TimerWheel(disk, path / "timerwheel", config.wheel_slot_count)
+        self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes, timers_gone)
+        wheel = path / "timerwheel"
+        self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
         self.near = new_near_wheel(config.precision_ms, config.near_count_max)
         self.levels = new_level_table(self.level_ms, config.level_batch_count)
         self.adopt_levels()
         self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
-        self.step_lock, self.append_lock = KernelLock(), KernelLock()
-        self.eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.words = self._new_words()
-        self.cancelled = new_table(1)
-        self.done = new_table(1)
+        self.locks, self.append_lock = ServiceLocks(), SpinLock()
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
+        self.cancelled = CancelledTimers()  # under fire once services run
         self.world: World = new_world(
-            self.words,
-            self.step_lock.words,
+            self._new_settings(),
+            self.locks,
             self.append_lock.words,
             self.commitlog.table,
             self.queues.table,
@@ -119,16 +140,22 @@ class Engine:
             self.wheel.array,
             self.near,
             self.levels,
-            poll_words(self.eventfd),
+            self.cancelled.set,
+            self.eventfds,
         )
-        self.use_tables(self.cancelled, self.done, 0, 0)
+        self.services: list[ServiceThread] = [
+            getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
+        ]
+        self.use_done(new_table(1), 0)
         # What an earlier life copied: L stays at `recovered_copy` until R is past the slot.
         self.recovered_copy, self.recovered_until_slot = -1, -1
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
-    def _segments(self, name: str, segment_bytes: int) -> SegmentedFile:
-        count = self.config.open_segments_max
-        return SegmentedFile(self.disk, self.path / name, segment_bytes, open_count_max=count)
+    def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
+        count, folder = self.config.open_segments_max, self.path / name
+        return SegmentedFile(
+            self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone
+        )
 
     def adopt_levels(self) -> None:
         """Give the delay levels that are known their queues; the first put makes the others."""
@@ -157,16 +184,14 @@ class Engine:
         levels.fail_count[level] += 1
         levels.retry_ms[level] = now_ms + min(wait_ms, RETRY_WAIT_MS_MAX)
 
-    def _new_words(self) -> Words:
-        words = np.zeros(state.WORDS, np.int64)
-        words[state.PRECISION] = self.config.precision_ms
-        words[state.SLOT_COUNT] = self.config.wheel_slot_count
-        words[state.WINDOW] = self.config.roll_window_slots
-        words[state.HOP] = max(1, 2 * self.config.roll_window_slots // 3)
-        words[state.STORE_TAG] = self.store_tag
-        words[state.CLAIM_OFFSET] = NO_UNIT
-        words[state.TAKE_LIMIT] = 1 << 62
-        return words
+    def _new_settings(self) -> Settings:
+        return Settings(
+            precision_ms=self.config.precision_ms,
+            slot_count=self.config.wheel_slot_count,
+            window_slots=self.config.roll_window_slots,
+            hop_slots=max(1, 2 * self.config.roll_window_slots // 3),
+            store_tag=self.store_tag,
+        )
 
     # --- cursors
 
@@ -178,91 +203,124 @@ class Engine:
     @property
     def read_slot(self) -> int:
         """R."""
-        return int(self.words[state.READ])
+        return self.world.dequeue_put.passed_slot
 
-    def set_cursors(self, read_slot: int, queue_index: int, frontier_ms: int) -> None:
+    def set_cursors(self, passed_slot: int, queue_index: int, frontier_ms: int) -> None:
         """Begin at R and Q, with nothing claimed. Before any step has run."""
-        words = self.words
-        words[state.READ] = words[state.CLAIMED] = read_slot
-        words[state.READ_CHECKPOINTED] = read_slot
-        words[state.SCAN] = read_slot * self.precision_ms
-        words[state.GOT] = words[state.LINKED] = queue_index
-        words[state.FRONTIER] = max(frontier_ms, read_slot * self.precision_ms - 1)
+        world, passed_ms = self.world, passed_slot * self.precision_ms
+        with acting_as(ALONE):
+            world.dequeue_put.passed_slot = world.flush.checkpointed_slot = passed_slot
+            world.dequeue_put.frontier_ms = max(frontier_ms, passed_ms - 1)
+            world.dequeue_get.claimed_slot = world.dequeue_get.walked_slot = passed_slot
+            world.dequeue_get.emptied_ms = passed_ms
+            world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
 
-    def use_tables(
-        self, cancelled: Words, done: Words, cancelled_count: int, done_count: int
-    ) -> None:
-        """Make kernels use these sets; under the step lock once services run."""
-        self.cancelled, self.done = cancelled, done
-        words = self.words
-        words[state.CANCELLED_ADDRESS] = cancelled.ctypes.data
-        words[state.CANCELLED_LENGTH] = len(cancelled)
-        words[state.CANCELLED_COUNT] = cancelled_count
-        words[state.DONE_ADDRESS] = done.ctypes.data
-        words[state.DONE_LENGTH] = len(done)
-        words[state.DONE_COUNT] = done_count
-
-    def reserve_cancelled(self, count: int) -> None:
-        """Make room for `count` more cancelled timers. Under the step lock."""
-        words = self.words
-        before = self.cancelled
-        table = grown(before, int(words[state.CANCELLED_COUNT]) + count + 1)
-        if table is not before:
-            self.cancelled = table
-            words[state.CANCELLED_ADDRESS] = table.ctypes.data
-            words[state.CANCELLED_LENGTH] = len(table)
+    def use_done(self, done: Words, count: int) -> None:
+        """Make kernels pass by the sources in this map; before services run."""
+        self.done, known = done, self.world.done
+        with acting_as(ALONE):
+            known.address = done.ctypes.data
+            known.length = len(done)
+            known.count = count
 
     # --- what kernels need
 
-    def meet(self) -> int:
-        """Answer the NEED of a step, and clear it; return which it was.
+    def need(self, service: int) -> int:
+        """Return what a service waits for, see needs.py."""
+        return self.services[service].need
 
-        Only the thread that runs steps calls this. FLUSHED is left to the caller.
+    def needing(self) -> int:
+        """Return a service that waits for something, or −1."""
+        return next((i for i in range(len(self.services)) if self.need(i)), -1)
+
+    def provide(self, service: int) -> int:
+        """Answer a service's need, and clear it; return which it was.
+
+        Only the thread that runs its steps calls this. FLUSHED is left to the caller.
         """
-        words = self.words
-        need, offset = int(words[state.NEED]), int(words[state.NEED_OFFSET])
-        words[state.NEED] = state.NOTHING
-        self.levels.words[LEVEL_FAILED] = -1
-        if need == state.COMMITLOG_SEGMENT:
-            self.commitlog.trim()
+        thread = self.services[service]
+        need, offset = thread.need, thread.need_offset
+        with acting_as(service):
+            try:
+                self._provide(service, need, offset)
+            finally:
+                thread.need = needs.NOTHING
+        return need
+
+    def forget_need(self, service: int) -> None:
+        """Clear a service's need, which somebody else has answered."""
+        with acting_as(service):
+            self.services[service].need = needs.NOTHING
+
+    def _provide(self, service: int, need: int, offset: int) -> None:
+        if need == needs.COMMITLOG_SEGMENT:
+            self.trim(self.commitlog)
             self.prepare_commitlog()
-        elif need == state.QUEUE_SEGMENT:
+        elif need == needs.QUEUE_SEGMENT:
             self.queues.prepare(offset)
-        elif need == state.TIMERLOG_SEGMENT:
-            self.timerlog.trim()
+        elif need == needs.TIMERLOG_SEGMENT:
+            self.trim(self.timerlog)
             number = offset // self.timerlog.segment_bytes
             if offset >= self.timerlog.end:
                 self.timerlog.ensure(number)
-            else:
+            elif number in self.timerlog.numbers:
                 self.timerlog.existing(number)
-        elif need == state.COMMITLOG_READ:
-            self.commitlog.trim()
-            self.commitlog.existing(offset // self.commitlog.segment_bytes)
-        elif need == state.TIMER_QUEUE_READ:
+            else:
+                mend_units(self, offset)
+        elif need == needs.COMMITLOG_READ:
+            self.trim(self.commitlog)
+            self.commitlog.readable(offset // self.commitlog.segment_bytes)
+        elif need == needs.TIMER_QUEUE_READ:
+            self.queues.trim_timer_queue()
+            self.let_go(self.queues.files[0])
             file = self.queues.files[0]
             file.existing(offset // file.segment_bytes)
-        elif need == state.LEVEL_READ:
+        elif need == needs.LEVEL_READ:
             self._map_level(offset)
-        elif need == state.TOPIC:
+        elif need == needs.TOPIC:
             self.row_of_message(offset)
-        elif need == state.CANCELLED_ROOM:
-            with self.step_lock:
-                self.reserve_cancelled(CANCELLED_GROWTH)
-        elif need == state.NEAR_FULL:
+        elif need == needs.CANCELLED_ROOM:
+            with self.locks.fire:
+                self.cancelled.reserve(CANCELLED_GROWTH)
+        elif need == needs.NEAR_FULL:
             raise StoreFullError(
                 f"More than {self.config.near_count_max} timers fall due at about the same time. "
                 "Reopen the store with a larger near_count_max."
             )
-        elif need == state.DAMAGED_TIMERLOG:
-            raise CorruptStoreError("timerlog", offset, "this is not the unit that was written")
-        return need
+        elif need == needs.DAMAGED_TIMERLOG:
+            mend_units(self, offset)
+        elif need == needs.LOST:
+            pass_lost(self, self.services[service])
+        elif need == needs.BAD_ENTRY:
+            mend_timer_entry(self, offset)
+
+    # --- unmapping
+
+    def trim(self, file: SegmentedFile) -> None:
+        """Drop maps over the limit. Not while holding a lock of the services."""
+        file.trim()
+        self.let_go(file)
+
+    def let_go(self, file: SegmentedFile) -> None:
+        """Unmap what was dropped of a log, once no step is under way that may look into it."""
+        retired = file.take_retired()
+        if retired:
+            self.wait_for_steps()
+        del retired
+
+    def wait_for_steps(self) -> None:
+        """Return once every step of a service has ended that was under way."""
+        for service in self.services:
+            before = _step_count(service)
+            while before & 1 and _step_count(service) == before:
+                time.sleep(0.00005)
 
     def _map_level(self, level: int) -> None:
         """Map the segment that a level wants of its queue."""
         levels = self.levels
         number = int(levels.wanted[level])
-        file = self.queues.files[int(levels.row[level])].existing(number)
-        with self.step_lock:
+        file = self.queues.existing(int(levels.row[level]), number)
+        with self.locks.fire:
             self._level_files[level] = file
             levels.address[level], levels.number[level] = file.address, number
 
@@ -272,11 +330,15 @@ class Engine:
         self.commitlog.ensure(number)
         self.commitlog.ensure(number + 1)
 
-    def meet_append(self) -> None:
-        """Make what `append` found missing, when called by a thread that puts."""
-        words = self.queues.table.words
-        with self.append_lock:  # another thread's append may have come between: then try again
-            need, row, at = int(words[APPEND_NEED]), int(words[NEED_ROW]), int(words[NEED_AT])
+    def provide_append(self, stage: Stage) -> None:
+        """Make what `append` found missing for a stage, when called by a thread that puts."""
+        need, row = int(stage.need[APPEND_NEED]), int(stage.need[NEED_ROW])
+        at = int(stage.need[NEED_AT])
+        if need == NEED_SMALLER:
+            raise InvalidArgumentError(
+                f"The message is larger than a segment of {self.commitlog.segment_bytes} bytes. "
+                "Shorten it, or make a store with larger segments."
+            )
         if need in (NEED_COMMITLOG, NEED_NOTHING):
             self.prepare_commitlog()
         if need == NEED_COMMITLOG:  # of messages that go together the last may lie further on
@@ -298,8 +360,8 @@ class Engine:
         """Make the segments that will be needed next, off the way of those in a hurry."""
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
-        table = self.queues.table
-        for row in np.flatnonzero(table.next_index[: len(self.queues.files)]).tolist():
+        count = len(self.queues.files)
+        for row in nonzero_places(self.queues.table.next_index[:count]).tolist():
             self.queues.prepare(row, ahead=True)
 
     # --- L, and space
@@ -323,7 +385,7 @@ class Engine:
         timers, levels = self.queues.table.pending.reshape(2, -1)
         if topic is None:
             count = len(self.queues.files)
-            return int(timers[:count].sum() + levels[:count].sum())
+            return int(timers[:count].sum() + levels[:count].sum()) - self.unattributed_count
         return sum(int(timers[row] + levels[row]) for row in self.queues.rows(topic))
 
     def close_files(self) -> None:
@@ -332,56 +394,5 @@ class Engine:
         self.queues.close()
         self.timerlog.close()
         self.wheel.close()
-        if self.eventfd >= 0:
-            os.close(self.eventfd)
-            self.eventfd = -1
-
-
-def _sizes(path: Path, config: Config, disk: Disk) -> tuple[Config, int, bool]:
-    """Return the configuration with the sizes that the store was made with, and its tag."""
-    record = path / "timerstore.json"
-    described = read_json(record)
-    if described is not None:
-        if described.get("version") != FORMAT_VERSION:
-            raise NotAStoreError(
-                f"{record} has version {described.get('version')!r}; this program knows "
-                f"{FORMAT_VERSION}. Open it with the version that made it."
-            )
-        try:
-            sizes = {name: int(described[name]) for name in _SIZES}
-            tag = int(described["store_tag"])
-        except (KeyError, TypeError, ValueError) as e:
-            raise CorruptStoreError("timerstore.json", 0, f"{e} is missing or no number") from e
-        return _with(config, sizes), tag, False
-    sizes = {name: getattr(config, name) for name in _SIZES}
-    is_new = not (path / "commitlog").is_dir()
-    if not is_new:
-        sizes |= _broker_sizes(path)
-    tag = random.SystemRandom().getrandbits(32)
-    write_json(disk, record, {"version": FORMAT_VERSION, "store_tag": tag, **sizes})
-    return _with(config, sizes), tag, is_new
-
-
-def _with(config: Config, sizes: dict[str, int]) -> Config:
-    return replace(config, **sizes)  # type: ignore[arg-type]
-
-
-def _broker_sizes(path: Path) -> dict[str, int]:
-    """Read a broker's segment sizes off its files."""
-    sizes = {}
-    for name, folders in (
-        ("commitlog_segment_bytes", [path / "commitlog"]),
-        ("timerlog_segment_bytes", [path / "timerlog"]),
-        ("consumequeue_segment_bytes", sorted((path / "consumequeue").glob("*/*"))),
-    ):
-        for folder in folders:
-            files = sorted(folder.iterdir()) if folder.is_dir() else []
-            if files:
-                sizes[name] = files[0].stat().st_size
-                break
-    wheel = path / "timerwheel"
-    if wheel.exists():
-        sizes["wheel_slot_count"] = wheel.stat().st_size // SLOT_BYTES // 2
-    if not sizes:
-        raise InvalidArgumentError(f"{path} holds no segment. Pass a store's directory.")
-    return sizes
+        while self.eventfds:
+            os.close(self.eventfds.pop())  # first: closed twice, it may be another's

@@ -1,6 +1,6 @@
 """Enqueue-get: reads the timer topic's queue for enqueue-put.
 
-It moves `GOT` over the entries of the queue in order. After RocketMQ's
+It moves `fetched_index` over the entries of the queue in order. After RocketMQ's
 `TimerMessageStore.TimerEnqueueGetService`.
 """
 
@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
+from timerstore.services.needs import BAD_ENTRY, COMMITLOG_READ, LOST, TIMER_QUEUE_READ
+from timerstore.services.state import INFO_UNLINKED
 from timerstore.services.world import (
     ENQUEUE_COLUMNS,
     ENQUEUE_DUE_MS,
@@ -24,12 +28,32 @@ from timerstore.services.world import (
     KIND_UNREADABLE,
     RING_COUNT,
     RING_TAIL,
+    World,
+    note_lost,
     ring_count,
 )
-from timerstore.timelog.format import ENTRY_BYTES, ENTRY_OFFSET_AT, ENTRY_SIZE_AT
-from timerstore.timelog.intrinsics import get_i32, get_i64, load_acquire
+from timerstore.timelog.append import (
+    TOLD_COLUMNS,
+    TOLD_COUNT,
+    TOLD_DUE_MS,
+    TOLD_INDEX,
+    TOLD_MESSAGE,
+    TOLD_SIZE_HASH,
+)
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    ENTRY_OFFSET_AT,
+    ENTRY_SIZE_AT,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.format import MESSAGE_QUEUE_ID_AT as QUEUE_ID_AT
+from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, load_acquire, store_release
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.message import (
+    AT,
+    BAD_PARTS,
     DELETES_BYTES,
     DUE_MS,
     GOOD,
@@ -38,72 +62,103 @@ from timerstore.timelog.message import (
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     SIZE,
+    TOPIC_AT,
+    TOPIC_BYTES,
     exact_due_ms,
     identify_target,
     java_hash,
     read_message,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.wheel.state import (
-    COMMITLOG_READ,
-    COUNT_UNREADABLE,
-    GOT,
-    LAST_UNREADABLE,
-    NEED,
-    NEED_OFFSET,
-    PRECISION,
-    STORE_TAG,
-    TIMER_QUEUE_READ,
-)
+from timerstore.timelog.record import Words, publish
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
 
 BATCH_COUNT: Final = 512
+_TIMER_TOPIC = np.frombuffer(TIMER_TOPIC, np.uint8).copy()
 
 
 @inlined
-def enqueue_get(world: Any) -> int:
-    """Read up to BATCH_COUNT entries; return how many. Under the step lock. O(bytes read)."""
-    words = world.words
-    got = words[GOT]
+def enqueue_get(world: World) -> int:
+    """Read up to BATCH_COUNT entries; return how many. Takes no lock. O(bytes read)."""
+    mine = world.enqueue_get.thread
+    if mine.lost_count > 0:
+        mine.need = LOST
+        return 0
+    got = world.enqueue_get.fetched_index
     room = RING_COUNT - ring_count(world.ring_words, ENQUEUE_RING)
     count = min(min(load_acquire(world.queues.next_index, 0) - got, room), BATCH_COUNT)
     done = 0
     while done < count:
+        if _take_told(world, got + done):
+            done += 1
+            continue
         entry_offset = (got + done) * ENTRY_BYTES
         entries = segment_at(world.timer_queue, entry_offset)
         if len(entries) == 0:
-            words[NEED] = TIMER_QUEUE_READ
-            words[NEED_OFFSET] = entry_offset
+            mine.need = TIMER_QUEUE_READ
+            mine.need_offset = entry_offset
             break
         entry_at = entry_offset % world.timer_queue.words[SEGMENT_BYTES]
         message = get_i64(entries, entry_at + ENTRY_OFFSET_AT)
         size = get_i32(entries, entry_at + ENTRY_SIZE_AT)
         buf = segment_at(world.commitlog, message)
-        if len(buf) == 0:
-            words[NEED] = COMMITLOG_READ
-            words[NEED_OFFSET] = message
+        if len(buf) == 0 and 0 <= message < world.commitlog.words[END]:
+            mine.need = COMMITLOG_READ
+            mine.need_offset = message
             break
-        _hand_on(world, buf, message, size)
+        if not _hand_on(world, buf, message, size, got + done):
+            mine.need = BAD_ENTRY
+            mine.need_offset = got + done
+            break
         done += 1
-    words[GOT] = got + done
+    publish(world.enqueue_get, "fetched_index", got + done)
     return done
 
 
 @inlined
-def _hand_on(world: Any, buf: Any, message: int, size: int) -> None:
-    """Read one message into the enqueue-put queue."""
-    words, found, ring = world.words, world.found, world.enqueue_ring
+def _take_told(world: World, index: int) -> bool:
+    """Hand on a timer that its put has told of; False where that was overwritten."""
+    told, at = world.queues.told, (index & (TOLD_COUNT - 1)) * TOLD_COLUMNS
+    if load_acquire(told, at + TOLD_INDEX) != index:
+        return False
+    message = load_acquire(told, at + TOLD_MESSAGE)
+    due_ms = load_acquire(told, at + TOLD_DUE_MS)
+    packed = load_acquire(told, at + TOLD_SIZE_HASH)
+    if load_acquire(told, at + TOLD_INDEX) != index:
+        return False
+    ring, tail = world.enqueue_ring, world.ring_words[ENQUEUE_RING + RING_TAIL]
+    to = (tail & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
+    ring[to + ENQUEUE_KIND] = KIND_TIMER
+    ring[to + ENQUEUE_MESSAGE] = message
+    ring[to + ENQUEUE_SIZE] = packed >> 32
+    ring[to + ENQUEUE_OUT_MS] = due_ms
+    ring[to + ENQUEUE_DUE_MS] = due_ms
+    ring[to + ENQUEUE_HASH] = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+    store_release(world.ring_words, ENQUEUE_RING + RING_TAIL, tail + 1)
+    return True
+
+
+@inlined
+def _hand_on(world: World, buf: Any, message: int, size: int, index: int) -> bool:
+    """Read one message into the enqueue-put queue; False where it is not that of its entry."""
+    ring = world.enqueue_ring
+    mine, found = world.enqueue_get.thread, world.enqueue_get.thread.found
     tail = world.ring_words[ENQUEUE_RING + RING_TAIL]
     at = (tail & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
     ring[at + ENQUEUE_MESSAGE] = message
     ring[at + ENQUEUE_SIZE] = size
     position = message % world.commitlog.words[SEGMENT_BYTES]
-    status = read_message(buf, position, found, False)
-    if status != GOOD or found[SIZE] != size or found[DUE_MS] < 0 or found[REAL_TOPIC_BYTES] < 0:
+    status = BAD_PARTS
+    if 0 <= message < world.commitlog.words[END]:
+        status = read_message(buf, position, found, world.settings.recovering != 0)
+    sound = status == GOOD and found[SIZE] == size and found[DUE_MS] >= 0
+    sound = sound and found[REAL_TOPIC_BYTES] >= 0 and _is_of_entry(buf, found, message, index)
+    if not sound:
+        if world.enqueue_get.lost_index != index or mine.lost_count > 0:
+            return False
         ring[at + ENQUEUE_KIND] = KIND_UNREADABLE
-        words[COUNT_UNREADABLE] += 1
-        words[LAST_UNREADABLE] = message
+        note_lost(world.enqueue_get.thread, message, INFO_UNLINKED)
     else:
-        tag = words[STORE_TAG]
+        tag = world.settings.store_tag
         ring[at + ENQUEUE_KIND] = KIND_TIMER
         if found[DELETES_BYTES] >= 0:
             ring[at + ENQUEUE_KIND] = KIND_DELETE
@@ -111,6 +166,23 @@ def _hand_on(world: Any, buf: Any, message: int, size: int) -> None:
             ring[at + ENQUEUE_HIGH] = found[IDENTITY_HIGH]
             ring[at + ENQUEUE_LOW] = found[IDENTITY_LOW]
         ring[at + ENQUEUE_OUT_MS] = found[DUE_MS]
-        ring[at + ENQUEUE_DUE_MS] = exact_due_ms(buf, found, tag, words[PRECISION])
+        ring[at + ENQUEUE_DUE_MS] = exact_due_ms(buf, found, tag, world.settings.precision_ms)
         ring[at + ENQUEUE_HASH] = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
-    world.ring_words[ENQUEUE_RING + RING_TAIL] = tail + 1
+    store_release(world.ring_words, ENQUEUE_RING + RING_TAIL, tail + 1)
+    return True
+
+
+@inlined
+def _is_of_entry(buf: Any, found: Words, message: int, index: int) -> bool:
+    """Tell whether a message that was read is the one that stands at `index` of the timer queue."""
+    at = found[AT]
+    if get_i64(buf, at + MESSAGE_OFFSET_AT) != message:
+        return False
+    if get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT) != index or get_i32(buf, at + QUEUE_ID_AT) != 0:
+        return False
+    if found[TOPIC_BYTES] != len(_TIMER_TOPIC):
+        return False
+    for i in range(len(_TIMER_TOPIC)):
+        if get_u8(buf, found[TOPIC_AT] + i) != _TIMER_TOPIC[i]:
+            return False
+    return True

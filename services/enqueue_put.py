@@ -1,14 +1,16 @@
 """Enqueue-put: links a unit for each timer into its slot.
 
-It moves `LINKED` over the timer topic's queue in order; every message gets exactly one unit. A unit
-that is linked into a claimed slot also goes to the near wheel. After RocketMQ's
+It moves `linked_index` over the timer topic's queue in order; every message gets one unit. A unit
+that is linked into a claimed slot is a late arrival, which dequeue-get is told of. After RocketMQ's
 `TimerMessageStore.TimerEnqueuePutService` and `doEnqueue`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from timerstore.services.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
+from timerstore.services.state import DoneSources
 from timerstore.services.world import (
     ENQUEUE_COLUMNS,
     ENQUEUE_DUE_MS,
@@ -22,119 +24,112 @@ from timerstore.services.world import (
     ENQUEUE_SIZE,
     KIND_DELETE,
     KIND_UNREADABLE,
+    LATE_COLUMNS,
+    LATE_DUE_MS,
+    LATE_MAGIC,
+    LATE_MESSAGE,
+    LATE_RING,
+    LATE_SIZE,
+    LATE_SLOT,
     RING_COUNT,
     RING_HEAD,
+    RING_TAIL,
+    World,
     ring_count,
 )
+from timerstore.timelog.acting import ALONE, act_as
 from timerstore.timelog.format import (
-    LEVEL_MARK,
     SLOT_TIME_AT,
     UNIT_BYTES,
     UNIT_DELETE,
     UNIT_PLAIN,
     UNIT_ROLL,
 )
-from timerstore.timelog.intrinsics import get_i64, prefetch, view_words
+from timerstore.timelog.intrinsics import get_i64, prefetch, store_release, view_words
 from timerstore.timelog.kernel import inlined
-from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.record import observe, publish
 from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
-from timerstore.wheel.near import (
-    SLOT_FIRST_COPY,
-    near_insert,
-    near_insert_delete,
-    near_room,
-    slot_word,
-)
+from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
+from timerstore.wheel.near import SLOT_LATE, slot_word
 from timerstore.wheel.place import place, ring_top
-from timerstore.wheel.sets import ENTRY_WORDS, map_get, set_add
+from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import link_unit, slot_at, slot_last
-from timerstore.wheel.state import (
-    CANCELLED_ADDRESS,
-    CANCELLED_COUNT,
-    CANCELLED_LENGTH,
-    CANCELLED_ROOM,
-    CLAIMED,
-    COUNT_COLLISIONS,
-    COUNT_LINKED,
-    DONE_ADDRESS,
-    DONE_COUNT,
-    DONE_LENGTH,
-    HOP,
-    LINKED,
-    NEAR_FULL,
-    NEED,
-    NEED_OFFSET,
-    PRECISION,
-    READ,
-    SCAN,
-    TIMERLOG_SEGMENT,
-)
 
 BATCH_COUNT: Final = 512
+LOCKED_COUNT: Final = 64
+"""Units that are linked in one hold of the lock: some 5 µs."""
 _AHEAD: Final = 8
 
 
 @inlined
-def find_done(words: Any, message: int) -> int:
+def find_done(done: DoneSources, message: int) -> int:
     """Return the offset of the copy that an earlier life made of a message, or −1."""
-    if words[DONE_COUNT] == 0:
+    if done.count == 0:
         return -1
-    return map_get(view_words(words[DONE_ADDRESS], words[DONE_LENGTH]), message)
+    return map_get(view_words(done.address, done.length), message)
 
 
 @inlined
-def enqueue_put(world: Any, now_ms: int) -> int:
-    """Link up to BATCH_COUNT timers; return how many. Under the step lock. O(1) for each."""
-    words, ring = world.words, world.enqueue_ring
+def enqueue_put(world: World, now_ms: int) -> int:
+    """Link up to BATCH_COUNT timers; return how many. Takes wheel. O(1) for each."""
+    ring = world.enqueue_ring
     head = world.ring_words[ENQUEUE_RING + RING_HEAD]
     count = min(ring_count(world.ring_words, ENQUEUE_RING), BATCH_COUNT)
     done = 0
+    lock_acquire(world.wheel_lock)  # R and C stay as they are meanwhile
     while done < count:
+        if done & (LOCKED_COUNT - 1) == LOCKED_COUNT - 1:
+            lock_release(world.wheel_lock)
+            lock_acquire(world.wheel_lock)
         at = ((head + done) & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
         ahead = ((head + done + _AHEAD) & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
-        likely = ring[ahead + ENQUEUE_OUT_MS] // words[PRECISION]
+        likely = ring[ahead + ENQUEUE_OUT_MS] // world.settings.precision_ms
         prefetch(world.wheel.slots, slot_at(world.wheel, likely))
-        if ring[at + ENQUEUE_KIND] != KIND_UNREADABLE and not _link(world, at, now_ms):
+        if ring[at + ENQUEUE_KIND] == KIND_UNREADABLE:
+            publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+        elif not _link(world, at, now_ms):
             break
-        words[LINKED] += 1
         done += 1
-    world.ring_words[ENQUEUE_RING + RING_HEAD] = head + done
-    words[COUNT_LINKED] += done
+    lock_release(world.wheel_lock)
+    store_release(world.ring_words, ENQUEUE_RING + RING_HEAD, head + done)
+    world.enqueue_put.linked_count += done
     return done
 
 
 @inlined
-def _link(world: Any, at: int, now_ms: int) -> bool:
-    """Write and link one unit; False, with NEED set, where something must be made first."""
-    words, ring = world.words, world.enqueue_ring
-    precision = words[PRECISION]
+def _link(world: World, at: int, now_ms: int) -> bool:
+    """Write and link one unit; False, with a need, where something must be made first."""
+    ring, mine, settings = world.enqueue_ring, world.enqueue_put.thread, world.settings
+    precision, passed = settings.precision_ms, world.dequeue_put.passed_slot
+    top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
     is_delete = ring[at + ENQUEUE_KIND] == KIND_DELETE
-    if is_delete and not _note_delete(words, ring[at + ENQUEUE_HIGH], ring[at + ENQUEUE_LOW]):
+    if is_delete and world.settings.recovering != 0:
+        if not _note_delete(world, ring[at + ENQUEUE_HIGH], ring[at + ENQUEUE_LOW]):
+            return False
+    if ring_count(world.ring_words, LATE_RING) == RING_COUNT:  # it may be a late arrival
         return False
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
-        words[NEED] = TIMERLOG_SEGMENT
-        words[NEED_OFFSET] = offset
-        return False
-    if near_room(world.near) <= 0:
-        words[NEED] = NEAR_FULL
+        mine.need = TIMERLOG_SEGMENT
+        mine.need_offset = offset
         return False
 
     message, out_ms = ring[at + ENQUEUE_MESSAGE], ring[at + ENQUEUE_OUT_MS]
-    copy = find_done(words, message)
+    copy = find_done(world.done, message)
     if copy >= 0:
-        slot, hops = words[READ], 0  # done in an earlier life: it only has to be counted as linked
+        slot, hops = passed, 0  # done in an earlier life: it only has to be counted as linked
     else:
-        slot, hops = place(words, out_ms, now_ms)
+        slot, hops = place(settings, passed, top, out_ms, now_ms)
     magic = UNIT_PLAIN
     unit_ms = out_ms
     if hops > 0:
         magic |= UNIT_ROLL
-        unit_ms = out_ms - hops * words[HOP] * precision
+        unit_ms = out_ms - hops * settings.hop_slots * precision
     if unit_ms // precision != slot:
         unit_ms = slot * precision  # its own slot was passed, or R's stands in for it
     if is_delete:
@@ -144,7 +139,7 @@ def _link(world: Any, at: int, now_ms: int) -> bool:
         last = segment_at(world.timerlog, end)
         if len(last) != 0 and end % segment_bytes != 0:
             put_timerlog_blank(last, end % segment_bytes)
-    _count_collision(world, slot)
+    _count_collision(world, slot, passed, top)
     size = ring[at + ENQUEUE_SIZE]
     due_ms = ring[at + ENQUEUE_DUE_MS]
     put_unit(
@@ -160,69 +155,60 @@ def _link(world: Any, at: int, now_ms: int) -> bool:
         size,
         ring[at + ENQUEUE_HASH],
         due_ms,
-        world.scratch,
+        mine.scratch,
     )
     link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
     world.timerlog.words[END] = offset + UNIT_BYTES
     segment = message // world.commitlog.words[SEGMENT_BYTES] & (TABLE_LENGTH - 1)
     world.latest_slot[segment] = max(world.latest_slot[segment], slot)
-    if slot < words[CLAIMED]:
-        near_take(world, slot, magic, message, size, due_ms, copy, False)
+    late = slot < world.dequeue_get.claimed_slot and copy < 0
+    if late:
+        world.near.slots[slot_word(slot, SLOT_LATE)] += 1
+    # First Q, then ring B: were it the other way round, a timer could fire whose entry still seems
+    # to have no unit, and cancel would say that it did not.
+    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+    if late:
+        _hand_on_late(world, slot, magic, message, size, due_ms)
     return True
 
 
 @inlined
-def near_take(
-    world: Any,
-    slot: int,
-    magic: int,
-    message: int,
-    size: int,
-    due_ms: int,
-    copy: int,
-    in_front: bool,
+def _hand_on_late(
+    world: World, slot: int, magic: int, message: int, size: int, due_ms: int
 ) -> None:
-    """Take a unit of a claimed slot into the near wheel; `copy`: see `find_done`. O(1)."""
-    words, near = world.words, world.near
-    if copy >= 0:
-        at = slot_word(slot, SLOT_FIRST_COPY)
-        near.slots[at] = min(near.slots[at], copy)
-        return
-    if magic & UNIT_DELETE != 0 and magic & UNIT_ROLL == 0:
-        near_insert_delete(near, message, size, slot, magic)
-        return
-    precision = words[PRECISION]
-    bucket_ms = slot * precision
-    if magic & UNIT_ROLL == 0:
-        # Not before the ring's start, and not behind it: at most one slot later (a broker's).
-        bucket_ms = min(max(due_ms, words[READ] * precision), (slot + 2) * precision)
-    else:
-        due_ms = bucket_ms
-    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front)
-    words[SCAN] = min(words[SCAN], bucket_ms)
+    """Tell dequeue-get of a unit that its claim of the slot did not see."""
+    tail, ring = world.ring_words[LATE_RING + RING_TAIL], world.late_ring
+    at = (tail & (RING_COUNT - 1)) * LATE_COLUMNS
+    ring[at + LATE_SLOT] = slot
+    ring[at + LATE_MAGIC] = magic
+    ring[at + LATE_MESSAGE] = message
+    ring[at + LATE_SIZE] = size
+    ring[at + LATE_DUE_MS] = due_ms
+    store_release(world.ring_words, LATE_RING + RING_TAIL, tail + 1)
 
 
 @inlined
-def _note_delete(words: Any, high: int, low: int) -> bool:
+def _note_delete(world: World, high: int, low: int) -> bool:
     """Add a delete's target to the cancelled set; False where the set must grow first.
 
-    Not a delay level's, whose loop may have passed it: it is added where it is cancelled.
+    In recovery alone: whoever cancels while services run adds it, under fire. Not a delay level's,
+    whose loop may have passed it.
     """
-    if high == IDENTITY_OURS and low >= LEVEL_MARK:
+    if is_of_level(high, low):
         return True
-    if 2 * ENTRY_WORDS * (words[CANCELLED_COUNT] + 1) > words[CANCELLED_LENGTH]:
-        words[NEED] = CANCELLED_ROOM
+    if not cancelled_has_room(world.cancelled):
+        world.enqueue_put.thread.need = CANCELLED_ROOM
         return False
-    table = view_words(words[CANCELLED_ADDRESS], words[CANCELLED_LENGTH])
-    if set_add(table, high, low):
-        words[CANCELLED_COUNT] += 1
+    before = act_as(ALONE)
+    cancelled_add(world.cancelled, high, low)
+    act_as(before)
     return True
 
 
 @inlined
-def _count_collision(world: Any, slot: int) -> None:
+def _count_collision(world: World, slot: int, passed_slot: int, top: int) -> None:
     """Count a slot of the ring that still holds another time that is not passed."""
     time = get_i64(world.wheel.slots, slot_at(world.wheel, slot) + SLOT_TIME_AT)
-    outside = slot < world.words[READ] or slot >= ring_top(world.words)
-    if outside or (time != slot and time >= world.words[READ]):
-        world.words[COUNT_COLLISIONS] += 1
+    outside = slot < passed_slot or slot >= top
+    if outside or (time != slot and time >= passed_slot):
+        world.enqueue_put.collision_count += 1

@@ -1,6 +1,6 @@
 """Flushing: makes what was written durable.
 
-The order of a checkpoint is what recovery relies on. Under the step lock the cursors are captured
+The order of a checkpoint is what recovery relies on. Under locks the cursors are captured
 together with copies of the wheel's dirty pages. Then, without it: commit log, consume queues and
 timer log are made durable; then the wheel's copies; then the checkpoint. So a wheel on disk never
 points past the timer log, nor a unit past the commit log.
@@ -8,27 +8,33 @@ points past the timer log, nor a unit past the commit log.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from timerstore.errors import FlushFailedError
-from timerstore.services.capture import capture
+from timerstore.errors import FlushFailedError, StoreFullError
+from timerstore.services.background import BackgroundThread, Flag
+from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
 from timerstore.services.level_file import LevelOffsetFile
+from timerstore.services.scrub import Scrub
+from timerstore.services.state import FLUSH
+from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
 from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import ENTRY_BYTES
-from timerstore.timelog.jsonfile import write_json
-from timerstore.timelog.record import Bytes, Words
-from timerstore.wheel import state
+from timerstore.timelog.jsonfile import sealed, write_json
+from timerstore.timelog.record import Words
+from timerstore.timelog.system import set_thread_name
+
+log = logging.getLogger("timerstore")
 
 
 class Flusher:
@@ -36,6 +42,7 @@ class Flusher:
 
     Ground rules: `durable_end` is written under `_sync_lock` alone, and only grows. `flush` and
     `sync_log` may be called by any thread; each takes `_sync_lock`, so fsyncs never overlap.
+    `waiting_for_space` is written by the flush thread alone; `error` is final.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -44,11 +51,16 @@ class Flusher:
         self.durable_end = engine.commitlog.end
         self.before: Callable[[], None] | None = None
         """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
+        self.scrub = Scrub(engine)
+        self.on_checkpoint: Callable[[], None] | None = None
+        """Called after each checkpoint: R may have waited for it."""
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
         self.last: Checkpoint | None = None  # the last durable checkpoint of this life
-        self.on_failure: Callable[[], None] | None = None
-        self.error: FlushFailedError | None = None
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called with what makes flushing impossible for good."""
+        self.error: BaseException | None = None
+        self.waiting_for_space: StoreFullError | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
         self._sync_lock = threading.Lock()
@@ -56,11 +68,8 @@ class Flusher:
         self._flushed_index = engine.queues.table.next_index.copy()
         self._sequence = 0
         self._level_file = LevelOffsetFile(engine.path / "config" / "delayOffset.json")
-        self._condition = threading.Condition()
-        self._wanted = 0
-        self._stopping = False
-        self._thread: threading.Thread | None = None
-        self._waiters = 0
+        self._stop = Flag()
+        self._thread: BackgroundThread | None = None
 
     # --- group commit
 
@@ -89,11 +98,12 @@ class Flusher:
                 self._fail(e)
                 raise
 
-    def _fail(self, error: FlushFailedError) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Remember a failed fsync; it is final, for the kernel may have dropped the pages."""
-        self.error = error
-        if self.on_failure is not None:
-            self.on_failure()
+        if self.error is None:
+            self.error = error
+            if self.on_failure is not None:
+                self.on_failure(error)
 
     def _check(self) -> None:
         if self.error is not None:
@@ -107,8 +117,10 @@ class Flusher:
             self.before()
         with self._sync_lock:
             self._check()
-            engine, words = self.engine, self.engine.words
-            captured = capture(engine.world)
+            engine, world = self.engine, self.engine.world
+            # Before: what is asked for from now on is the next one's.
+            world.dequeue_put.flush_wanted = 0
+            captured = capture(world)
             checkpoint = Checkpoint(
                 read_ms=captured.read_slot * engine.precision_ms,
                 timerlog_flushed=captured.timerlog_end,
@@ -122,31 +134,28 @@ class Flusher:
                 cancelled_count=captured.cancelled_count,
                 level_offsets=captured.level_offsets.tolist(),
                 store_tag=engine.store_tag,
+                identity=engine.identity,
                 clean=clean,
             )
             try:
-                self._write(checkpoint, captured.next_index, captured.runs)
-            except BaseException as e:
-                with engine.step_lock:
-                    engine.wheel.mark_dirty(captured.runs)
-                if isinstance(e, FlushFailedError):
-                    self._fail(e)
+                self._write(checkpoint, captured)
+            except FlushFailedError as e:
+                self._fail(e)
                 raise
-            # One word each, which the services only read: the step lock is not needed.
-            words[state.READ_CHECKPOINTED] = captured.read_slot
-            words[state.WANT_FLUSH] = 0
+            written(world)
+            # One word, which the services only read: no lock is needed.
+            with acting_as(FLUSH):
+                world.flush.checkpointed_slot = captured.read_slot
+            if self.on_checkpoint is not None:
+                self.on_checkpoint()
             self.checkpoint_count += 1
             self.last = checkpoint
         if self.after is not None and not clean:
             self.after()
 
-    def _write(
-        self,
-        checkpoint: Checkpoint,
-        next_index: np.ndarray[Any, Any],
-        runs: list[tuple[int, Bytes]],
-    ) -> None:
+    def _write(self, checkpoint: Checkpoint, captured: Captured) -> None:
         engine, config = self.engine, self.engine.path / "config"
+        next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
         self.durable_end = max(self.durable_end, checkpoint.commitlog_flushed)
         before = self._flushed_index[: len(next_index)]
@@ -154,9 +163,9 @@ class Flusher:
             file = engine.queues.files[row]
             file.flush(int(before[row]) * ENTRY_BYTES, int(next_index[row]) * ENTRY_BYTES)
             self._flushed_index[row] = next_index[row]
-        engine.timerlog.flush(self._flushed_timerlog, checkpoint.timerlog_flushed)
+        engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
-        engine.wheel.write(runs)
+        engine.wheel.write(captured.runs)
         self._sequence += 1
         checkpoint.sequence = self._sequence
         checkpoint.state_timestamp = int(engine.queues.table.words[STORED_MS])
@@ -176,8 +185,9 @@ class Flusher:
             "dataVersion": version,
             "timingCount": self._counts(timers, stored_ms),
             "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
+            "unattributedCount": engine.unattributed_count,
         }
-        write_json(engine.disk, config / "timermetrics", metrics)
+        write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )
@@ -194,54 +204,71 @@ class Flusher:
 
     def start(self) -> None:
         """Start the thread that makes checkpoints."""
-        self._thread = threading.Thread(target=self._run, name="timerstore-flush", daemon=True)
-        self._thread.start()
+        thread = BackgroundThread("timerstore-flush", self._run, self._thread_ended)
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """Stop the thread, without a last flush."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
+        self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
+        set_thread_name("flush")
         interval_s = self.engine.config.flush_interval_ms / 1000
         tick_s = min(0.05, interval_s)
+        retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
         last = time.monotonic()
-        while not self._stopping:
-            with self._condition:
-                if not self._stopping:
-                    self._condition.wait(tick_s)
-            if self._stopping:
-                return  # type: ignore[unreachable]
-            try:
-                self.engine.prepare_ahead()
-                due = time.monotonic() - last >= interval_s
-                if due or self.engine.words[state.WANT_FLUSH]:
-                    last = time.monotonic()
-                    if self._changed():
-                        self.flush()
-                    elif self.after is not None:
-                        self.after()
-            except FlushFailedError:
-                return  # kept in `error`, and raised by the next call
-            except OSError as e:
-                self._fail(FlushFailedError(f"{e}. Check the disk, then reopen the store."))
-                return
+        while not self._stop.wait(tick_s if self.waiting_for_space is None else retry_s):
+            full = _room_wanted(self.engine.prepare_ahead)
+            due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
+            if due or self.engine.world.dequeue_put.flush_wanted:
+                last = time.monotonic()
+                changed = self._changed()
+                if changed:
+                    full = _room_wanted(self.flush) or full
+                if self.after is not None and (full is not None or not changed):
+                    full = _room_wanted(self.after) or full  # it is what makes room
+            full = _room_wanted(self.scrub.run) or full
+            self._wait_for_space(full)
+
+    def _wait_for_space(self, full: StoreFullError | None) -> None:
+        """Say whether anything waits for room; a full disk is waited out, never an end."""
+        if (full is None) != (self.waiting_for_space is None):
+            log.warning("%s: %s", self.engine.path, full or "there is room again")
+        self.waiting_for_space = full
+
+    def _thread_ended(self, error: BaseException) -> None:
+        """Have the next call raise what ended the thread, whatever it was."""
+        if isinstance(error, OSError):
+            failed = FlushFailedError(f"{error}. Check the disk, then reopen the store.")
+            failed.__cause__ = error
+            error = failed
+        self._fail(error)
 
     def _changed(self) -> bool:
         engine = self.engine
+        dequeue_put = engine.world.dequeue_put
         if (
-            engine.words[state.WANT_FLUSH]
-            or engine.words[state.READ] != engine.words[state.READ_CHECKPOINTED]
+            dequeue_put.flush_wanted
+            or dequeue_put.passed_slot != engine.world.flush.checkpointed_slot
         ):
             return True
         if self.last is None or self.engine.levels.offset.tolist() != self.last.level_offsets:
             return True
         moved = engine.commitlog.end != self.durable_end
         return moved or engine.timerlog.end != self._flushed_timerlog
+
+
+def _room_wanted(job: Callable[[], object]) -> StoreFullError | None:
+    """Do a job; return the error where it wants room that is not there."""
+    try:
+        job()
+    except StoreFullError as e:
+        return e
+    return None
 
 
 def remove_abort(path: Path) -> None:

@@ -12,7 +12,8 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.jsonfile import read_json, write_json
+from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.steady import Read, read_file
 
 
 class LevelOffsetFile:
@@ -23,9 +24,13 @@ class LevelOffsetFile:
         self._path = path
         self._written: list[int] | None = None
 
-    def read(self) -> list[int]:
-        """Return the offset of each level, 0 where the file says nothing."""
-        content = read_json(self._path) or {}
+    def read(self, read: Read = read_file) -> list[int]:
+        """Return the offset of each level, 0 where the file says nothing; `read`: reads a file.
+
+        Raises CorruptStoreError where it is damaged.
+        """
+        content = read_json(self._path, read) or {}
+        check_seal(self._path, content)
         offsets = [0] * LEVEL_COUNT_MAX
         try:
             for level, offset in content.get("offsetTable", {}).items():
@@ -46,5 +51,6 @@ class LevelOffsetFile:
             "stateVersion": 0,
             "timestamp": checkpoint.state_timestamp,
         }
-        write_json(disk, self._path, {"dataVersion": version, "offsetTable": table})
+        content = {"dataVersion": version, "offsetTable": table}
+        write_json(disk, self._path, sealed(content))
         self._written = list(offsets)

@@ -8,8 +8,10 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
-from timerstore.services.levels import LEVEL_COUNT, LEVEL_HELD
-from timerstore.timelog.consumequeue import find_row
+from timerstore.services.instant import Instant
+from timerstore.services.levels import LEVEL_COUNT, LevelTable
+from timerstore.timelog.append import QueueTable
+from timerstore.timelog.consumequeue import Entries, find_row
 from timerstore.timelog.format import (
     LEVEL_MARK,
     MESSAGE_QUEUE_ID_AT,
@@ -21,7 +23,6 @@ from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
-    IDENTITY_HELD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
     IDENTITY_OURS,
@@ -32,9 +33,9 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.wheel import state
-from timerstore.wheel.sets import map_get, set_contains_all
+from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.sets import map_get
 
 CHUNK: Final = 65_536
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -52,13 +53,13 @@ class LevelTimers(NamedTuple):
 
 @kernel
 def _read_levels(
-    commitlog: Any,
-    queues: Any,
+    commitlog: SegmentTable,
+    queues: QueueTable,
     messages: Any,
     tag: int,
     done: Any,
     done_count: int,
-    found: Any,
+    found: Words,
     columns: Any,
     kept: Any,
     start: int,
@@ -91,31 +92,27 @@ def _read_levels(
     return len(messages)
 
 
-def find_waiting(engine: Engine) -> LevelTimers:
-    """Return what waits in all levels, without what was cancelled. O(waiting).
+def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
+    """Return what waited in all levels at an instant, without what was cancelled. O(waiting).
 
-    Not under the step lock. A message that is delivered meanwhile may be among them.
+    Not under the locks. What was delivered and removed since is left out.
     """
     levels = engine.levels
-    count = int(levels.words[LEVEL_COUNT])
-    with engine.step_lock:
-        offsets = levels.offset[:count].tolist()
     parts = [
-        _read_chunk(engine, level, index, min(index + CHUNK, end))
-        for level in range(count)
+        _read_chunk(engine, instant, level, index, min(index + CHUNK, int(stop)))
+        for level, (start, stop) in enumerate(
+            zip(instant.level_start, instant.level_stop, strict=True)
+        )
         if levels.row[level] >= 0
-        for end in [engine.queues.next_index(int(levels.row[level]))]
-        for index in range(offsets[level], end, CHUNK)
+        for index in range(int(start), int(stop), CHUNK)
     ]
     none = np.zeros(0, np.int64)
     found = [LevelTimers(none, none, none, none, none), *parts]
     return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _read_chunk(engine: Engine, level: int, start: int, stop: int) -> LevelTimers:
-    queues, row = engine.queues, int(engine.levels.row[level])
-    start = max(start, queues.first_kept(row, engine.commitlog.start))
-    entries = queues.read(row, start, max(0, stop - start))
+def _read_chunk(engine: Engine, instant: Instant, level: int, start: int, stop: int) -> LevelTimers:
+    entries = read_kept(engine, int(engine.levels.row[level]), start, stop)
     entries = entries[entries["size"] != QUEUE_BLANK_SIZE]
     messages = entries["offset"].astype(np.int64)
     columns, kept = np.zeros((3, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
@@ -127,7 +124,7 @@ def _read_chunk(engine: Engine, level: int, start: int, stop: int) -> LevelTimer
             messages,
             engine.store_tag,
             engine.done,
-            int(engine.words[state.DONE_COUNT]),
+            engine.world.done.count,
             found,
             columns,
             kept,
@@ -138,43 +135,50 @@ def _read_chunk(engine: Engine, level: int, start: int, stop: int) -> LevelTimer
         message = int(messages[done])
         try:
             pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
+            if columns[2, done] < 0:
+                engine.row_of_message(message)
         except CorruptStoreError:
             if message >= engine.commitlog.start:
                 raise
             done += 1  # delivered and removed since
             continue
         if columns[2, done] < 0:
-            engine.row_of_message(message)
             columns[2, done] = 0
     high, low, rows = columns
-    with engine.step_lock:
-        kept &= ~cancelled_among(engine, messages, high, low)
+    kept &= ~cancelled_among(instant.cancelled, messages, high, low)
     due_ms = entries["tags_code"].astype(np.int64)
     return LevelTimers(messages[kept], due_ms[kept], high[kept], low[kept], rows[kept])
 
 
-def cancelled_among(engine: Engine, messages: Words, high: Words, low: Words) -> Flags:
-    """Tell which messages of levels were cancelled: bool[n]. Under the step lock.
+def read_kept(engine: Engine, row: int, start: int, stop: int) -> Entries:
+    """Return the entries of a queue in [start, stop) whose messages are kept.
 
-    A message that was sent back has the key of its first one, and is not meant by it.
+    Retention may remove their segments meanwhile, with what was fired or delivered.
+    """
+    queues = engine.queues
+    while True:
+        first = max(start, queues.first_kept(row, engine.commitlog.start))
+        try:
+            return queues.read(row, first, max(0, stop - first))
+        except CorruptStoreError:
+            if queues.first_index(row) <= first:
+                raise
+
+
+def cancelled_among(table: Words, messages: Words, high: Words, low: Words) -> Flags:
+    """Tell which messages of levels were cancelled: bool[n].
+
+    `table`: the cancelled set's. A message that was sent back has the key of its first one, and is
+    not meant by it.
     """
     first = (high == IDENTITY_OURS) & (low == messages | LEVEL_MARK)
-    return first & in_cancelled_set(engine, high, low)
-
-
-def in_cancelled_set(engine: Engine, high: Words, low: Words) -> Flags:
-    """Tell which identities are in the cancelled set: bool[n]. Under the step lock."""
-    found = np.zeros(len(low), np.bool_)
-    set_contains_all(engine.cancelled, high, low, found)
-    if engine.levels.words[LEVEL_HELD]:
-        held = np.zeros(len(low), np.bool_)
-        set_contains_all(engine.cancelled, np.full(len(low), IDENTITY_HELD), low, held)
-        found |= held & (high == IDENTITY_OURS)
-    return found
+    return first & in_table(table, high, low)
 
 
 @kernel
-def _still_wait(commitlog: Any, levels: Any, sources: Any, waits: Any, start: int) -> int:
+def _still_wait(
+    commitlog: SegmentTable, levels: LevelTable, sources: Any, waits: Any, start: int
+) -> int:
     """Tell which messages their loops have not passed, from `start` on; `waits`: bool[n].
 
     Return the first whose segment is not mapped, or n.

@@ -2,7 +2,7 @@
 
 Each level is a queue of `SCHEDULE_TOPIC_XXXX`, in the order of arrival, with one offset: the index
 of its first message that was not delivered. Ground rules: everything here is read and written under
-the step lock. `offset`, the cached head and the turn are written by the kernel `deliver_levels`
+fire. `offset`, the cached head and the turn are written by the kernel `deliver_levels`
 alone; rows, delays and mapped segments by Python.
 """
 
@@ -20,16 +20,12 @@ LEVEL_COUNT: Final = 0  # queues that exist: at least one for each configured le
 LEVEL_TURN: Final = 1  # which one is looked at first
 LEVEL_STOP: Final = 2  # 1: nothing is delivered, for a handover
 LEVEL_BATCH_MAX: Final = 3  # messages that one append takes
-LEVEL_FAILED: Final = 4  # the level whose step set NEED, −1 for none
-LEVEL_CANCELLED: Final = 5  # entries of the cancelled set that are of a level
-LEVEL_HELD: Final = 6  # of these, those whose delete unit R has passed; see `IDENTITY_HELD`
-LEVEL_HELD_FROM: Final = 7  # commit log offset of the oldest of their deletes
+LEVEL_FAILED: Final = 4  # the level whose step had a need, −1 for none
 COUNT_DELIVERED: Final = 8
 COUNT_CLAMPED: Final = 9
 COUNT_SKIPPED: Final = 10  # sources that had their copy from an earlier life
 
 NO_HEAD: Final = -1
-NO_OFFSET: Final = 1 << 62
 CLAMP_SLACK_MS: Final = 1_000
 """A due time may lie this much further ahead than a level before it counts as the clock's fault: a
 clock that is corrected by milliseconds delivers nothing early."""
@@ -44,10 +40,11 @@ class LevelTable:
 
     words: Words  # int64[16], see the constants above
     row: Words  # int64[LEVEL_COUNT_MAX]: of its queue, −1 for none
-    level_ms: Words  # int64[LEVEL_COUNT_MAX]: its delay; where it is not configured, the longest
+    level_ms: Words  # int64[LEVEL_COUNT_MAX]: its delay now; not configured: the longest
     offset: Words  # int64[LEVEL_COUNT_MAX]: index of the first message that was not delivered
     head_index: Words  # int64[LEVEL_COUNT_MAX]: the index whose due time is cached, or NO_HEAD
     head_ms: Words  # int64[LEVEL_COUNT_MAX]: that due time
+    head_message: Words  # int64[LEVEL_COUNT_MAX]: commit log offset of that message
     retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set where a delivery failed
     fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
@@ -70,6 +67,7 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
         offset=column(0),
         head_index=column(NO_HEAD),
         head_ms=column(0),
+        head_message=column(0),
         retry_ms=column(0),
         fail_count=column(0),
         wanted=column(0),
@@ -78,5 +76,4 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
     )
     table.words[LEVEL_BATCH_MAX] = batch_max
     table.words[LEVEL_FAILED] = -1
-    table.words[LEVEL_HELD_FROM] = NO_OFFSET
     return table

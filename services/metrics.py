@@ -14,6 +14,7 @@ COUNTERS: Final = {
     "rolled_count": "Timers that were put down again on their way",
     "dropped_count": "Cancelled timers that were reached",
     "unreadable_count": "Messages that could not be read",
+    "damage_count": "Places of the store that could not be read",
     "sync_count": "Group commits",
     "checkpoint_count": "Checkpoints",
 }
@@ -31,9 +32,18 @@ GAUGES: Final = {
     "timerlog_end": "Bytes that were appended to the timer log",
     "disk_bytes": "Bytes on disk",
 }
+STATES: Final = {
+    "waiting_for_space": "1 while something waits for room on the disk",
+    "stopped_by": "1 once the store has stopped",
+    "retention_stopped_by": "1 once nothing is removed any more, because of damage",
+}
 TIMES_MS: Final = {
     "read_ms": "All slots before it are fired (R), in seconds since 1970",
     "claimed_ms": "All slots before it are in memory (C), in seconds since 1970",
+}
+SERVICE_GAUGES: Final = {
+    "busy_share": "Share of the time since opening that was spent in a service's steps",
+    "queue_count": "Entries that wait for a service",
 }
 QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}
 
@@ -68,10 +78,19 @@ class StatsCollector:
             gauge = GaugeMetricFamily(PREFIX + field.removesuffix("_count"), text, labels=names)
             gauge.add_metric(values, stats[field])
             yield gauge
+        for field, text in STATES.items():
+            gauge = GaugeMetricFamily(PREFIX + field.removesuffix("_by"), text, labels=names)
+            gauge.add_metric(values, int(stats[field] is not None))
+            yield gauge
         for field, text in TIMES_MS.items():
             name = PREFIX + field.removesuffix("_ms") + "_timestamp_seconds"
             gauge = GaugeMetricFamily(name, text, labels=names)
             gauge.add_metric(values, stats[field] / 1000)
+            yield gauge
+        for field, text in SERVICE_GAUGES.items():
+            gauge = GaugeMetricFamily(PREFIX + "service_" + field, text, labels=[*names, "service"])
+            for service in stats["services"]:
+                gauge.add_metric([*values, service["name"]], service[field])
             yield gauge
         lateness = GaugeMetricFamily(
             PREFIX + "lateness_seconds",

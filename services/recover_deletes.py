@@ -9,23 +9,22 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.level_timers import still_wait
-from timerstore.services.levels import LEVEL_CANCELLED, LEVEL_HELD, LEVEL_HELD_FROM
+from timerstore.services.world import World
 from timerstore.timelog import scan
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
     GOOD,
-    IDENTITY_HELD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
     IDENTITY_OURS,
     identify_target,
+    identify_timer,
     read_message,
 )
 from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.wheel import chain, state
-from timerstore.wheel.sets import ENTRY_WORDS, set_add_all, set_contains_all
+from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -38,7 +37,8 @@ def live_units(engine: Engine) -> Any:
     where = np.array([timerlog.start, 0], np.int64)
     while True:
         timerlog.trim()
-        number = int(where[0]) // timerlog.segment_bytes
+        before = int(where[0])
+        number = before // timerlog.segment_bytes
         for each in (number, number + 1):
             if each in timerlog.numbers:
                 timerlog.ensure(each)
@@ -58,6 +58,9 @@ def live_units(engine: Engine) -> Any:
             yield units[:count]
         if where[1] == chain.WALK_DONE:
             return
+        if where[1] == chain.WALK_UNMAPPED and where[0] == before:  # what is there was mapped
+            offset = (number + (number in timerlog.numbers)) * timerlog.segment_bytes
+            raise CorruptStoreError("timerlog", offset, "this segment is missing")
 
 
 def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
@@ -74,19 +77,16 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
         messages = deletes[:, chain.WALK_MESSAGE].copy()
         done = 0
         while True:
-            done = _targets(engine.world, messages, high, low, done)
+            done = _identities(engine.world, messages, high, low, done, True)
             if done == len(messages):
                 break
             engine.commitlog.trim()
-            engine.commitlog.existing(int(messages[done]) // engine.commitlog.segment_bytes)
+            engine.commitlog.readable(int(messages[done]) // engine.commitlog.segment_bytes)
         known = (high != 0) | (low != 0)
         levels = np.flatnonzero(_of_level(high, low))
         known[levels] = still_wait(engine, low[levels] & ~LEVEL_MARK)
-        _add(engine, high[known], low[known])
+        engine.cancelled.add(high[known], low[known])
     _hold(engine, level_deletes)
-    entries = engine.cancelled.reshape(-1, ENTRY_WORDS)
-    of_level = _of_level(entries[:, 0], entries[:, 1]) | (entries[:, 0] == IDENTITY_HELD)
-    engine.levels.words[LEVEL_CANCELLED] = int(of_level.sum())
 
 
 def level_deletes(rows: Words) -> Words:
@@ -100,37 +100,45 @@ def _of_level(high: Words, low: Words) -> Flags:
     return (high == IDENTITY_OURS) & (low >= LEVEL_MARK)
 
 
-def _add(engine: Engine, high: Words, low: Words) -> int:
-    engine.reserve_cancelled(len(low))
-    count = int(set_add_all(engine.cancelled, high, low, np.zeros(len(low), np.bool_)))
-    engine.words[state.CANCELLED_COUNT] += count
-    return count
-
-
 def _hold(engine: Engine, level_deletes: list[Words]) -> None:
     """Put in the targets of those deletes whose unit R has passed; L stays at them."""
     found = np.concatenate([np.zeros((0, 2), np.int64), *level_deletes])
     found = found[still_wait(engine, found[:, 0] & ~LEVEL_MARK)]
-    low, offsets = found[:, 0].copy(), found[:, 1]
-    known = np.zeros(len(low), np.bool_)
-    set_contains_all(engine.cancelled, np.full(len(low), IDENTITY_OURS), low, known)
-    low = low[~known]
-    if len(low):
-        count = _add(engine, np.full(len(low), IDENTITY_HELD), low)
-        engine.levels.words[LEVEL_HELD] = count
-        engine.levels.words[LEVEL_HELD_FROM] = int(offsets[~known].min())
+    engine.cancelled.add_held(found[:, 0].copy(), found[:, 1].copy())
+
+
+def find_timer(engine: Engine, high: int, low: int) -> int:
+    """Return the message of the timer with this identity that has a live unit, or −1. O(units)."""
+    latest = -1
+    for units in live_units(engine):
+        messages = units[units[:, chain.WALK_MAGIC] & UNIT_DELETE == 0, chain.WALK_MESSAGE].copy()
+        found, done = np.zeros((2, len(messages)), np.int64), 0
+        while True:
+            done = _identities(engine.world, messages, found[0], found[1], done, False)
+            if done == len(messages):
+                break
+            engine.commitlog.trim()
+            engine.commitlog.readable(int(messages[done]) // engine.commitlog.segment_bytes)
+        same = messages[(found[0] == high) & (found[1] == low)]
+        latest = max(latest, int(same.max(initial=-1)))
+    return latest
 
 
 @kernel
-def _targets(world: Any, messages: Any, high: Any, low: Any, start: int) -> int:
-    """Read the targets of delete messages; return how many were read before one was unmapped."""
+def _identities(
+    world: World, messages: Any, high: Any, low: Any, start: int, of_targets: bool
+) -> int:
+    """Read who timers are, or the targets of deletes; return how many before one was unmapped."""
     for i in range(start, len(messages)):
         buf = segment_at(world.commitlog, messages[i])
         if len(buf) == 0:
             return i
         at = messages[i] % world.commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, world.found, False) == GOOD:
-            identify_target(buf, world.found, world.words[state.STORE_TAG])
+        if read_message(buf, at, world.found, True) == GOOD:
+            if of_targets:
+                identify_target(buf, world.found, world.settings.store_tag)
+            else:
+                identify_timer(buf, world.found, world.settings.store_tag)
             high[i] = world.found[IDENTITY_HIGH]
             low[i] = world.found[IDENTITY_LOW]
     return len(messages)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
+from timerstore.services.instant import capture_instant
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.level_timers import find_waiting
 from timerstore.services.levels import LEVEL_COUNT
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.checkpoint import Checkpoint
+from timerstore.timelog.format import LEVEL_COUNT_MAX
 from timerstore.timelog.record import Words
 
 if TYPE_CHECKING:
@@ -27,10 +30,20 @@ _CHUNK: Final = 65_536
 def restore_offsets(engine: Engine, checkpoint: Checkpoint | None, findings: Findings) -> None:
     """Set each level's offset: the checkpoint's, or a broker's; never outside its queue.
 
-    Both hold, so the larger one does: see `level_file.py`. After a broker ours are gone.
+    Both hold, so the larger one does: see `level_file.py`. After a broker ours are gone. What lies
+    between an offset and the first message that is kept was removed, undelivered.
     """
-    offsets = LevelOffsetFile(engine.path / "config" / "delayOffset.json").read()
-    if checkpoint is not None and not checkpoint.by_broker:
+    ours = checkpoint is not None and not checkpoint.by_broker
+    try:
+        offsets = LevelOffsetFile(engine.path / "config" / "delayOffset.json").read(
+            engine.disk.read
+        )
+    except CorruptStoreError as e:
+        if not ours:
+            raise
+        engine.damage.note("config/delayOffset.json", e.offset, e.reason)
+        offsets = [0] * LEVEL_COUNT_MAX
+    if checkpoint is not None and ours:
         offsets = [max(pair) for pair in zip(offsets, checkpoint.level_offsets, strict=True)]
     queues, levels = engine.queues, engine.levels
     for level in range(int(levels.words[LEVEL_COUNT])):
@@ -39,6 +52,7 @@ def restore_offsets(engine: Engine, checkpoint: Checkpoint | None, findings: Fin
             first = queues.first_kept(row, engine.commitlog.start)
             end = queues.next_index(row)
         levels.offset[level] = min(max(offset, first), end)
+        findings.removed_count += max(0, min(first, end) - max(offset, 0))
         if levels.offset[level] != offset:
             findings.corrected_levels.append(level + 1)
             log.warning(
@@ -85,7 +99,7 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
 
 def count_waiting(engine: Engine) -> None:
     """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
-    rows = find_waiting(engine).row
+    rows = find_waiting(engine, capture_instant(engine.world)).row
     engine.queues.table.pending[QUEUE_COUNT_MAX:] = np.bincount(rows, minlength=QUEUE_COUNT_MAX)
 
 

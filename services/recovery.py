@@ -18,36 +18,46 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
 from timerstore.services.flush import write_abort
-from timerstore.services.recover_deletes import find_cancelled, level_deletes, live_units
+from timerstore.services.level_due_times import LevelDueTimes
+from timerstore.services.pass_lost import pass_lost
+from timerstore.services.rebuild import QUEUES, TIMERS
+from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
+from timerstore.services.recover_deletes import (
+    find_cancelled,
+    find_timer,
+    level_deletes,
+    live_units,
+)
+from timerstore.services.recover_files import check_files
 from timerstore.services.recover_levels import (
     count_waiting,
     pass_delivered,
     restore_offsets,
     take_level_counts,
 )
-from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
+from timerstore.services.recover_queue_files import check_queue_files
+from timerstore.services.recover_queues import check_queue_end, find_queue_end, index_part
+from timerstore.services.recover_removed import count_removed, first_kept_index
+from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT, LOST_COUNT_MAX
+from timerstore.services.steps import run
+from timerstore.services.world import World, note_lost
 from timerstore.timelog import scan
+from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import new_stage
 from timerstore.timelog.audit import find_rows
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import (
-    ENTRY_BYTES,
-    KEY_DIGITS,
-    LEVEL_TOPIC,
-    MESSAGE_QUEUE_INDEX_AT,
-    QUEUE_ENTRY,
-    UNIT_DELETE,
-)
-from timerstore.timelog.jsonfile import read_json
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
+from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
+    IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -55,15 +65,16 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
+from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.wheel import chain, state
+from timerstore.timelog.timeridentity import identity_of
+from timerstore.wheel import chain
+from timerstore.wheel.cancelled import cancelled_contains
 from timerstore.wheel.sets import (
     map_get,
     map_put_all,
     new_table,
-    set_add_all,
-    set_contains,
 )
 
 CHUNK_ROWS: Final = 65_536
@@ -77,6 +88,8 @@ class Findings:
     clean: bool = True
     by_broker: bool = False
     rebuilt: list[str] = field(default_factory=list)
+    restored_sizes: bool = False
+    """`timerstore.json` was lost or damaged, and written again from its copy."""
     scanned_count: int = 0
     torn_bytes: int = 0
     cut_slots: int = 0
@@ -84,6 +97,8 @@ class Findings:
     copies_count: int = 0
     cancelled_count: int = 0
     pending_count: int = 0
+    removed_count: int = 0
+    """Timers whose messages stood before the log's start: a broker's clean-up removed them."""
     repaired_reschedule: bool = False
     corrected_levels: list[int] = field(default_factory=list)
 
@@ -95,6 +110,7 @@ class _Log:
     durable: int = 0  # what was flushed before
     end: int = 0
     queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
+    damaged: DamagedLog | None = None
     last: Words | None = None  # the log's last message, as a scanned row
     first_timer_index: int = 0
     origins: list[Words] = field(default_factory=list)
@@ -106,9 +122,15 @@ class _Log:
 
 def recover(engine: Engine, now_ms: int) -> Findings:
     """Bring the engine into a state from which all services can run."""
-    findings = Findings()
-    checkpoint = read_checkpoint(engine.path / "config" / "timercheck")
-    crashed = (engine.path / "abort").exists()
+    with acting_as(ALONE):
+        return _recover(engine, now_ms)
+
+
+def _recover(engine: Engine, now_ms: int) -> Findings:
+    findings = Findings(restored_sizes=engine.restored)
+    checkpoint = read_checkpoint(engine.path / "config" / "timercheck", engine.disk.read)
+    crashed = engine.disk.read(engine.path / "abort") is not None
+    _find_rebuilt(engine, checkpoint, findings)
     # Before anything changes: were we killed between writing the wheel and the next checkpoint, the
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
@@ -120,18 +142,16 @@ def recover(engine: Engine, now_ms: int) -> Findings:
         return findings
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not crashed
-    if checkpoint is None or not engine.had_timerlog or engine.wheel.is_new:
-        findings.rebuilt.append("timer index")
-        if checkpoint is None:
-            findings.rebuilt.append("checkpoint")
-    if not engine.had_queues:
-        findings.rebuilt.append("consume queues")
     findings.clean = findings.clean and not findings.rebuilt
+    engine.count_lost = False
+    # Of a store that another process is writing to, what is read is of no one moment.
+    is_live = crashed and not engine.disk.writes
+    engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
-    log = _scan_log(engine, checkpoint, findings)
+    log = _scan_log(engine, checkpoint, findings, is_live)
     if findings.by_broker and not findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
-    elif findings.rebuilt and (checkpoint is None or "timer index" in findings.rebuilt):
+    elif TIMERS in findings.rebuilt:
         queue_index = _empty_timer_index(engine, log)
     else:
         assert checkpoint is not None
@@ -142,6 +162,7 @@ def recover(engine: Engine, now_ms: int) -> Findings:
     if checkpoint is not None:
         read_slot = checkpoint.read_ms // engine.precision_ms
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
+    queue_index, findings.removed_count = first_kept_index(engine, queue_index)
     engine.set_cursors(read_slot, queue_index, frontier_ms)
     engine.adopt_levels()
     restore_offsets(engine, checkpoint, findings)
@@ -150,14 +171,18 @@ def recover(engine: Engine, now_ms: int) -> Findings:
     engine.queues.prepare(0)
 
     linked_before = engine.timerlog.end
+    engine.world.settings.recovering = 1
     while True:
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, now_ms, now_ms)
-        if engine.words[state.NEED] == state.NOTHING:
+        service = engine.needing()
+        if service < 0:
             break
-        engine.meet()
-    findings.relinked_count = int(engine.words[state.COUNT_LINKED])
+        engine.provide(service)
+    engine.world.settings.recovering = 0
+    findings.relinked_count = engine.world.enqueue_put.linked_count
 
-    known = _known_counts(engine) if findings.clean else None
+    sound = findings.clean and not engine.damage.count
+    known = _known_counts(engine) if sound else None
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
         _take_counts(engine, known["timingCount"])
         if log.copies:
@@ -167,15 +192,29 @@ def recover(engine: Engine, now_ms: int) -> Findings:
         take_level_counts(engine, known)
     else:
         find_cancelled(engine, log.level_deletes)
-        _count_pending(engine)
+        findings.removed_count += _count_pending(engine)
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
-    findings.cancelled_count = int(engine.words[state.CANCELLED_COUNT])
+    findings.cancelled_count = engine.cancelled.set.count
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
+    engine.count_lost = True
     _flush(engine, log, linked_before)
     return findings
+
+
+def _find_rebuilt(engine: Engine, checkpoint: Checkpoint | None, findings: Findings) -> None:
+    """Note what is not there, or not whole, and is made anew from the commit log."""
+    if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
+        return
+    if checkpoint is None or not engine.had_timerlog or engine.wheel.is_new:
+        findings.rebuilt.append(TIMERS)
+        if checkpoint is None:
+            findings.rebuilt.append("checkpoint")
+    if not engine.had_queues:
+        findings.rebuilt.append(QUEUES)
+    check_files(engine, checkpoint, findings.rebuilt)
 
 
 def _flush(engine: Engine, log: _Log, linked_before: int) -> None:
@@ -200,22 +239,32 @@ def _map_commitlog(engine: Engine, start: int, stop: int) -> None:
             engine.commitlog.ensure(number)
 
 
-def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings) -> _Log:
+def _scan_log(
+    engine: Engine, checkpoint: Checkpoint | None, findings: Findings, is_live: bool
+) -> _Log:
     """Find the log's end and the copies since L; bring the consume queues in line with it."""
     commitlog, log = engine.commitlog, _Log()
-    durable = scan_from = commitlog.start
-    ours = checkpoint is not None and not checkpoint.by_broker and not findings.rebuilt
+    durable = scan_from = index_from = commitlog.start
+    ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
-        scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
+        if not findings.rebuilt:
+            scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
+        if QUEUES not in findings.rebuilt:
+            index_from = durable
     for row in range(len(engine.queues.files)):
-        _find_queue_end(engine, row, durable)
+        find_queue_end(engine, row, index_from)
+        if index_from > commitlog.start and not is_live:
+            check_queue_end(engine, row, index_from)
         log.queue_ends[row] = engine.queues.next_index(row)
+    if index_from > commitlog.start and not is_live and checkpoint is not None:
+        check_queue_files(engine, index_from, checkpoint.queue_index)
     log.durable = durable
+    damaged = log.damaged = DamagedLog(engine, durable if ours else None)
     rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
     found, where = np.zeros(FOUND_WORDS, np.int64), np.array([scan_from, 0], np.int64)
-    first_timer_index = -1
-    broker: BrokerCopies | None = BrokerCopies() if not ours else None
+    first_timer_index, level_due_times = -1, LevelDueTimes(engine)
+    broker: BrokerCopies | None = None if ours and not findings.rebuilt else BrokerCopies()
     while True:
         _map_commitlog(engine, int(where[0]), int(where[0]) + 2 * commitlog.segment_bytes)
         count = scan.scan_commitlog(
@@ -239,7 +288,8 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
             timers = part[queue_rows == 0]
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
-            _index_part(engine, part, queue_rows, durable)
+            level_due_times.keep(part, queue_rows)
+            index_part(engine, part, queue_rows, index_from, damaged.lost_bytes)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())
@@ -256,18 +306,27 @@ def _scan_log(engine: Engine, checkpoint: Checkpoint | None, findings: Findings)
             number = int(where[0]) // commitlog.segment_bytes
             if number in commitlog.numbers:
                 continue
-        break
-    log.end = int(where[0])
-    if ours and log.end < durable:
-        reason = "the log ends before what was flushed"
+        bad, reason = int(where[0]), "this is no message"
         if stopped == scan.STOP_BAD:
             reason = REASONS[int(rows[count, scan.ROW_STATUS])]
-        raise CorruptStoreError("commitlog", log.end, reason)
+        resume = damaged.resume(bad, reason)
+        if resume == NO_MESSAGE:
+            break
+        fired = damaged.fired_from(bad)
+        if fired != NO_MESSAGE:
+            log.origins.append(np.array([fired], np.int64))
+            log.copies.append(np.array([bad], np.int64))
+        where[0] = resume
+    log.end = int(where[0])
     if not (findings.clean and log.end == durable):
         findings.torn_bytes = _torn_bytes(engine, log.end)
         commitlog.zero_from(log.end)
     commitlog.end = log.end
     log.first_timer_index = max(first_timer_index, 0)
+    if damaged.ranges:
+        origins, copies = damaged.rolled_from(log.origins, log.copies)
+        log.origins.append(origins)
+        log.copies.append(copies)
     if broker is not None:
         origins, copies = broker.match()
         log.broker_origins = origins
@@ -285,8 +344,7 @@ def _torn_bytes(engine: Engine, end: int) -> int:
     number, position = divmod(end, engine.commitlog.segment_bytes)
     if number not in engine.commitlog.numbers:
         return 0
-    used = np.flatnonzero(engine.commitlog.ensure(number).view[position:])
-    return int(used[-1]) + 1 if len(used) else 0
+    return last_used(engine.commitlog.ensure(number).view[position:]) + 1
 
 
 def _queue_rows(engine: Engine, part: Words) -> Words:
@@ -299,49 +357,6 @@ def _queue_rows(engine: Engine, part: Words) -> Words:
         engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
         lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
     return result
-
-
-def _find_queue_end(engine: Engine, row: int, durable: int) -> None:
-    """Set a queue's end behind its last entry whose message lies before `durable`."""
-    queues, file = engine.queues, engine.queues.files[row]
-    low, high = file.start // ENTRY_BYTES, file.allocated_end // ENTRY_BYTES
-    while low < high:  # the entries before the end are sound, those behind it are not
-        middle = (low + high) // 2
-        entry = queues.read(row, middle, 1)[0]
-        if entry["size"] > 0 and entry["offset"] < durable:
-            low = middle + 1
-        else:
-            high = middle
-    queues.set_end(row, low)
-
-
-def _index_part(engine: Engine, part: Words, queue_rows: Words, durable: int) -> None:
-    """Write the queue entries of scanned messages behind the durable offset."""
-    queues = engine.queues
-    fresh = part[:, scan.ROW_OFFSET] >= durable
-    for row in np.unique(queue_rows[fresh]).tolist():
-        mine = part[fresh & (queue_rows == row)]
-        entries = np.zeros(len(mine), QUEUE_ENTRY)
-        entries["offset"] = mine[:, scan.ROW_OFFSET]
-        entries["size"] = mine[:, scan.ROW_SIZE]
-        entries["tags_code"] = mine[:, scan.ROW_TAGS_CODE]
-        indexes = mine[:, scan.ROW_QUEUE_INDEX]
-        if (np.diff(indexes) != 1).any() or indexes[0] < 0:
-            raise CorruptStoreError(
-                "commitlog", int(mine[0, scan.ROW_OFFSET]), "queue offsets are not consecutive"
-            )
-        file, done = queues.files[row], 0
-        if not file.numbers:
-            queues.fill_blanks(row, int(indexes[0]))
-        while done < len(mine):
-            number, position = divmod(int(indexes[done]), queues.segment_entries)
-            room = min(queues.segment_entries - position, len(mine) - done)
-            view = file.ensure(number).view
-            data = entries[done : done + room].tobytes()
-            at = position * ENTRY_BYTES
-            view[at : at + len(data)] = np.frombuffer(data, np.uint8)
-            done += room
-        queues.table.next_index[row] = queues.table.planned[row] = int(indexes[-1]) + 1
 
 
 # --- the timer index
@@ -403,13 +418,15 @@ def _replay_broker_units(
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
             live = units[:kept]
+            there = live[live[:, chain.WALK_MESSAGE] >= engine.commitlog.start]
             live = live[live[:, chain.WALK_UNIT_MS] >= checkpoint.read_ms]
             findings.cut_slots += chain.revise_slots(
                 world.wheel, live, len(live), engine.precision_ms
             )
-            message = int(units[kept - 1, chain.WALK_MESSAGE])
-            data = engine.commitlog.read(message + MESSAGE_QUEUE_INDEX_AT, 8)
-            queue_index = int.from_bytes(data, "big") + 1
+            if len(there):
+                message = int(there[-1, chain.WALK_MESSAGE])
+                data = engine.commitlog.read(message + MESSAGE_QUEUE_INDEX_AT, 8)
+                queue_index = int.from_bytes(data, "big") + 1
         if kept < count:
             where[0] = units[kept, chain.WALK_OFFSET]
         if kept < count or where[1] != chain.WALK_FULL:
@@ -434,37 +451,40 @@ def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
     done = new_table(len(origins))
     map_put_all(done, origins, copies)
     findings.copies_count = len(origins)
-    engine.use_tables(engine.cancelled, done, 0, len(origins))
+    engine.use_done(done, len(origins))
 
 
-def _count_pending(engine: Engine) -> None:
-    """Count the pending timers of each topic from the units, once for each timer."""
+def _count_pending(engine: Engine) -> int:
+    """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
-    where = np.array([0, -1], np.int64)
+    where, removed_count = np.array([0, -1], np.int64), 0
     for units in live_units(engine):
+        removed_count += count_removed(engine, units)
         where[0] = 0
-        while not _count_units(engine.world, units, engine.cancelled, engine.done, where):
+        while not _count_units(engine.world, units, engine.done, where):
             message = int(units[where[0], chain.WALK_MESSAGE])
+            pass_lost(engine, engine.world.dequeue_put.thread)
             engine.commitlog.trim()
-            engine.commitlog.existing(message // engine.commitlog.segment_bytes)
-            engine.words[state.NEED], engine.words[state.NEED_OFFSET] = state.TOPIC, message
-            engine.meet()
+            engine.commitlog.readable(message // engine.commitlog.segment_bytes)
+            engine.row_of_message(message)
+    pass_lost(engine, engine.world.dequeue_put.thread)
     engine.recovered_until_slot = max(engine.recovered_until_slot, int(where[1]))
+    return removed_count
 
 
 @kernel
-def _count_units(world: Any, units: Any, cancelled: Any, done: Any, where: Any) -> bool:
+def _count_units(world: World, units: Any, done: Any, where: Any) -> bool:
     """Count timers from `where[0]` on; `where[1]`: the latest slot of a source that is done.
 
     That may be a delete, whose copy rolled: L stays at its copy as well.
 
     Return False where a segment or a topic's row is missing.
     """
-    words, found = world.words, world.found
+    found = world.found
     while where[0] < len(units):
         message = units[where[0], chain.WALK_MESSAGE]
-        if words[state.DONE_COUNT] > 0 and map_get(done, message) >= 0:
-            slot = units[where[0], chain.WALK_UNIT_MS] // words[state.PRECISION]
+        if world.done.count > 0 and map_get(done, message) >= 0:
+            slot = units[where[0], chain.WALK_UNIT_MS] // world.settings.precision_ms
             where[1] = max(where[1], slot)
             where[0] += 1
             continue
@@ -475,23 +495,36 @@ def _count_units(world: Any, units: Any, cancelled: Any, done: Any, where: Any) 
         if len(buf) == 0:
             return False
         at = message % world.commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) == GOOD and found[REAL_TOPIC_BYTES] > 0:
-            identify_timer(buf, found, words[state.STORE_TAG])
-            if not set_contains(cancelled, found[IDENTITY_HIGH], found[IDENTITY_LOW]):
+        if read_message(buf, at, found, True) == GOOD and found[REAL_TOPIC_BYTES] > 0:
+            identify_timer(buf, found, world.settings.store_tag)
+            high, low = found[IDENTITY_HIGH], found[IDENTITY_LOW]
+            if not cancelled_contains(world.cancelled, high, low):
                 count = found[REAL_TOPIC_BYTES]
                 queue = max(0, found[REAL_QUEUE])
                 row = find_row(world.queues, buf, found[REAL_TOPIC_AT], count, queue)
                 if row < 0:
                     return False
                 world.queues.pending[row] += 1
+        elif world.dequeue_put.thread.lost_count == LOST_COUNT_MAX:
+            return False
+        else:
+            note_lost(world.dequeue_put.thread, message, units[where[0], chain.WALK_MAGIC])
         where[0] += 1
     return True
 
 
 def _known_counts(engine: Engine) -> dict[str, Any] | None:
     """Return the counts that a clean close stored."""
-    metrics = read_json(engine.path / "config" / "timermetrics")
+    path = engine.path / "config" / "timermetrics"
+    try:
+        metrics = read_json(path, engine.disk.read)
+        check_seal(path, metrics or {})
+    except CorruptStoreError as e:  # they are counted again
+        engine.damage.note("config/timermetrics", e.offset, e.reason)
+        return None
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
+        return None
+    if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
         return None
     return metrics
 
@@ -513,13 +546,18 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
     if replaced is None:
         return
     topic, key = replaced
-    high, low = np.array([-1], np.int64), np.array([int(key[12:24], 16)], np.int64)
-    added = np.zeros(1, np.bool_)
-    engine.reserve_cancelled(1)
-    if set_add_all(engine.cancelled, high, low, added):
-        engine.words[state.CANCELLED_COUNT] += 1
+    names = identity_of(topic, key, engine.store_tag)
+    if names[0] == IDENTITY_OURS:
+        due = int(key[:12], 16)
+    else:  # a broker's: only its timer tells when it is due
+        old = find_timer(engine, *names)
+        if old < 0:
+            return
+        view = engine.commitlog.view(old).view(np.ndarray)
+        due = int(decode_message(view, old).properties["TIMER_OUT_MS"])
+    engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
-    due_ms = np.array([int(key[:12], 16)], np.int64)
+    due_ms = np.array([due], np.int64)
     row = engine.queues.row(topic)
     append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row)
     findings.repaired_reschedule = True
@@ -529,6 +567,6 @@ def _read_replaced(engine: Engine, offset: int) -> tuple[bytes, bytes] | None:
     """Return the topic and the unique key that a replacement names."""
     message = decode_message(engine.commitlog.view(offset).view(np.ndarray), offset)
     key, topic = message.properties.get("TIMER_REPLACES"), message.properties.get("REAL_TOPIC")
-    if key is None or topic is None or len(key) != KEY_DIGITS:
+    if not key or topic is None:
         return None
-    return os.fsencode(topic), key.encode()
+    return os.fsencode(topic), key.encode("utf-8", "surrogateescape")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 import numpy as np
@@ -40,7 +39,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
+from timerstore.timelog.segments import TABLE_LENGTH, Detached, SegmentedFile
 from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
@@ -63,16 +62,17 @@ class Retention:
         self,
         engine: Engine,
         flusher: Flusher,
-        parked: Callable[[], AbstractContextManager[None]],
         committed: Callable[[], Committed],
     ) -> None:
-        """`parked` keeps the resident kernel outside; `committed` asks for the groups' offsets."""
+        """Ask `committed` for the groups' offsets."""
         self.engine, self._flusher = engine, flusher
-        self._parked, self._committed = parked, committed
+        self._committed = committed
         self.removed_count = 0
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is removed since."""
         self._lock = threading.Lock()
+        self._leaving: list[tuple[SegmentedFile, Detached]] = []
+        """Files that are to go; those that a full disk kept go before any other."""
         self._knows_latest_slots = False
         self._queues_cut_to = -1
         self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
@@ -84,8 +84,9 @@ class Retention:
             return 0
         try:
             checkpoint = self._flusher.last
-            if checkpoint is None or self.error is not None:
+            if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
                 return 0
+            self._remove_leaving()
             commitlog_limit = self._commitlog_limit(checkpoint)
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
         except CorruptStoreError as e:
@@ -109,18 +110,31 @@ class Retention:
         if not limits:
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes
-        # Under the step lock, so that a verdict on a timer and what is read for it agree.
-        with self._parked(), engine.step_lock:
-            detached = [(file, file.detach_before(limit)) for file, limit in limits]
-            engine.commitlog.trim()
-            engine.timerlog.trim()
+        # Under the locks, so that a verdict on a timer and what is read for it agree.
+        with engine.locks:
+            for file, limit in limits:
+                self._leaving.append((file, file.detach_before(limit)))
+        for file, _ in limits:
+            engine.let_go(file)
+        engine.trim(engine.commitlog)
+        engine.trim(engine.timerlog)
         for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
             self._stored_ms.pop(number, None)
             engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
-        for file, segments in detached:
-            file.remove(segments)
-        count = sum(len(segments) for _, segments in detached)
-        self.removed_count += count
+        return self._remove_leaving()
+
+    def _remove_leaving(self) -> int:
+        """Remove what is to go; where a full disk keeps some, they are the first next time."""
+        count = 0
+        while self._leaving:
+            file, segments = self._leaving[0]
+            before = len(segments)
+            try:
+                file.remove(segments)
+            finally:
+                count += before - len(segments)
+                self.removed_count += before - len(segments)
+            self._leaving.pop(0)
         return count
 
     # --- the commit log
@@ -203,20 +217,19 @@ class Retention:
     def _learn_latest_slots(self) -> None:
         """Complete the latest slot of each commit log segment, once after opening.
 
-        Enqueue-put and dequeue-get keep it for the units that they see; those of an earlier life
-        that wait in slots not claimed yet are read here.
+        Enqueue-put keeps it for the units that it links; those of an earlier life are read here.
         """
         if self._knows_latest_slots:
             return
         engine = self.engine
-        with engine.step_lock:
+        with engine.locks.wheel:
             stop = engine.timerlog.end
         latest = np.full(TABLE_LENGTH, -1, np.int64)
         for units in self._units(engine.timerlog.start, stop, engine.read_slot):
             slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
             segments = units[:, chain.WALK_MESSAGE] // engine.commitlog.segment_bytes
             np.maximum.at(latest, segments % TABLE_LENGTH, slots)
-        with engine.step_lock:
+        with engine.locks.wheel:
             np.maximum(engine.world.latest_slot, latest, out=engine.world.latest_slot)
         self._knows_latest_slots = True
 

@@ -1,172 +1,399 @@
-"""The kernel that runs the services, in turn.
+"""The kernel that runs the services.
 
-On the wall clock it is resident, which is what keeps timers on the millisecond while Python is
-busy: one thread stays inside, so nothing between a due time and the log needs the GIL. It returns
-to Python only where something must be made (`NEED`) or to stop. On a manual clock it plays the
-same steps, event by event.
+On the wall clock each service has a thread that stays inside, which is what keeps timers on the
+millisecond while Python is busy: nothing between a due time and the log needs the GIL. A thread
+returns to Python only where something must be made (a need) or to stop. On a manual clock one
+thread plays the same steps in turn, event by event.
+
+Threads *help*: whoever would go to sleep, while the next service has work and its thread sleeps,
+runs that one's step itself, and so on down the chain. So a lonely timer goes from its put to the
+log in one thread, without a wake-up; under load each does its own work. A step is run by the holder
+of its service's token; the token is tried, never waited for, and all that a service knows between
+two steps is in shared words.
+
+Nobody's sleep may be overlooked: who goes to sleep says so, and then looks once more; who hands
+something over stores it, and then looks who sleeps; with a full fence between on both sides.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from timerstore.services.deliver_levels import deliver_levels, level_event_ms
 from timerstore.services.dequeue_get import LEAD, dequeue_get
-from timerstore.services.dequeue_put import dequeue_put
+from timerstore.services.dequeue_put import can_pass, dequeue_put
 from timerstore.services.enqueue_get import enqueue_get
 from timerstore.services.enqueue_put import enqueue_put
 from timerstore.services.levels import LEVEL_COUNT, LEVEL_STOP
-from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.services.needs import FLUSHED, NOTHING
+from timerstore.services.state import (
+    DELIVER_LEVELS,
+    DEQUEUE_GET,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    ENQUEUE_PUT,
+)
+from timerstore.services.world import (
+    DEQUEUE_RING,
+    ENQUEUE_RING,
+    LATE_RING,
+    PUTTERS_WOKEN_AT,
+    RING_COUNT,
+    WAITER_COUNT_MAX,
+    World,
+    ring_count,
+    service_of,
+)
+from timerstore.timelog.acting import act_as
 from timerstore.timelog.format import SLOT_BYTES
-from timerstore.timelog.intrinsics import exchange, load_acquire, store_release
+from timerstore.timelog.intrinsics import exchange, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
-from timerstore.timelog.system import (
-    clock_ms,
-    clock_ns,
-    lock_acquire,
-    lock_release,
-    wait_readable,
-    wake,
-)
-from timerstore.wheel.near import NEAR_COUNT, NONE, near_first_due
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, publish
+from timerstore.timelog.system import clock_ms, clock_ns, wait_readable, wake, yield_processor
+from timerstore.wheel.near import NEAR_COUNT, NONE, SPAN, near_first_due
 from timerstore.wheel.slots import NO_UNIT, slot_last
-from timerstore.wheel.state import (
-    CLAIMED,
-    COUNT_FIRED,
-    FLUSHED,
-    GOT,
-    NEED,
-    NOTHING,
-    NOW,
-    PRECISION,
-    READ,
-    SCAN,
-    SLEEPING,
-    STOP,
-)
 
-NAP_MS_MAX: Final = 50
-"""The resident kernel looks up at least this often; a put that is due sooner wakes it."""
+NAP_MS_MAX: Final = 100
+"""Enqueue-get looks up at least this often; a put that is due sooner wakes it."""
+IDLE_MS_MAX: Final = 500
+"""So do the others, which are woken for all that they have to do: in case one is not."""
+RETRY_MS: Final = 50
+"""What waits for somebody else's progress is looked at again after so long."""
 WAKE_COUNT: Final = 1_024
-"""Puts that may wait for a sleeping kernel: the next one wakes it, whenever it is due."""
+"""Puts that may wait for a sleeping thread: the next one wakes it, whenever it is due."""
+HAND_OVER_COUNT: Final = 512
+"""Entries for which the next service's thread is woken, instead of helped."""
 ONE_STEP: Final = -1
 WALL_CLOCK: Final = 1 << 62
-
-ENQUEUE_GET: Final = 0
-ENQUEUE_PUT: Final = 1
-DEQUEUE_GET: Final = 2
-DELIVER_LEVELS: Final = 3
-DEQUEUE_PUT: Final = 4
-
-
-@inlined
-def _step(world: Any, service: int, now_ms: int, resident: bool) -> int:
-    lock_acquire(world.step_lock)
-    if service == ENQUEUE_GET:
-        done = enqueue_get(world)
-    elif service == ENQUEUE_PUT:
-        done = enqueue_put(world, now_ms)
-    elif service == DEQUEUE_GET:
-        done = dequeue_get(world, now_ms)
-    elif service == DELIVER_LEVELS:
-        done = deliver_levels(world, now_ms, resident)
-    else:
-        done = dequeue_put(world, now_ms)
-    lock_release(world.step_lock)
-    return done
+_FAR_MS: Final = 1 << 61
+_BACK_TO_PYTHON: Final = -1
+_NOBODY: Final = -1
 
 
 @kernel
-def run(world: Any, first: int, last: int, now_ms: int, stop_ms: int) -> int:
+def run(world: World, first: int, last: int, now_ms: int, stop_ms: int) -> int:
     """Run the services `first` to `last` in turn; return the clock that was reached.
 
     `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until
     nothing is left to do then.
     More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK:
-    resident, until STOP is set. In each case it returns early where NEED is set; meet that, and
-    call again. One kernel for all, so that the services are compiled once.
+    as the thread of the service `first`, until it shall stop. In each case it returns early where a
+    service has a need; answer that, and call again. One kernel for all, so that the services are
+    compiled once. When it plays, it goes on after a need with the service behind the one that had
+    it, so that none keeps those behind it from running.
     """
-    words = world.words
+    count = last - first + 1
     resident = stop_ms == WALL_CLOCK
-    fired, woken_ms = words[COUNT_FIRED], now_ms
+    clock = service_of(world, first).clock
+    service = first + world.callers.turn % count
+    if resident:
+        service = first
+    each, done_in_turn = 0, 0
     while True:
         if resident:
-            now_ms = clock_ms(world.clock)
-        words[NOW] = now_ms
-        done = 0
-        for service in range(first, last + 1):
-            done += _step(world, service, now_ms, resident)
-            if words[NEED] != NOTHING:
-                break
-        if resident and words[COUNT_FIRED] != fired and (done == 0 or now_ms != woken_ms):
-            # At most once a millisecond while there is more to do: larger batches, fewer wake-ups.
-            fired, woken_ms = words[COUNT_FIRED], now_ms
-            _wake_consumers(world)
-        if resident and words[NEED] == FLUSHED:  # the flush service will see WANT_FLUSH
-            words[NEED] = NOTHING
-        if stop_ms == ONE_STEP:
-            return done
-        if words[NEED] != NOTHING:
-            return now_ms
+            now_ms = clock_ms(clock)
+        done = _step(world, service, now_ms, resident, clock)
         if resident:
-            if load_acquire(words, STOP) != 0:
+            service = _go_on(world, first, service, done, now_ms, clock)
+            if service == _BACK_TO_PYTHON:
                 return now_ms
-            if done == 0:
-                _sleep(world, now_ms)
-        elif done == 0:
+            continue
+        done_in_turn += done
+        if service_of(world, service).need != NOTHING:
+            world.callers.turn = service - first + 1
+            return done_in_turn if stop_ms == ONE_STEP else now_ms
+        each += 1
+        service = first + (service - first + 1) % count
+        if each < count:
+            continue
+        if stop_ms == ONE_STEP:
+            return done_in_turn
+        if done_in_turn == 0:
             if now_ms >= stop_ms:
                 return now_ms
             now_ms = min(stop_ms, _next_event_ms(world, now_ms, stop_ms))
+        each, done_in_turn = 0, 0
 
 
 @inlined
-def _next_event_ms(world: Any, now_ms: int, stop_ms: int) -> int:
-    """Return when there may be something to do next, after `now_ms`, `stop_ms` at the latest."""
-    words, near = world.words, world.near
-    precision = words[PRECISION]
+def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words) -> int:
+    """Run one step of a service, unless another thread does; return the work done."""
+    mine = service_of(world, service)
+    if exchange_word(mine, "token", 1) != 0:
+        yield_processor()  # it is done within some 50 µs
+        return 0
+    done, before = 0, act_as(service)
+    if mine.need == NOTHING:
+        exchange_word(mine, "step", mine.step + 1)
+        began_ns = 0
+        if resident:
+            began_ns = clock_ns(clock)
+        if service == ENQUEUE_GET:
+            done = enqueue_get(world)
+        elif service == ENQUEUE_PUT:
+            done = enqueue_put(world, now_ms)
+        elif service == DEQUEUE_GET:
+            done = dequeue_get(world, now_ms)
+        elif service == DELIVER_LEVELS:
+            done = deliver_levels(world, now_ms, resident)
+        else:
+            done = dequeue_put(world, now_ms)
+        if resident:
+            mine.busy_ns += max(0, clock_ns(clock) - began_ns)
+            if mine.need == FLUSHED:  # the flush service will see `flush_wanted`, and wake us
+                mine.need = NOTHING
+        mine.step_count += 1
+        publish(mine, "step", mine.step + 1)
+    act_as(before)
+    publish(mine, "token", 0)
+    return done
+
+
+# --- the threads
+
+
+@inlined
+def _go_on(world: World, own: int, service: int, done: int, now_ms: int, clock: Words) -> int:
+    """Say whose step this thread runs next, after one of `service`; it may sleep before."""
+    mine, stepped = service_of(world, own), service_of(world, service)
+    if observe(world.callers, "stop") != 0 or observe(mine, "need") != NOTHING:
+        return _BACK_TO_PYTHON
+    add_to_word(stepped, "step_count", 0)  # the fence between what was handed over and who sleeps
+    if service != own and observe(stepped, "need") != NOTHING:
+        _wake(world, service, clock)  # its own thread answers its needs
+        return own
+    if done == 0:
+        if service == own:
+            behind = _following(own)  # which somebody who helped us may have left to us
+            if behind != _NOBODY and _input_count(world, behind) > 0:
+                _wake(world, behind, clock)
+            _sleep(world, own, now_ms, clock)
+        elif _input_count(world, service) > 0:
+            # Somebody tried the token while we held it, or there is no room for what it does.
+            _wake(world, service, clock)
+        return own
+    if service == DEQUEUE_PUT or service == DELIVER_LEVELS:
+        _wake_consumers(world, now_ms, clock)
+    if service == ENQUEUE_GET and _input_count(world, service) <= world.putters[PUTTERS_WOKEN_AT]:
+        _wake_all(world.putters, clock)  # half of what may wait was read
+    _wake_who_waits_for_room(world, service, clock)
+    if service == DEQUEUE_PUT and observe(world.dequeue_get, "claimed_slot") <= _claim_limit(
+        world, now_ms
+    ):
+        _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can claim
+    if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
+        if observe(stepped, "sleeping_until_ms") > now_ms:
+            event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
+            if event_ms == now_ms + 1 or event_ms < observe(stepped, "sleeping_until_ms"):
+                _wake(world, DEQUEUE_GET, clock)
+    if service == ENQUEUE_PUT and can_pass(world, now_ms):
+        _wake(world, DEQUEUE_PUT, clock)  # R has waited for the units of rolls
+    idle = _input_count(world, own) == 0
+    if service != own and _input_count(world, service) > 0:  # not all of it was done
+        few = _input_count(world, service) < HAND_OVER_COUNT
+        if idle and few and observe(stepped, "sleeping_until_ms") != 0:
+            return service
+        _wake(world, service, clock)
+    following = _following(service)
+    if following == _NOBODY:
+        return own
+    waiting = _input_count(world, following)
+    if following == DEQUEUE_PUT and can_pass(world, now_ms):
+        waiting += 1  # R is behind the clock, and its slot was walked now
+    if waiting > 0:
+        few = waiting < HAND_OVER_COUNT
+        if idle and few and observe(service_of(world, following), "sleeping_until_ms") != 0:
+            return following  # this thread would go to sleep: it is the next one's instead
+        if idle or not few or service != own:  # after its own work it will not look there again
+            _wake(world, following, clock)
+    return own
+
+
+@inlined
+def _following(service: int) -> int:
+    """Return who takes what a service hands on."""
+    if service == ENQUEUE_GET:
+        return ENQUEUE_PUT
+    if service == ENQUEUE_PUT:
+        return DEQUEUE_GET
+    if service == DEQUEUE_GET:
+        return DEQUEUE_PUT
+    return _NOBODY
+
+
+@inlined
+def _input_count(world: World, service: int) -> int:
+    """Return how many entries wait for a service; not those that only time brings."""
+    if service == ENQUEUE_GET:
+        return load_acquire(world.queues.next_index, 0) - observe(
+            world.enqueue_get, "fetched_index"
+        )
+    if service == ENQUEUE_PUT:
+        return ring_count(world.ring_words, ENQUEUE_RING)
+    if service == DEQUEUE_GET:
+        return ring_count(world.ring_words, LATE_RING)
+    if service == DEQUEUE_PUT:
+        return ring_count(world.ring_words, DEQUEUE_RING)
+    return 0
+
+
+@inlined
+def _is_blocked(world: World, service: int) -> bool:
+    """Tell whether the queue that a service fills is full."""
+    following = _following(service)
+    return following != _NOBODY and _input_count(world, following) >= RING_COUNT
+
+
+@inlined
+def _wake(world: World, service: int, clock: Words) -> None:
+    """Wake a service's thread if it sleeps."""
+    sleeper = service_of(world, service)
+    if (
+        observe(sleeper, "sleeping_until_ms") != 0
+        and exchange_word(sleeper, "sleeping_until_ms", 0) != 0
+    ):
+        wake(sleeper.eventfd, clock)
+
+
+@inlined
+def _wake_who_waits_for_room(world: World, service: int, clock: Words) -> None:
+    """Wake the thread before a service once its queue is half empty."""
+    before = service - 1
+    if service == DEQUEUE_PUT:
+        before = DEQUEUE_GET
+    if before < 0 or service == DELIVER_LEVELS:
+        return
+    producer = service_of(world, before)
+    if observe(producer, "blocked") != 0 and _input_count(world, service) <= RING_COUNT // 2:
+        if exchange_word(producer, "blocked", 0) != 0:
+            _wake(world, before, clock)
+
+
+@inlined
+def _wake_consumers(world: World, now_ms: int, clock: Words) -> None:
+    """Wake who waits for messages; once a millisecond while there is more to do."""
+    fired_count = world.dequeue_put.counts.fired_count + world.deliver_levels.counts.fired_count
+    if fired_count == observe(world.wakeups, "fired_count"):
+        return
+    if (
+        observe(world.wakeups, "woken_ms") == now_ms
+        and ring_count(world.ring_words, DEQUEUE_RING) > 0
+    ):
+        return
+    publish(world.wakeups, "fired_count", fired_count)
+    publish(world.wakeups, "woken_ms", now_ms)
+    _wake_all(world.waiters, clock)
+
+
+@inlined
+def _wake_all(waiters: Words, clock: Words) -> None:
+    """Wake the Python threads that asked for it."""
+    for i in range(WAITER_COUNT_MAX):
+        eventfd = waiters[2 * i]
+        if eventfd >= 0 and exchange(waiters, 2 * i + 1, 0) == 1:
+            wake(eventfd, clock)
+
+
+@inlined
+def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
+    """Sleep until there is something to do for this thread's own service, or it is woken."""
+    me = service_of(world, own)
+    exchange_word(me, "sleeping_until_ms", _FAR_MS)
+    blocked = _is_blocked(world, own)
+    if blocked:
+        exchange_word(me, "blocked", 1)
+        blocked = _is_blocked(world, own)
+    event_ms = now_ms + RETRY_MS
+    if not blocked:
+        event_ms = _event_ms(world, own, now_ms)
+    waits = blocked or _input_count(world, own) == 0
+    if own == DEQUEUE_PUT and can_pass(world, now_ms):
+        waits = False
+    claimed = observe(world.dequeue_get, "claimed_slot")
+    if own == DEQUEUE_GET and not blocked and claimed <= _claim_limit(world, now_ms):
+        waits = False  # R has moved while it stepped
+    stopped = observe(world.callers, "stop") != 0 or observe(me, "need") != NOTHING
+    if waits and not stopped:
+        if observe(me, "sleeping_until_ms") != 0:
+            publish(me, "sleeping_until_ms", event_ms)
+        nap_ns = event_ms * 1_000_000 - clock_ns(clock)
+        if nap_ns > 0:
+            wait_readable(me.poll, nap_ns)
+    publish(me, "sleeping_until_ms", 0)
+    publish(me, "blocked", 0)
+
+
+# --- what comes next
+
+
+@inlined
+def _claim_limit(world: World, now_ms: int) -> int:
+    """Return the last slot that can be claimed now."""
+    read = observe(world.dequeue_put, "passed_slot")
+    return min(max(now_ms // world.settings.precision_ms, read) + LEAD, read + SPAN - 1)
+
+
+@inlined
+def _event_ms(world: World, service: int, now_ms: int) -> int:
+    """Return when a service has something to do that nobody hands it, after `now_ms`."""
+    precision = world.settings.precision_ms
+    event_ms = now_ms + IDLE_MS_MAX
+    if service == ENQUEUE_GET:
+        event_ms = now_ms + NAP_MS_MAX
+    elif service == DEQUEUE_GET:
+        lock_acquire(world.near_lock)
+        event_ms = _near_event_ms(world, now_ms, event_ms)
+        lock_release(world.near_lock)
+        if world.dequeue_get.claimed_slot < observe(world.dequeue_put, "passed_slot") + SPAN:
+            event_ms = min(event_ms, (world.dequeue_get.claimed_slot - LEAD) * precision)
+    elif service == DELIVER_LEVELS:
+        event_ms = _levels_event_ms(world, now_ms, event_ms)
+    elif service == DEQUEUE_PUT:
+        ends_ms = (world.dequeue_put.passed_slot + 1) * precision
+        event_ms = min(event_ms, ends_ms if ends_ms > now_ms else now_ms + RETRY_MS)
+    return max(now_ms + 1, event_ms)
+
+
+@inlined
+def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     if world.levels.words[LEVEL_STOP] == 0:
         for level in range(world.levels.words[LEVEL_COUNT]):
             stop_ms = min(stop_ms, level_event_ms(world, level, now_ms))
-    if now_ms < words[READ] * precision:  # the clock was set back
-        stop_ms = near_first_due(near, words[READ] * precision, stop_ms)
+    return stop_ms
+
+
+@inlined
+def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
+    """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
+    near = world.near
+    if (
+        now_ms < world.dequeue_put.passed_slot * world.settings.precision_ms
+    ):  # the clock was set back
+        stop_ms = near_first_due(
+            near, world.dequeue_put.passed_slot * world.settings.precision_ms, stop_ms
+        )
     if near.words[NEAR_COUNT] > 0:
-        ms = max(words[SCAN], now_ms)
-        last = min(stop_ms, words[SCAN] + len(near.head) - 1)
+        ms = max(world.dequeue_get.emptied_ms, now_ms)
+        last = min(stop_ms, world.dequeue_get.emptied_ms + len(near.head) - 1)
         while ms < last and near.head[ms & (len(near.head) - 1)] == NONE:
             ms += 1
         stop_ms = min(stop_ms, ms)
-    slot = words[CLAIMED]
+    return stop_ms
+
+
+@inlined
+def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
+    """Return when any service may have something to do, after `now_ms`, `stop_ms` at the latest."""
+    precision = world.settings.precision_ms
+    stop_ms = _near_event_ms(world, now_ms, _levels_event_ms(world, now_ms, stop_ms))
+    slot = world.dequeue_get.claimed_slot
     last_slot = min(stop_ms // precision + 1 + LEAD, slot + len(world.wheel.slots) // SLOT_BYTES)
     while slot < last_slot and slot_last(world.wheel, slot) == NO_UNIT:
         slot += 1
     return max(now_ms + 1, min(stop_ms, (slot - LEAD) * precision))
 
 
-@inlined
-def _wake_consumers(world: Any) -> None:
-    for i in range(WAITER_COUNT_MAX):
-        eventfd = world.waiters[2 * i]
-        if eventfd >= 0 and exchange(world.waiters, 2 * i + 1, 0) == 1:
-            wake(eventfd, world.clock)
-
-
-@inlined
-def _sleep(world: Any, now_ms: int) -> None:
-    """Sleep until the next event, NAP_MS_MAX at most, or until a put or Python wakes us."""
-    words = world.words
-    lock_acquire(world.step_lock)
-    event_ms = _next_event_ms(world, now_ms, now_ms + NAP_MS_MAX)
-    event_ms = min(event_ms, max((words[READ] + 1) * words[PRECISION], now_ms + 1))
-    lock_release(world.step_lock)
-    # Say that we sleep, and until when; then look once more, so that no put is overlooked.
-    exchange(words, SLEEPING, event_ms)
-    if load_acquire(world.queues.next_index, 0) == words[GOT] and load_acquire(words, STOP) == 0:
-        nap_ns = event_ms * 1_000_000 - clock_ns(world.clock)
-        if nap_ns > 0:
-            wait_readable(world.poll, nap_ns)
-    store_release(words, SLEEPING, 0)
-
-
-def step(world: Any, service: int, now_ms: int) -> int:
-    """Run one step of one service; return the work done. See `words[NEED]` afterwards."""
+def step(world: World, service: int, now_ms: int) -> int:
+    """Run one step of one service; return the work done. See its need afterwards."""
     return int(run(world, service, service, now_ms, ONE_STEP))

@@ -1,5 +1,6 @@
 """The shell: what each command writes, with which exit status."""
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ from typer.testing import CliRunner, Result
 import timerstore
 from timerstore.cli.commands import app
 from timerstore.errors import TimerStoreError
+
+pytestmark = pytest.mark.slow
 
 SMALL = timerstore.Config(
     durability="process",
@@ -135,6 +138,17 @@ def test_text_steers_no_terminal(run: Run, path: Path) -> None:
     assert "\x1b[2J" not in shown
     assert "\x1b]0" not in shown
     assert "[bold]" in shown
+
+
+def test_pending_shows_bodies_whole_where_programs_read(run: Run, path: Path) -> None:
+    """A body that was cut in the middle of a text had lost a quote, and nothing said so."""
+    long = b'{"text": "' + b"a" * 300 + b'", "end": "quoted"}'
+    put(path, long, "\N{BAR CHART}".encode() * 60 + b'"')
+    lines = run("pending", path).stdout.splitlines()
+    assert lines[0].split("\t")[-1] == long.decode()
+    assert lines[1].endswith('\N{BAR CHART}"')
+    shown = run("pending", path, env={"FORCE_COLOR": "1", "COLUMNS": "300"}).stdout
+    assert shown.count("…") == 2
 
 
 # --- consume
@@ -265,7 +279,7 @@ def test_handover(run: Run, path: Path) -> None:
         (["put", "STORE", "x", "-p", "name"], 2, "Write NAME=VALUE"),
         (["put", "STORE", "x", "--topic", "a/b"], 2, "topic is 'a/b'"),
         (["put", "STORE", "x", "--lines"], 2, "Leave out BODY"),
-        (["put", "STORE", "x", "--config", "MISSING"], 3, "No such file"),
+        (["put", "STORE", "x", "--config", "MISSING"], 2, "No such file"),
         (["cancel", "STORE", "0" * 32], 2, "0" * 32),
         (["export", "STORE", "out.xls"], 2, "pass --format"),
         (["consume", "STORE", "--group", "a b"], 2, "group is 'a b'"),
@@ -336,6 +350,33 @@ def test_another_error_has_its_own_status(
     assert "Make room" in run("put", path, "x", exits=4).stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (KeyError("x"), 70, "Please report it"),
+        (AssertionError(), 70, "Please report it"),
+        (RecursionError("deep"), 70, "Please report it"),
+        (RuntimeError("never"), 70, "Please report it"),
+        (MemoryError(), 4, "not enough memory"),
+        (OSError(errno.EROFS, "Read-only file system"), 3, "read-only file system. Mount"),
+        (OSError(errno.EIO, "Input/output error"), 4, "Check the disk"),
+        (timerstore.FlushFailedError("It failed. Check."), 4, "It failed"),
+        (timerstore.CorruptStoreError("commitlog", 0, "odd"), 1, "damaged at offset 0"),
+    ],
+)
+def test_only_damage_leaves_with_one(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, words: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(timerstore.TimerStore, "put", fail)
+    assert words in run("put", path, "x", exits=status).stderr
+    told = json.loads(run("put", path, "x", "--json", exits=status).stderr)
+    assert told["error"]
+    assert ("traceback" in told) == (status == 70)
+
+
 def test_redrive(path: Path, run: Run) -> None:
     with timerstore.open(path, clock=timerstore.ManualClock()) as store:
         consumer = timerstore.Consumer(store, "mailer", max_attempts=0)
@@ -377,6 +418,78 @@ def test_a_reader_that_has_seen_enough_is_no_error(path: Path) -> None:
     assert child.stderr is not None
     with child.stderr:
         assert child.stderr.read() == b""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", ["pending", "info", "verify", "validate", "export", "--help"])
+def test_no_reader_at_all_is_no_damage(path: Path, command: str) -> None:
+    """Rich, Typer and Python's own end would each leave with 1 where a pipe is broken."""
+    put(path, b"x" * 50)
+    arguments = [command, path, "-"] if command == "export" else [command, path]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        child = process(*arguments, stdout=write)
+    finally:
+        os.close(write)
+    assert finish_errors(child) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_damage_is_told_to_nobody_too(path: Path) -> None:
+    put(path, b"some body")
+    file = path / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"some body")] ^= 1
+    file.write_bytes(data)
+    read, write = os.pipe()
+    os.close(read)
+    child = process("verify", path, stdout=write)
+    os.close(write)
+    assert finish_errors(child)[0] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_full_disk_behind_the_output(path: Path) -> None:
+    put(path, b"x" * 50)
+    with open("/dev/full", "w") as full:
+        status, told = finish_errors(process("pending", path, stdout=full))
+    assert status == 4
+    assert "No space left for standard output" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_files_take_no_store_s_place(path: Path, closed: str) -> None:
+    """The next file that is opened would get the number, and be written to by whoever prints."""
+    put(path, b"x" * 50)
+    code = "from timerstore.cli import main; main()"
+    command = f'exec "$0" -P -c "$1" pending "$2" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, code, str(path)], capture_output=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert timerstore.verify(path).ok
+
+
+def finish_errors(child: "subprocess.Popen[bytes]") -> tuple[int, str]:
+    _, told = child.communicate(timeout=100)
+    return child.returncode, told.decode()
+
+
+@pytest.mark.slow
+def test_an_error_outside_the_commands_is_our_own(path: Path) -> None:
+    code = "import timerstore.cli.validating, timerstore.cli.commands as c\n"
+    code += "def fail(*_, **__): raise KeyError('x')\n"
+    code += "c.app = fail\nfrom timerstore.cli import main; main()"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 70
+    assert "an error of timerstore's own: KeyError: 'x'. Please report it" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["typer", "rich"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.watched import Watched
+from tests.watched import StoppedHereError, Watched
 from timerstore.offsets import ConsumerOffsets
 from timerstore.timelog.disk import Disk
 
@@ -45,7 +45,7 @@ def test_a_write_that_failed_is_made_up_for(tmp_path: Path) -> None:
     disk = Watched(stop_at=0)
     offsets = ConsumerOffsets(disk, tmp_path / "consumerOffset.json")
     offsets.set("topic", "group", 0, 7)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(StoppedHereError):
         offsets.write()
     disk.stop_at = -1
     offsets.write()

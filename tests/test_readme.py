@@ -1,6 +1,7 @@
-"""The examples of the README run, word for word, as do those of the consumer's page."""
+"""The examples of the README run, word for word, twice each, as do those of the consumer's page."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ TIMEOUT_SECONDS = 120
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/consumer.md"])
 def test_readme_examples_run(name: str, tmp_path: Path) -> None:
-    """Each ```python block is a program of its own, in an empty folder.
+    """Each ```python block is a program of its own, in an empty folder, and again in that folder.
 
-    A block that is only shown says so in its fence: ```python no-run.
+    Those of the README print something, for a reader who tries one wants to see that it works. A
+    block that is only shown says so in its fence: ```python no-run.
     """
     _, blocks = split_fences((ROOT / name).read_text())
     programs = [block for block in blocks if block.info == "python"]
@@ -28,12 +30,17 @@ def test_readme_examples_run(name: str, tmp_path: Path) -> None:
         # Empty lines in front, so that a traceback shows the README's line number.
         program = folder / f"{Path(name).name}.py"
         program.write_text("\n" * (block.line - 1) + block.code)
-        done = subprocess.run(
-            [sys.executable, "-X", "dev", program.name],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-        )
-        assert done.returncode == 0, f"{name}:{block.line} failed:\n{done.stdout}{done.stderr}"
+        for time in ("first", "second"):
+            done = subprocess.run(
+                [sys.executable, "-X", "dev", program.name],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+            )
+            said = f"{name}:{block.line}, the {time} time:\n{done.stdout}{done.stderr}"
+            assert done.returncode == 0, said
+            assert done.stdout or name != "README.md", said
+            for line in re.findall(r"# It printed \"(.*?)\"", block.code):
+                assert line in done.stdout.splitlines(), said

@@ -4,11 +4,14 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import timerstore
 from tests.sparse_copy import copy_tree
 from timerstore.errors import NotAStoreError, ReadOnlyError, TimerStoreError
+from timerstore.readonly import PrivateDisk
+from timerstore.timelog.reader import Sizes, StoreReader
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(
@@ -120,3 +123,74 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="directory of a store"):
             timerstore.open(path, read_only=True)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
+    """What recovery changes in a private map must not go when the map does."""
+    config = timerstore.Config(
+        durability="process",
+        commitlog_segment_bytes=8_192,
+        consumequeue_segment_bytes=400,
+        timerlog_segment_bytes=1_040,
+        open_segments_max=2,
+    )
+    clock = timerstore.ManualClock(START_MS)
+    store = timerstore.open(tmp_path / "store", config=config, clock=clock)
+    store.put_many([b"early" * 9] * 300, topic="t", delay_ms=range(0, 300_000, 1_000))
+    store.flush()
+    ids = store.put_many([b"late" * 9] * 300, topic="u", delay_ms=range(0, 300_000, 1_000))
+    clock.advance(timedelta(seconds=100))  # units, copies behind the checkpoint
+    store.cancel_many(ids[150:200])
+    expected = answers(store)
+    with timerstore.open(
+        tmp_path / "store",
+        read_only=True,
+        config=config,
+        clock=timerstore.ManualClock(clock.now_ms),
+    ) as view:
+        assert view.findings.relinked_count > 0 and not view.findings.rebuilt
+        assert answers(view) == expected
+    store.close()
+
+
+def test_it_answers_though_all_files_are_removed_meanwhile(tmp_path: Path) -> None:
+    store, clock = filled(tmp_path / "store")
+    expected = answers(store)
+    now = timerstore.ManualClock(clock.now_ms)
+    with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=now) as view:
+        reader = StoreReader(tmp_path / "store", np.array([1_000], np.int64))
+        before = [rows.copy() for rows in reader.scan()]
+        reader.commitlog.unmap()
+        copy_tree(tmp_path / "store", tmp_path / "copy")
+        for file in (tmp_path / "store").rglob("*"):
+            if file.is_file() and file.name != "lock":
+                file.unlink()
+        assert answers(view) == expected
+        after = [rows.copy() for rows in reader.scan()]
+        assert all((a == b).all() for a, b in zip(before, after, strict=True))
+        assert reader.commitlog.used_end() == store.engine.commitlog.end
+    store.abandon()
+
+
+def test_checkpoints_between_do_not_confuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer goes on, and makes a checkpoint, after each step of an opening."""
+    store, clock = filled(tmp_path / "store")
+    keep, pending = PrivateDisk.keep, list[set[str]]()
+
+    def busy(disk: PrivateDisk, path: Path, sizes: Sizes) -> None:
+        keep(disk, path, sizes)
+        pending.append({timer.id for timer in store.pending()})
+        store.put_many([b"more" * 20] * 30, topic="t", delay_ms=range(500, 30_500, 1_000))
+        clock.advance(timedelta(seconds=5))
+        store.flush()
+
+    monkeypatch.setattr(PrivateDisk, "keep", busy)
+    now = timerstore.ManualClock(clock.now_ms)
+    with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=now) as view:
+        assert len(pending) == 2 and not view.findings.rebuilt
+        timers = {timer.id for timer in view.pending()}
+        assert len(timers) == view.count()
+        assert pending[1] <= timers, "what was put before the end was fixed"
+    store.close()

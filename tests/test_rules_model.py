@@ -17,8 +17,9 @@ from tests.models import rules_model
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError
-from timerstore.services.levels import LEVEL_HELD
-from timerstore.services.steps import DEQUEUE_PUT, ENQUEUE_GET, step
+from timerstore.services import needs
+from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
+from timerstore.services.steps import step
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_MESSAGE,
@@ -29,7 +30,6 @@ from timerstore.services.world import (
 )
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.kernel import INTERPRETED
-from timerstore.wheel import state
 
 SLOT_MS = 100
 UNIT_MS = 25  # the model has 4 ms in a slot
@@ -151,12 +151,12 @@ class History:
         service = self.rnd.randrange(ENQUEUE_GET, DEQUEUE_PUT + 1)
         self.before_step = self.end
         step(self.store.engine.world, service, self.now_ms)
-        need = int(self.store.engine.words[state.NEED])
-        if need == state.FLUSHED:
-            self.store.engine.words[state.NEED] = state.NOTHING
+        need = self.store.engine.need(service)
+        if need == needs.FLUSHED:
+            self.store.engine.forget_need(service)
             self.store.flusher.flush()
-        elif need != state.NOTHING:
-            self.store.engine.meet()
+        elif need != needs.NOTHING:
+            self.store.engine.provide(service)
 
     def flush(self) -> None:
         """A checkpoint, or a power cut in the middle of it."""
@@ -296,8 +296,8 @@ class History:
             if root.replaces is not None:
                 assert roots[root.replaces].deleted, "both times of a reschedule hold"
         assert self.store.count() == 0
-        assert self.store.engine.words[state.CANCELLED_COUNT] == 0
-        assert self.store.engine.levels.words[LEVEL_HELD] == 0
+        self.store.engine.cancelled.check()
+        assert self.store.engine.cancelled.set.count == 0
         self.store.close()
 
 

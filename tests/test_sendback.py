@@ -104,7 +104,7 @@ def test_after_a_delay(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     config = Config(delay_levels="1s", commitlog_segment_bytes=1_024, durability="process")
     with timerstore.open(tmp_path / "s", clock=ManualClock(START_MS), config=config) as store:
-        store.put(bytes(600), topic="t")
+        store.put(bytes(300), topic="t")
         message = message_of(one(store))
         large = message._replace(body=bytes(950))
         for refused in (

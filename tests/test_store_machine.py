@@ -30,7 +30,6 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.sendback import send_back
-from timerstore.services.levels import LEVEL_HELD
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
@@ -402,7 +401,7 @@ class StoreMachine(RuleBasedStateMachine):
         far = {t.id for t in self.timers.values() if t.state == "cancelled"}
         if all(self.timers[id].due_ms < self.now_ms - self.slot_ms for id in far):
             assert stats.cancelled_count == 0, "the cancelled set was not emptied"
-            assert not self.store.engine.levels.words[LEVEL_HELD]
+            assert self.store.engine.cancelled.set.held_count == 0
         for topic in ("a", "b"):
             ids = [d.id for d in self.store.consume(topic, group="audit", timeout=0)]
             fired = [t.id for t in self.timers.values() if (t.state, t.topic) == ("fired", topic)]

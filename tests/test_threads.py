@@ -20,6 +20,10 @@ from timerstore import (
     TimerStore,
     handling,
 )
+from timerstore.consume import Group
+from timerstore.services.background import BackgroundThread
+from timerstore.subscription import Subscription
+from timerstore.threads import Threads
 
 SMALL: dict[str, Any] = {
     "durability": "process",
@@ -232,9 +236,122 @@ def test_an_error_of_the_store_stops_it_and_is_raised(
         raise CorruptStoreError("commitlog", 0, "this is a test")
 
     monkeypatch.setattr(store.group("t", "g"), "pull", damaged)
-    wait_until(lambda: threads.error is not None)
+    wait_until(lambda: threads.failure.error is not None)
     with pytest.raises(CorruptStoreError, match="this is a test"):
         consumer.close()
+
+
+class AnyEnd(BaseException):
+    """What nobody expects."""
+
+
+class EndingHook:
+    """A hook that ends its thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def before(self, deliveries: Any) -> None:
+        """Raise."""
+        raise self.error
+
+    def after(self, deliveries: Any, outcome: Any) -> None:
+        """Do nothing."""
+
+
+ENDING_PLACES = {
+    "pull": (TimerStore, "make_visible"),
+    "read": (Group, "_read"),
+    "task": (Subscription, "_tasks"),
+    "lead": (Threads, "_lead"),
+    "rest": (Threads, "_rest"),
+    "wake": (Threads, "_wake_one"),
+    "tend": (handling.Handling, "tend"),
+    "judge": (handling.Handling, "_judge"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AnyEnd("the end")], ids=repr)
+@pytest.mark.parametrize("place", [*ENDING_PLACES, "hook", "handler"])
+def test_whatever_ends_a_thread_ends_the_consumer_alone(
+    tmp_path: Path,
+    place: str,
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is kept, logged, raised by `close`; nothing hangs, and what was not begun comes again."""
+    if place in ("hook", "handler") and isinstance(error, Exception):
+        return  # that is a failure of theirs, by the consumer's rules
+
+    ended: list[bool] = []
+
+    def end(*got: Any, **more: Any) -> Any:
+        if ended and place in ENDING_PLACES:
+            return real(*got, **more)
+        ended.append(True)
+        raise error
+
+    store = TimerStore(tmp_path, config=Config(**SMALL))
+    hooks = [EndingHook(error)] if place == "hook" else []
+    consumer = Consumer(
+        store, "g", threads=3, hooks=hooks, batch_count=2, timeout=timedelta(milliseconds=100)
+    )
+    consumer.subscribe("t", end if place == "handler" else lambda ds: Retry())
+    assert consumer.error is None
+    with monkeypatch.context() as patch:
+        if place in ENDING_PLACES:
+            real = getattr(*ENDING_PLACES[place])
+            patch.setattr(*ENDING_PLACES[place], end)
+        consumer.start()
+        store.put_many([b"x"] * 5, topic="t")
+        wait_until(lambda: consumer.error is not None)
+        assert consumer.error is error
+        with pytest.raises(type(error)):
+            consumer.close(timeout=timedelta(seconds=PATIENCE_S))
+    wait_until(lambda: any(each.exc_info and each.exc_info[1] is error for each in caplog.records))
+    assert not [each for each in threading.enumerate() if each.name.startswith("timerstore-g")]
+    if place in ("pull", "read", "task", "lead", "hook", "handler"):  # no handler ended
+        assert len(list(store.consume("t", group="g", timeout=0.2))) == 5
+    store.close()
+    TimerStore(tmp_path, config=Config(**SMALL)).close()
+
+
+@pytest.mark.timeout(60)
+def test_a_consumer_whose_threads_cannot_start(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, start = threading.active_count(), BackgroundThread.start
+
+    def run_out(thread: BackgroundThread) -> None:
+        if threading.active_count() > before + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    consumer = Consumer(store, "g", threads=5)
+    consumer.subscribe("t", lambda d: None)
+    monkeypatch.setattr(BackgroundThread, "start", run_out)
+    with pytest.raises(RuntimeError, match="new thread"):
+        consumer.start()
+    assert threading.active_count() == before
+    consumer.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_store_that_stops_ends_its_consumers(tmp_path: Path) -> None:
+    store = TimerStore(tmp_path, config=Config(**SMALL))
+    consumer = Consumer(store, "g", threads=3)
+    consumer.subscribe("t", lambda d: None)
+    consumer.start()
+    store.flusher.before = lambda: [][0]
+    with pytest.raises(IndexError):
+        store.flusher.flush()
+    store.put(b"x")  # so that there is something to make durable
+    for act in (consumer.close, store.close):
+        wait_until(lambda: consumer.error is not None)
+        with pytest.raises(IndexError):
+            act()
 
 
 def test_a_store_that_is_closed_first(tmp_path: Path) -> None:
@@ -251,3 +368,43 @@ def test_step_is_for_the_manual_clock(store: TimerStore) -> None:
     consumer.subscribe("t", lambda d: None)
     with pytest.raises(InvalidArgumentError, match="wall clock"):
         consumer.step()
+
+
+class Alarm(BaseException):
+    """What a signal's handler raises."""
+
+
+def theirs() -> list[str]:
+    """Return the threads of consumers."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("timerstore-g")]
+
+
+def end(*_: Any) -> None:
+    raise Alarm
+
+
+@pytest.mark.timeout(90)
+def test_closing_that_was_interrupted_leaves_no_thread_and_goes_on(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer(store, "g", threads=4)
+    consumer.subscribe("t", lambda d: None)
+    consumer.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._threads, "_wake_all", end)
+        with pytest.raises(Alarm):
+            consumer.close()
+    wait_until(lambda: not theirs())  # also where nobody closes it again
+    assert consumer.close() and consumer.close()
+
+
+@pytest.mark.timeout(90)
+def test_a_consumer_whose_start_was_interrupted_can_be_closed(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer(store, "g", threads=4)
+    consumer.subscribe("t", lambda d: None)
+    monkeypatch.setattr(Threads, "start", end)
+    with pytest.raises(Alarm):
+        consumer.start()
+    assert consumer.close()

@@ -5,6 +5,10 @@ from pathlib import Path
 from timerstore.timelog.disk import Disk
 
 
+class StoppedHereError(Exception):
+    """The process ended here: nothing of ours takes it for a failing disk."""
+
+
 class Watched(Disk):
     """A disk that notes each event, and stops at one of them."""
 
@@ -14,5 +18,5 @@ class Watched(Disk):
 
     def event(self, kind: str, path: Path) -> None:
         if len(self.events) == self.stop_at:
-            raise InterruptedError(kind)
+            raise StoppedHereError(kind)
         self.events.append((kind, path.name))

@@ -8,8 +8,11 @@ their consume queue entries. Ground rules:
 - only `append` writes `END` of the commit log and `next_index`, under the append lock;
 - both are stored with release order after the bytes, so a reader that loads them with acquire
   order finds what stands before them;
-- the lock is never held across a return to Python: where a segment is missing, `append` returns
-  what it has done, with the reason in `words[NEED]`.
+- the lock is a `SpinLock`: threads wait for it while they hold the GIL, so it is only ever held
+  inside a kernel, never across a return to Python. Where a segment is missing, `append` returns
+  what it has done, with the reason in the caller's own `stage.need`;
+- what is larger than a segment is refused there as well. Callers see to it that none is staged:
+  calls by `limits.py`, services by leaving out a copy that does not fit.
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ from timerstore.timelog.intrinsics import (
     view_bytes,
 )
 from timerstore.timelog.kernel import inlined
+from timerstore.timelog.limits import fits_segment
+from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
-from timerstore.timelog.system import lock_acquire, lock_release
+from timerstore.timelog.segments import END, SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import put_crc_digits, put_hex_12
 
 BATCH_BYTES: Final = 64 << 10
@@ -62,19 +66,34 @@ QUEUE_COUNT_MAX: Final = 1 << 14
 # Words of a QueueTable.
 QUEUE_SEGMENT_ENTRIES: Final = 0
 QUEUE_COUNT: Final = 1
-NEED: Final = 2
-"""Why `append` stopped: see the NEED_ constants. Written under the append lock."""
-NEED_ROW: Final = 3
 STORED_MS: Final = 4
 """The stored time of the last message; it never falls."""
-NEED_AT: Final = 5
+
+# Words of `Stage.need`: why `append` stopped.
+NEED: Final = 0
+"""A NEED_ constant."""
+NEED_ROW: Final = 1
+NEED_AT: Final = 2
 """What lies in the missing segment: a commit log offset, or an index of the queue NEED_ROW."""
 
 PAGE_BYTES: Final = 4_096
 
+# Columns of `QueueTable.told`.
+TOLD_INDEX: Final = 0  # in the timer topic's queue, −1 while the others are written
+TOLD_MESSAGE: Final = 1
+TOLD_DUE_MS: Final = 2
+TOLD_SIZE_HASH: Final = 3  # size << 32 | hash
+TOLD_COLUMNS: Final = 4
+TOLD_COUNT: Final = 1 << 15
+"""A megabyte: of what was framed last stays in the cache what enqueue-get wants next. What was
+overwritten before it came is read from the log."""
+NOT_TOLD: Final = -1
+
 NEED_NOTHING: Final = 0
 NEED_COMMITLOG: Final = 1
 NEED_QUEUE: Final = 2
+NEED_SMALLER: Final = 3
+"""The message after those that were done is larger than a segment; nothing can be made for it."""
 
 
 @record
@@ -91,6 +110,7 @@ class QueueTable:
     name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
     queue_id: Int32s  # int32[QUEUE_COUNT_MAX]
     lookup: Int32s  # int32[2 * QUEUE_COUNT_MAX]: open addressing by (topic, queue id), −1 free
+    told: Words  # int64[TOLD_COUNT * TOLD_COLUMNS]: the newest timers, for enqueue-get
 
 
 @record
@@ -104,8 +124,11 @@ class Stage:
     key_at: Int32s  # int32[STAGE_COUNT_MAX]: where in the message the offset digits stand, or −1
     pending_row: Int32s  # int32[STAGE_COUNT_MAX]: whose pending count changes
     pending_change: Int32s  # int32[STAGE_COUNT_MAX]: by how much
+    due_ms: Words  # int64[STAGE_COUNT_MAX]: of a timer that enqueue-get need not read; or NOT_TOLD
+    hash: Int32s  # int32[STAGE_COUNT_MAX]: Java's of its real topic
     offset: Words  # int64[STAGE_COUNT_MAX]: out: commit log offset
     index: Words  # int64[STAGE_COUNT_MAX]: out: index in its queue
+    need: Words  # int64[4]: out: why not all of it was appended, see the constants above
 
 
 NAME_STRIDE: Final = 256
@@ -125,6 +148,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.zeros(QUEUE_COUNT_MAX, np.int32),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int32),
+        np.full(TOLD_COUNT * TOLD_COLUMNS, -1, np.int64),
     )
     table.words[QUEUE_SEGMENT_ENTRIES] = segment_entries
     return table
@@ -140,14 +164,21 @@ def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
         np.full(count, -1, np.int32),
         np.full(count, -1, np.int32),
         np.zeros(count, np.int32),
+        np.full(count, NOT_TOLD, np.int64),
+        np.zeros(count, np.int32),
         np.zeros(count, np.int64),
         np.zeros(count, np.int64),
+        np.zeros(4, np.int64),
     )
 
 
 @inlined
-def _room(commitlog: Any, queues: Any, offset: int, size: int, row: int, index: int) -> int:
+def _room(
+    commitlog: SegmentTable, queues: QueueTable, offset: int, size: int, row: int, index: int
+) -> int:
     """Return what is missing before a message can go to `offset`: a NEED_ constant."""
+    if not fits_segment(commitlog.words[SEGMENT_BYTES], size):
+        return NEED_SMALLER  # all that is written lies inside a mapping, whatever was staged
     if len(segment_at(commitlog, offset)) == 0:
         return NEED_COMMITLOG
     number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
@@ -167,40 +198,57 @@ def place_behind(segment_bytes: int, end: int, size: int) -> int:
 
 @inlined
 def append(
-    commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    lock: Words,
+    stage: Stage,
+    count: int,
+    now_ms: int,
+    together: bool,
 ) -> int:
     """Append `count` staged messages; return how many it did, from the first.
 
-    Fewer than `count` were done where a segment is missing, see `words[NEED]`; with `together`
+    Fewer than `count` were done where a segment is missing, see `stage.need`; with `together`
     then none. O(bytes). `stage.offset` and `stage.index` say where the messages went.
     """
     _touch_ahead(commitlog, stage, count)
     lock_acquire(lock)
     words = queues.words
-    words[NEED] = NEED_NOTHING
+    stage.need[NEED] = NEED_NOTHING
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     if now_ms > words[STORED_MS]:
         words[STORED_MS] = now_ms
     stored_ms = words[STORED_MS]
     end = commitlog.words[END]
 
-    # First find how many fit, and give each its place.
+    # First find how many fit, and give each its place. A division costs as much as all the rest, so
+    # the segment and the queue of the message before are remembered.
     done = 0
     at = end
+    left = segment_bytes - end % segment_bytes
+    is_mapped = False
+    last_row, index_stop = -1, 0
     for i in range(count):
-        row = stage.row[i]
-        start = place_behind(segment_bytes, at, stage.size[i])
+        row, size = stage.row[i], stage.size[i]
+        start = at
+        if size + BLANK_BYTES > left:  # as `place_behind` says
+            start, left, is_mapped = at + left, segment_bytes, False
         index = queues.planned[row]
-        need = _room(commitlog, queues, start, stage.size[i], row, index)
-        if need != NEED_NOTHING:
-            words[NEED] = need
-            words[NEED_ROW] = row
-            words[NEED_AT] = start if need == NEED_COMMITLOG else index
-            break
+        if row != last_row or index >= index_stop or not is_mapped or size > left - BLANK_BYTES:
+            need = _room(commitlog, queues, start, size, row, index)
+            if need != NEED_NOTHING:
+                stage.need[NEED] = need
+                stage.need[NEED_ROW] = row
+                stage.need[NEED_AT] = start if need == NEED_COMMITLOG else index
+                break
+            entries = queues.words[QUEUE_SEGMENT_ENTRIES]
+            last_row, index_stop = row, index - index % entries + entries
+            is_mapped = True
         stage.offset[i] = start
         stage.index[i] = index
         queues.planned[row] = index + 1
-        at = start + stage.size[i]
+        at = start + size
+        left -= size
         done += 1
     if together and done < count:
         for i in range(done):
@@ -213,6 +261,7 @@ def append(
     _stamp(stage, done, stored_ms, now_ms)
     _write(commitlog, stage, done, end)
     _index(queues, stage, done)
+    _tell(queues.told, stage, done)
     store_release(commitlog.words, END, stage.offset[done - 1] + stage.size[done - 1])
     for i in range(done):
         store_release(queues.next_index, stage.row[i], stage.index[i] + 1)
@@ -223,7 +272,7 @@ def append(
 
 
 @inlined
-def _touch_ahead(commitlog: Any, stage: Any, count: int) -> None:
+def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
     """Fault in the pages that the messages will likely go to, before the lock is taken.
 
     A fresh page costs a microsecond or more; under the lock, all who append would wait for it.
@@ -239,7 +288,7 @@ def _touch_ahead(commitlog: Any, stage: Any, count: int) -> None:
 
 
 @inlined
-def _stamp(stage: Any, count: int, stored_ms: int, now_ms: int) -> None:
+def _stamp(stage: Stage, count: int, stored_ms: int, now_ms: int) -> None:
     """Fill in what depends on the message's place.
 
     A delay level's message is due a level after it was stored; so that this is a level after the
@@ -259,41 +308,67 @@ def _stamp(stage: Any, count: int, stored_ms: int, now_ms: int) -> None:
 
 
 @inlined
-def _write(commitlog: Any, stage: Any, count: int, end: int) -> None:
+def _write(commitlog: SegmentTable, stage: Stage, count: int, end: int) -> None:
     """Seal each message with its CRC and copy it to its place.
 
     This is a pass of its own: a CRC's wide loads right behind `_stamp`'s narrow stores would wait
     for the store buffer (92 against 77 ns for each message).
     """
     at = 0
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    base, segment = 0, segment_at(commitlog, -1)  # that of the message before
     for i in range(count):
         size = stage.size[i]
         offset = stage.offset[i]
         covered = size - CRC_PROPERTY_BYTES
         code = crc32(stage.buffer, at, covered) & BODY_CRC_MASK
         put_crc_digits(stage.buffer, at + size - 11, code)
-        segment = segment_at(commitlog, offset)
         if offset != end:  # the one before did not reach up to here: close its segment
             last = segment_at(commitlog, end)
-            position = end % commitlog.words[SEGMENT_BYTES]
+            position = end % segment_bytes
             if position != 0 and len(last) != 0:
                 put_i32(last, position, len(last) - position)
                 put_i32(last, position + 4, BLANK_MAGIC)
-        position = offset % commitlog.words[SEGMENT_BYTES]
+        position = offset - base
+        if position >= len(segment):
+            segment = segment_at(commitlog, offset)
+            position = offset % segment_bytes
+            base = offset - position
         copy_bytes(segment, position, stage.buffer, at, size)
         end = offset + size
         at += size
 
 
 @inlined
-def _index(queues: Any, stage: Any, count: int) -> None:
+def _index(queues: QueueTable, stage: Stage, count: int) -> None:
     """Write the consume queue entries."""
     entries = queues.words[QUEUE_SEGMENT_ENTRIES]
+    last_row, first = -1, 0
+    segment = view_bytes(0, 0)
     for i in range(count):
-        number = stage.index[i] // entries
-        slot = 2 * stage.row[i] + (number & 1)
-        segment = view_bytes(queues.address[slot], entries * ENTRY_BYTES)
-        at = (stage.index[i] - number * entries) * ENTRY_BYTES
+        row, index = stage.row[i], stage.index[i]
+        if row != last_row or index >= first + entries:
+            number = index // entries
+            last_row, first = row, number * entries
+            segment = view_bytes(queues.address[2 * row + (number & 1)], entries * ENTRY_BYTES)
+        at = (index - first) * ENTRY_BYTES
         put_i64(segment, at + ENTRY_OFFSET_AT, stage.offset[i])
         put_i32(segment, at + ENTRY_SIZE_AT, stage.size[i])
         put_i64(segment, at + ENTRY_TAGS_AT, stage.tags_code[i])
+
+
+@inlined
+def _tell(told: Words, stage: Stage, count: int) -> None:
+    """Say of new timers what enqueue-get would have to read in the log."""
+    for i in range(count):
+        if stage.row[i] != 0 or stage.due_ms[i] == NOT_TOLD:
+            continue
+        index = stage.index[i]
+        at = (index & (TOLD_COUNT - 1)) * TOLD_COLUMNS
+        store_release(told, at + TOLD_INDEX, -1)
+        store_release(told, at + TOLD_MESSAGE, stage.offset[i])
+        store_release(told, at + TOLD_DUE_MS, stage.due_ms[i])
+        size, code = np.int64(stage.size[i]), np.int64(stage.hash[i])
+        packed: Any = size << 32 | code & 0xFFFFFFFF
+        store_release(told, at + TOLD_SIZE_HASH, packed)
+        store_release(told, at + TOLD_INDEX, index)

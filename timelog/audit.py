@@ -266,11 +266,15 @@ def audit_units(
 
     `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
     has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
+    Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
     `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `hop_ms`: of
     our rolls; `window_ms`: of a broker's; 0 where unknown.
     """
     segment_bytes = timerlog.words[SEGMENT_BYTES]
     count = 0
+    missing = -1
+    if state[1] == 1:
+        missing = state[2] // segment_bytes
     state[1] = 0
     while count < len(units):
         offset = next_unit_offset(segment_bytes, state[0])
@@ -297,7 +301,9 @@ def audit_units(
         if verdict == UNIT_GOOD:
             slot = unit_ms(buf, at) // precision_ms
             previous = unit[AUDIT_PREV]
-            if previous >= start:
+            if previous >= start and previous // segment_bytes == missing:
+                verdict = OTHER_SLOT
+            elif previous >= start:
                 other = segment_at(timerlog, previous)
                 if len(other) == 0:
                     state[1] = 1

@@ -20,9 +20,12 @@ from timerstore.timelog.format import (
     CHECKPOINT_COPY_AT,
     CHECKPOINT_EXTENSION,
     CHECKPOINT_MARK,
+    IDENTITY_AT,
     STORE_CHECKPOINT,
     TIMER_CHECKPOINT,
 )
+from timerstore.timelog.identity import Identity
+from timerstore.timelog.steady import Read, read_file
 
 _BASE_BYTES = TIMER_CHECKPOINT.itemsize
 _CRC_AT = CHECKPOINT_EXTENSION.itemsize - 4
@@ -47,6 +50,8 @@ class Checkpoint:
     clean: bool = False
     cancelled_count: int = 0
     store_tag: int = 0
+    identity: Identity | None = field(default=None, compare=False)
+    """What the store was made with, to be written beside it."""
     level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
     by_broker: bool = False
     """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
@@ -63,7 +68,7 @@ class Checkpoint:
         return base
 
     def encode(self) -> bytes:
-        """Return the 56 bytes with the extension behind them."""
+        """Return the 56 bytes with the extension behind them, and what the store was made with."""
         base = self.base()
         extension = np.zeros(1, CHECKPOINT_EXTENSION)
         extension["mark"] = CHECKPOINT_MARK
@@ -75,7 +80,10 @@ class Checkpoint:
         extension["store_tag"] = self.store_tag
         extension["level_offsets"] = self.level_offsets
         extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
-        return base.tobytes() + extension.tobytes()
+        data = base.tobytes() + extension.tobytes()
+        if self.identity is None:
+            return data
+        return data.ljust(IDENTITY_AT, b"\0") + self.identity.encode()
 
 
 def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
@@ -103,6 +111,12 @@ def _is_mix(data: bytes, old: Checkpoint, new: Checkpoint) -> bool:
     return all(data[i] in both for i, both in enumerate(zip(old.echo, new.echo, strict=True)))
 
 
+def _is_damaged(base: bytes, echo: bytes) -> bool:
+    """Tell whether the 56 bytes are what damage leaves, and no broker writes."""
+    bits = int.from_bytes(base, "big") ^ int.from_bytes(echo, "big")
+    return not any(base) or bits.bit_count() == 1
+
+
 def _from_base(data: bytes) -> Checkpoint:
     base = np.frombuffer(data[:_BASE_BYTES], TIMER_CHECKPOINT)[0]
     return Checkpoint(
@@ -121,6 +135,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     - The first copy is valid and its echo equals the 56 bytes: it holds.
     - It is valid, but each of the 56 bytes is the echo's or that of a newer second copy: the write
       was torn within them, and the second copy holds.
+    - It is valid, and the 56 bytes are zeros, or differ from the echo in one bit: no broker wrote
+      them, for whoever moves a cursor moves it by a multiple of 5, or two of them; the echo holds.
     - It is valid but the echo differs otherwise: a broker wrote the 56 bytes; they alone hold.
     - It is invalid: it was torn, and the second copy holds.
     - Neither was ever ours: a broker's file.
@@ -133,6 +149,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
         if second is not None and second[1] and second[0].sequence > first[0].sequence:
             if _is_mix(data, first[0], second[0]):
                 return second[0]
+        if _is_damaged(data[:_BASE_BYTES], first[0].echo):
+            whole = _decode(first[0].echo + data[_BASE_BYTES:])
+            assert whole is not None
+            return whole[0]
         checkpoint = _from_base(data)
         checkpoint.by_broker, checkpoint.store_tag = True, first[0].store_tag
         checkpoint.sequence = first[0].sequence
@@ -146,12 +166,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     return checkpoint
 
 
-def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Read config/timercheck; None where there is none."""
-    try:
-        return decode_checkpoint(path.read_bytes())
-    except FileNotFoundError:
-        return None
+def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
+    """Read config/timercheck; None where there is none. `read`: reads a file."""
+    data = read(path)
+    return None if data is None else decode_checkpoint(data)
 
 
 def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:

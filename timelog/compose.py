@@ -12,7 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from timerstore.timelog.append import Stage
+from timerstore.timelog.append import (
+    NOT_TOLD,
+    Stage,
+)
 from timerstore.timelog.format import (
     BODY_CRC_MASK,
     MESSAGE_HEADER,
@@ -69,15 +72,7 @@ def stage_messages(
         key_at = message.rfind(b"\x02" + marker)
         stage.key_at[count] = key_at + 1 + len(marker) + 12 if own_key and key_at >= 0 else -1
         stage.pending_row[count], stage.pending_change[count] = pending_row, change
+        stage.due_ms[count] = NOT_TOLD
         at += len(message)
         count += 1
     return count
-
-
-def java_hash_of(text: str) -> int:
-    """Return Java's `String.hashCode` of a text."""
-    code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for i in range(0, len(units), 2):
-        code = (code * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    return code - (1 << 32) if code >= 1 << 31 else code

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from timerstore.timelog.append import (
     QueueTable,
     new_queue_table,
 )
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.decode import text
+from timerstore.timelog.disk import Disk, MappedFile
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     QUEUE_BLANK_SIZE,
@@ -29,9 +30,13 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_u8, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.record import Bytes
 from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
 
 TIMER_ROW = 0
+READ_MAPS_MAX: Final = 4_096
+"""Segments of all queues that stay mapped to be read. With two that each of QUEUE_COUNT_MAX queues
+writes to, a store takes 37,000 maps at most; Linux allows a process 65,530 (vm.max_map_count)."""
 Entries = np.ndarray[Any, Any]
 
 
@@ -84,15 +89,24 @@ class ConsumeQueues:
     """All consume queues of a store. A row, once given, stays."""
 
     def __init__(
-        self, disk: Disk, folder: Path, segment_bytes: int, *, open_count_max: int
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        *,
+        open_count_max: int,
+        is_gone: bool = False,
     ) -> None:
-        """Find the queues that exist on disk; row 0 is always the timer topic's queue 0."""
+        """Find the queues that exist on disk; row 0 is always the timer topic's queue 0.
+
+        With `is_gone` there are none, whatever is there.
+        """
         if segment_bytes % ENTRY_BYTES:
             raise InvalidArgumentError(
                 f"consumequeue_segment_bytes is {segment_bytes}. Use a multiple of {ENTRY_BYTES}."
             )
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
-        self.open_count_max = open_count_max
+        self.open_count_max, self.is_gone = open_count_max, is_gone
         self.segment_entries = segment_bytes // ENTRY_BYTES
         self.table: QueueTable = new_queue_table(self.segment_entries)
         self.lock = threading.RLock()
@@ -100,8 +114,11 @@ class ConsumeQueues:
         self.topics: list[bytes] = []
         self._topic_rows: dict[bytes, list[int]] = {}
         self._rows: dict[tuple[bytes, int], int] = {}
+        self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
+        self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
+        self._maps_lock = threading.Lock()
         self.row(TIMER_TOPIC, 0)
-        if folder.is_dir():
+        if folder.is_dir() and not is_gone:
             for topic in sorted(folder.iterdir()):
                 for queue in sorted(topic.iterdir()):
                     if not queue.name.isdigit():
@@ -114,6 +131,7 @@ class ConsumeQueues:
         if row is not None:
             return row
         with self.lock:
+            self._finish()
             row = len(self.files)
             if (topic, queue_id) in self._rows:
                 return self._rows[topic, queue_id]
@@ -124,28 +142,59 @@ class ConsumeQueues:
             bad = not topic or topic in (b".", b"..") or b"/" in topic or b"\0" in topic
             if bad or len(topic) > TOPIC_BYTES_READ_MAX:
                 raise NotAStoreError(f"{topic!r} cannot be a topic. Look where it was read.")
-            path = self.folder / topic.decode("utf-8", "surrogateescape") / str(queue_id)
+            name = topic.decode("utf-8", "surrogateescape")
+            path = self.folder / name / str(queue_id)
             file = SegmentedFile(
                 self.disk,
                 path,
                 self.segment_bytes,
                 open_count_max=self.open_count_max,
                 table_length=TABLE_LENGTH if row == TIMER_ROW else 1,
+                is_gone=self.is_gone,
+                name=f"consumequeue/{name}/{queue_id}",
             )
-            enter_queue(self.table, row, topic, queue_id)
-            self.files.append(file)
-            self.topics.append(topic)
-            self._topic_rows.setdefault(topic, []).append(row)
-            self._rows[topic, queue_id] = row
+            self._unfinished = row, topic, queue_id, file
+            self._finish()
         return row
+
+    def _finish(self) -> None:
+        """Make a row known; each step once, also where a signal ended the call that began it."""
+        if self._unfinished is None:
+            return
+        row, topic, queue_id, file = self._unfinished
+        # What a kernel finds in the table Python has already; whoever counts the files finds the
+        # rest of them.
+        self.table.queue_id[row] = queue_id
+        if len(self.topics) == row:
+            self.topics.append(topic)
+        if len(self.files) == row:
+            self.files.append(file)
+        if row not in self._topic_rows.setdefault(topic, []):
+            self._topic_rows[topic].append(row)
+        if int(self.table.words[QUEUE_COUNT]) == row:  # from here on kernels may use it
+            enter_queue(self.table, row, topic, queue_id)
+        self._rows[topic, queue_id] = row
+        self._unfinished = None
 
     def rows(self, topic: bytes) -> list[int]:
         """Return the rows of all queues of a topic."""
         return self._topic_rows.get(topic, [])
 
+    def name(self, row: int) -> str:
+        """Return a queue's folder, inside the store's, as an error names it."""
+        return f"consumequeue/{text(self.topics[row])}/{self.table.queue_id[row]}"
+
     def next_index(self, row: int) -> int:
         """Return the index that the next entry of a queue will have."""
         return int(load_acquire_word(self.table.next_index, row))
+
+    def seen_index(self, row: int) -> int:
+        """Return the same, for who looks at those entries only in a kernel that it calls later.
+
+        A call of a kernel for one load lets the GIL go; this keeps it. Calling the next one is what
+        keeps loads in their order.
+        """
+        return int(self.table.next_index[row])
 
     def first_index(self, row: int) -> int:
         """Return the smallest index that is kept."""
@@ -160,10 +209,11 @@ class ConsumeQueues:
         while low < high:
             middle = (low + high) // 2
             entry = self.read(row, middle, 1)[0]
-            if entry["offset"] >= commitlog_start and entry["size"] != QUEUE_BLANK_SIZE:
-                high = middle
-            else:
+            blank = entry["offset"] == 0 and entry["size"] == QUEUE_BLANK_SIZE
+            if blank or 0 <= entry["offset"] < commitlog_start:
                 low = middle + 1
+            else:  # also what is damaged: whoever reads it sees that
+                high = middle
         return low
 
     def fill_blanks(self, row: int, index: int) -> None:
@@ -179,7 +229,7 @@ class ConsumeQueues:
 
         That one is also mapped if it holds `index`: messages that go together may need both.
         """
-        file = self.files[row]
+        file, left = self.files[row], []
         with file.lock:
             number, position = divmod(int(self.table.next_index[row]), self.segment_entries)
             wanted = [number]
@@ -190,13 +240,56 @@ class ConsumeQueues:
                 slot = 2 * row + (each & 1)
                 if self.table.number[slot] != each:
                     mapped = file.ensure(each)
+                    before = int(self.table.number[slot])
                     self.table.address[slot] = mapped.address
                     self.table.number[slot] = each
+                    left += [before] if before >= 0 else []
+        for each in left:  # without the lock: others are taken
+            self._bound_maps(row, each, each)
 
     def read(self, row: int, index: int, count: int) -> Entries:
         """Return a copy of entries [index, index + count), which must exist: QUEUE_ENTRY[count]."""
         data = self.files[row].read(index * ENTRY_BYTES, count * ENTRY_BYTES)
+        first = index // self.segment_entries
+        self._bound_maps(row, first, max(first, (index + count - 1) // self.segment_entries))
         return np.frombuffer(data, QUEUE_ENTRY)
+
+    def run(self, row: int, index: int, count: int) -> tuple[Bytes, int, object]:
+        """Return bytes that hold entries [index, index + count), which must exist, and where.
+
+        They are those of the file itself where one segment holds all of them. Keep the third as
+        long as the bytes are used.
+        """
+        number, position = divmod(index, self.segment_entries)
+        if position + count > self.segment_entries:
+            entries = self.read(row, index, count)
+            return entries.view(np.uint8), 0, None
+        file = self.existing(row, number)
+        return file.view, position * ENTRY_BYTES, file
+
+    def _bound_maps(self, row: int, first: int, last: int) -> None:
+        """Note that segments [first, last] were used; drop those unused the longest, over a limit.
+
+        Kernels look up segments of the timer queue, and those that are being written to: these
+        stay.
+        """
+        if row == TIMER_ROW:
+            return
+        dropped = []
+        with self._maps_lock:
+            maps = self._read_maps
+            for number in range(first, last + 1):
+                maps.pop((row, number), None)
+                maps[row, number] = None
+            while len(maps) > READ_MAPS_MAX:
+                each = next(iter(maps))
+                del maps[each]
+                dropped.append(each)
+        for other, number in dropped:
+            file = self.files[other]
+            with file.lock:  # `prepare` holds it as well
+                if self.table.number[2 * other + (number & 1)] != number:
+                    file.drop(number)
 
     def set_end(self, row: int, index: int) -> None:
         """Say that the next entry of a queue is `index`."""
@@ -204,10 +297,17 @@ class ConsumeQueues:
         self.table.number[2 * row : 2 * row + 2] = -1
         self.files[row].end = index * ENTRY_BYTES
 
-    def trim(self) -> None:
+    def existing(self, row: int, number: int) -> MappedFile:
+        """Map a segment that must exist, to be read by whoever keeps what this returns."""
+        file = self.files[row].existing(number)
+        self._bound_maps(row, number, number)
+        return file
+
+    def trim_timer_queue(self) -> None:
         """Drop maps over the limit; only while no kernel runs that did not pin them."""
-        for row, file in enumerate(self.files):
-            file.end = int(self.table.next_index[row]) * ENTRY_BYTES
+        file = self.files[TIMER_ROW]
+        with file.lock:
+            file.end = int(self.table.next_index[TIMER_ROW]) * ENTRY_BYTES
             file.trim()
 
     @property

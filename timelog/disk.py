@@ -10,31 +10,50 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
+from timerstore.timelog.mapping import sync_mapping
+from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
+from timerstore.timelog.steady import list_names, read_file
 
 _PAGE_BYTES = 4_096
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+SEGMENT_SIZES = "Open the store with the segment sizes it was made with."
+
+
+class WrongSizeError(NotAStoreError):
+    """A file has another size than the store was made with."""
+
+    def __init__(self, path: Path, size: int, expected: int, setting: str) -> None:
+        """Name the file; `setting`: what to open the store with, if it is the setting's fault."""
+        self.path, self.offset = path, min(size, expected)
+        self.reason = f"the file has {size} bytes where {expected} were expected"
+        super().__init__(f"{path} has {size} bytes where {expected} were expected. {setting}")
 
 
 class MappedFile:
     """A file and its writable mapping.
 
     `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
-    view is made from the buffer's address, and the buffer is kept for as long as the view.
+    view is made from the buffer's address, and the buffer is kept for as long as the view. No
+    descriptor is kept: there is a file for each topic, and a process may have 1,024 open.
     """
 
+    keeps_changes = False
+    """True: what was written to the mapping is nowhere else, so it must not be dropped."""
+
     def __init__(self, path: Path, fd: int, length: int) -> None:
-        """Map `length` bytes of the open file `fd`, which from then on this object closes."""
-        self.path, self.fd, self.length = path, -1, length
+        """Map `length` bytes of the open file `fd`, and close it."""
+        self.path, self.length = path, length
         name = str(path)
         if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
             name = f"/proc/self/fd/{fd}"  # Arrow takes no name that is not UTF-8
@@ -44,7 +63,7 @@ class MappedFile:
         self.view: Bytes = np.ctypeslib.as_array(
             (ctypes.c_uint8 * length).from_address(self.address)
         )
-        self.fd = fd
+        os.close(fd)
 
     def unfault(self, start: int, stop: int) -> None:
         """Take whole pages in [start, stop) out of the page table; they stay in the page cache.
@@ -53,23 +72,38 @@ class MappedFile:
         processors for each: 213 against 105 ms for 256 MiB.
         """
         start, stop = -(-start // _PAGE_BYTES) * _PAGE_BYTES, stop // _PAGE_BYTES * _PAGE_BYTES
-        if _MADVISE is not None and stop > start and self.fd >= 0:
+        if _MADVISE is not None and stop > start:
             address = ctypes.c_void_p(self.address + start)
             _MADVISE(address, ctypes.c_size_t(stop - start), _MADV_DONTNEED)
 
-    def close(self) -> None:
-        """Close the descriptor; the mapping lives until the last reference to this object goes."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+    def sync(self) -> None:
+        """Make the whole file durable; raises OSError."""
+        sync_mapping(self.address, self.length)
 
-    def __del__(self) -> None:
-        """Close the descriptor of a file that was dropped."""
-        self.close()
+
+class Zeros(MappedFile):
+    """Zeros in the place of a file that is missing."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        """Make `length` zeros, which take memory only where they are read."""
+        self.path, self.length = path, length
+        self.view: Bytes = np.zeros(length, np.uint8)
+        self.address: int = self.view.ctypes.data
+
+    def unfault(self, start: int, stop: int) -> None:
+        """Do nothing: there is no file behind it."""
+
+    def sync(self) -> None:
+        """Do nothing."""
 
 
 class Disk:
     """The operating system's file calls that a store uses."""
+
+    writes = True
+    """False: nothing is written, and what is read may be another process's."""
+    is_shared = False
+    """True: another process may write to these files meanwhile."""
 
     def event(self, kind: str, path: Path) -> None:
         """Do nothing; tests override this to watch or to interrupt."""
@@ -78,7 +112,9 @@ class Disk:
         """Create a folder (and its parents) for the owner alone; it must not be a symbolic link."""
         if path.is_symlink():
             raise NotAStoreError(f"{path} is a symbolic link. Pass the folder it points to.")
-        if not path.is_dir():
+        if path.is_dir():
+            return
+        try:
             self.event("mkdir", path)
             missing = [path]
             while not missing[-1].parent.exists():
@@ -86,6 +122,20 @@ class Disk:
             for folder in reversed(missing):
                 folder.mkdir(FOLDER_MODE, exist_ok=True)
                 self.sync_folder(folder.parent)
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a small file's content; None where there is none."""
+        return read_file(path)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a log's folder."""
+        return list_names(folder)
+
+    def size(self, path: Path) -> int:
+        """Return how many bytes a segment's file has."""
+        return path.stat().st_size
 
     def open_file(self, path: Path, *, create: bool = False) -> int:
         """Open a file for reading and writing, without following a symbolic link."""
@@ -93,23 +143,29 @@ class Disk:
         try:
             return os.open(path, flags, FILE_MODE)
         except OSError as e:
-            if e.errno == errno.ELOOP:
-                raise NotAStoreError(f"{path} is a symbolic link. Replace it with a file.") from e
-            raise
+            raise self.full(e, path) from e
+
+    def _open_to_map(self, path: Path, *, create: bool = False) -> int:
+        try:
+            return self.open_file(path, create=create)
+        except OSError as e:
+            raise self.full(e, path) from e
 
     def create_mapped(self, path: Path, length: int) -> MappedFile:
         """Create a zero-filled file whose every block is allocated, and map it.
 
         Allocation comes first, so that a full disk is an error here and never a SIGBUS later.
         """
-        self.event("create", path)
-        fd = self.open_file(path, create=True)
+        fd = -1
         try:
+            self.event("create", path)
+            fd = self._open_to_map(path, create=True)
             os.posix_fallocate(fd, 0, length)
             return MappedFile(path, fd, length)
         except OSError as e:
-            os.close(fd)
-            path.unlink(missing_ok=True)
+            if fd >= 0:
+                os.close(fd)
+                path.unlink(missing_ok=True)
             raise self.full(e, path) from e
 
     def map_existing(self, path: Path, length: int) -> MappedFile:
@@ -117,14 +173,15 @@ class Disk:
 
         One that is shorter and all zeros was about to be made when a process ended; it is finished.
         """
-        fd = self.open_file(path)
+        fd = self._open_to_map(path)
         try:
             status = os.fstat(fd)
-            if status.st_size > length or (status.st_size < length and _has_content(fd)):
+            if not stat.S_ISREG(status.st_mode):
                 raise NotAStoreError(
-                    f"{path} has {status.st_size} bytes where {length} were expected. "
-                    "Open the store with the segment sizes it was made with."
+                    f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
                 )
+            if status.st_size > length or (status.st_size < length and _has_content(fd)):
+                raise WrongSizeError(path, status.st_size, length, SEGMENT_SIZES)
             if status.st_size < length or status.st_blocks * 512 < length:
                 # A copy may have made it sparse; a write into a hole of a full disk is a SIGBUS.
                 os.posix_fallocate(fd, 0, length)
@@ -138,15 +195,21 @@ class Disk:
 
     def full(self, error: OSError, path: Path) -> Exception:
         """Return the error to raise where allocating or writing failed."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return StoreFullError(f"No space left for {path}. Free some and try again.")
-        return error
+        if error.errno == errno.ENOMEM or _is_mapping_error(error):
+            return StoreFullError(
+                f"{path} could not be mapped: no memory, or too many mappings (vm.max_map_count). "
+                "Raise that limit, or use fewer topics in one process."
+            )
+        return store_error(error, path)
 
     def sync(self, file: MappedFile | int, path: Path) -> None:
         """Make everything written to a file durable; a failure is final, see FlushFailedError."""
-        self.event("sync", path)
         try:
-            os.fdatasync(file if isinstance(file, int) else file.fd)
+            self.event("sync", path)
+            if isinstance(file, int):
+                os.fdatasync(file)
+            else:
+                file.sync()
         except OSError as e:
             raise FlushFailedError(
                 f"{path} could not be made durable ({e.strerror}). "
@@ -155,9 +218,9 @@ class Disk:
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable."""
-        self.event("sync_folder", path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            self.event("sync_folder", path)
             os.fsync(fd)
         except OSError as e:
             raise FlushFailedError(
@@ -168,33 +231,44 @@ class Disk:
 
     def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
         """Write all of `data` at a position of an open file."""
-        self.event("write", path)
         view = memoryview(data)  # type: ignore[arg-type]
-        while len(view):
-            try:
+        try:
+            self.event("write", path)
+            while len(view):
                 written = os.pwrite(fd, view, at)
-            except OSError as e:
-                raise self.full(e, path) from e
-            view, at = view[written:], at + written
+                view, at = view[written:], at + written
+        except OSError as e:
+            raise self.full(e, path) from e
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace a small file so that at any moment either the old or the new content is there."""
-        self.event("replace", path)
         temporary = path.with_name(path.name + ".tmp")
-        fd = self.open_file(temporary, create=True)
         try:
-            os.ftruncate(fd, 0)
-            self.write_at(fd, data, 0, temporary)
-            self.sync(fd, temporary)
-        finally:
-            os.close(fd)
-        temporary.rename(path)
+            self.event("replace", path)
+            fd = self.open_file(temporary, create=True)
+            try:
+                os.ftruncate(fd, 0)
+                self.write_at(fd, data, 0, temporary)
+                self.sync(fd, temporary)
+            finally:
+                os.close(fd)
+            temporary.rename(path)
+        except OSError as e:
+            raise self.full(e, path) from e
         self.sync_folder(path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
-        self.event("remove", path)
-        path.unlink(missing_ok=True)
+        try:
+            self.event("remove", path)
+            path.unlink(missing_ok=True)
+        except OSError as e:  # also to remove takes room, where files are copied on write
+            raise self.full(e, path) from e
+
+
+def _is_mapping_error(error: OSError) -> bool:
+    """Tell whether Arrow could not map a file: it does not say why, and there is one reason."""
+    return error.errno is None and "mapping" in str(error)
 
 
 def _has_content(fd: int) -> bool:

@@ -91,8 +91,6 @@ SYSTEM_FLAG_STORE_V6: Final = 0x20
 BODY_CRC_MASK: Final = 0x7FFFFFFF
 MESSAGE_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 32_767
-PROPERTIES_BYTES_SPARE: Final = 1_024
-"""Kept free at put, for what firing and retrying add."""
 
 # --- properties: `name 0x01 value 0x02` repeated ------------------------------------------------
 
@@ -283,8 +281,25 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
 CHECKPOINT_MARK: Final = b"TMSTORE1"
 CHECKPOINT_BYTES: Final = 4_096
 CHECKPOINT_COPY_AT: Final = 2_048
+IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of the checkpoint
+    [
+        ("mark", "S8"),
+        ("version", ">i8"),
+        ("store_tag", ">i8"),
+        ("precision_ms", ">i8"),
+        ("roll_window_slots", ">i8"),
+        ("wheel_slot_count", ">i8"),
+        ("commitlog_segment_bytes", ">i8"),
+        ("consumequeue_segment_bytes", ">i8"),
+        ("timerlog_segment_bytes", ">i8"),
+        ("crc", ">u4"),
+    ]
+)
+IDENTITY_MARK: Final = b"TMSTOREI"
+IDENTITY_AT: Final = 512
+assert IDENTITY_AT + IDENTITY.itemsize <= CHECKPOINT_COPY_AT
 assert TIMER_CHECKPOINT.itemsize == 56
-assert TIMER_CHECKPOINT.itemsize + CHECKPOINT_EXTENSION.itemsize <= 512
+assert TIMER_CHECKPOINT.itemsize + CHECKPOINT_EXTENSION.itemsize <= IDENTITY_AT
 
 STORE_CHECKPOINT: Final = np.dtype(
     [

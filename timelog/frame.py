@@ -12,7 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX
+from timerstore.timelog.append import (
+    BATCH_BYTES,
+    NOT_TOLD,
+    STAGE_COUNT_MAX,
+    Stage,
+)
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BODY_CRC_MASK,
@@ -47,9 +52,11 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import (
     as_word,
+    copy_64,
     copy_bytes,
     get_u8,
     get_word,
+    prefetch,
     put_i16,
     put_i32,
     put_i64,
@@ -70,6 +77,7 @@ from timerstore.timelog.message import (
 from timerstore.timelog.record import Bytes, Words, record
 from timerstore.timelog.text import (
     OFFSET_DIGITS,
+    java_hash_of,
     put_decimal,
     put_decimal_13,
     put_decimal_20,
@@ -82,7 +90,9 @@ FIRED: Final = 1
 DELIVERED: Final = 2
 """Fired from a delay level."""
 
+_BODIES_AHEAD: Final = 8
 _LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
+_DIGITS_13_FROM = 1_000_000_000_000
 _DIGITS_13_BELOW = 10_000_000_000_000
 _CRC_NAME = np.frombuffer(PROPERTY_CRC + b"\x01" + b"0" * 10 + b"\x02", np.uint8).copy()
 _ORIGIN_NAME = np.frombuffer(PROPERTY_ORIGIN + b"\x01", np.uint8).copy()
@@ -121,29 +131,33 @@ _DELAY_MS_END = as_word((PROPERTY_DELAY_MS + b"\x01")[-8:])
 assert PROPERTY_DELAY_SEC[:8] == PROPERTY_DELAY_MS[:8] == PROPERTY_DELIVER[:8]
 
 # Words of a template.
-TEMPLATE_KEY: Final = 0  # where the key's digits stand in `after`
+TEMPLATE_KEY: Final = 0  # how far behind the due time's digits those of the key stand
 TEMPLATE_PENDING_ROW: Final = 1
 TEMPLATE_TAGS_CODE: Final = 2
 TEMPLATE_CHANGE: Final = 3  # of the pending count
 TEMPLATE_ROW: Final = 4  # the queue
 TEMPLATE_LEVEL_MS: Final = 5  # of a delay level's: its delay; 0 for a timer
+TEMPLATE_HASH: Final = 6  # Java's of the real topic
+TEMPLATE_IS_TIMER: Final = 7  # 1: a timer that enqueue-get need not read; 0: a delete, a level's
+TEMPLATE_DIGITS: Final = 8  # where the due time's digits stand in `tail`
+TEMPLATE_AFTER_BYTES: Final = 9  # what stands behind them, without the CRC
 
 
 @record
 class Template:
     """The fixed bytes of a new timer message.
 
-    `head` is the header. `before` runs from the topic's length to `TIMER_OUT_MS` and its 0x01; the
-    due time's digits follow. `after` closes them and ends in `UNIQ_KEY`, its 32 places and 0x02,
-    then what else all messages of this template carry. A delay level's has `DELAY` in the place of
-    `TIMER_OUT_MS`, and the level's digits.
+    `head` is the header. `tail` is what follows the body: from the topic's length to `TIMER_OUT_MS`
+    and its 0x01, 13 digits of the due time, then `UNIQ_KEY` with its 32 places, and what else all
+    messages of this template carry; at its end the CRC. A delay level's has `DELAY` in the place of
+    `TIMER_OUT_MS`, and the level's digits. Both are followed by zeros to a multiple of 64, so that
+    they are copied without a call.
     """
 
     head: Bytes
-    before: Bytes
-    after: Bytes
+    tail: Bytes
     extra: Bytes  # what a message's own value follows: a property's name, 0x01, and a prefix
-    words: Words  # int64[8], see the constants above
+    words: Words  # int64[10], see the constants above
 
 
 def new_template(
@@ -176,13 +190,28 @@ def new_template(
     after = key + b"0" * 32 + b"\x02"
     after += PROPERTY_REAL_QUEUE + b"\x01" + str(real_queue).encode() + b"\x02"
     after += PROPERTY_REAL_TOPIC + b"\x01" + real_topic + b"\x02" + properties
+    is_timer = change > 0 and level == 0
+    code = java_hash_of(real_topic.decode("utf-8", "replace"))
+    words = [len(key), pending_row, tags_code, change, level_row, level_ms, code, is_timer]
+    words += [len(before), len(after)]
     return Template(
-        np.frombuffer(head.tobytes(), np.uint8).copy(),
-        np.frombuffer(before, np.uint8).copy(),
-        np.frombuffer(after, np.uint8).copy(),
+        _padded(head.tobytes()),
+        _padded(before + b"0" * 13 + after + _CRC_NAME.tobytes()),
         np.frombuffer(extra, np.uint8).copy(),
-        np.array([len(key), pending_row, tags_code, change, level_row, level_ms, 0, 0], np.int64),
+        np.array(words, np.int64),
     )
+
+
+def _padded(data: bytes) -> Bytes:
+    """Return bytes with zeros behind them, to a multiple of 64."""
+    return np.frombuffer(data + b"\0" * (-len(data) % 64), np.uint8).copy()
+
+
+@inlined
+def _copy_padded(buf: Any, at: int, source: Any) -> None:
+    """Copy all of a template's bytes, with the zeros behind them, which are overwritten later."""
+    for i in range(0, len(source), 64):
+        copy_64(buf, at + i, source, i)
 
 
 def encode_property(name: bytes, value: bytes) -> bytes:
@@ -204,25 +233,25 @@ def _put_crc_property(buf: Any, at: int) -> int:
 @inlined
 def _put_ms(buf: Any, at: int, value: int) -> int:
     """Write a time in ms: 13 digits until the year 2286, more behind it."""
-    if value >= 1_000_000_000_000 and value < _DIGITS_13_BELOW:
+    if value >= _DIGITS_13_FROM and value < _DIGITS_13_BELOW:
         put_decimal_13(buf, at, value)
         return at + 13
     return at + put_decimal(buf, at, value)
 
 
 @inlined
-def new_message_bytes_max(template: Any, body_bytes: int, extra_bytes: int) -> int:
+def new_message_bytes_max(template: Template, body_bytes: int, extra_bytes: int) -> int:
     """Return at least as much room as `frame_new` will take."""
-    fixed = MESSAGE_HEADER_BYTES + len(template.before) + len(template.after)
-    return fixed + 18 + len(template.extra) + 1 + CRC_PROPERTY_BYTES + body_bytes + extra_bytes
+    fixed = MESSAGE_HEADER_BYTES + len(template.tail) + 18
+    return fixed + len(template.extra) + 1 + body_bytes + extra_bytes
 
 
 @inlined
 def frame_new(
-    stage: Any,
+    stage: Stage,
     i: int,
     at: int,
-    template: Any,
+    template: Template,
     body: Any,
     extra: Any,
     due_ms: int,
@@ -235,15 +264,23 @@ def frame_new(
     For a delay level's template `due_ms` is the level, and it is due that level after `now_ms`.
     """
     buf = stage.buffer
-    copy_bytes(buf, at, template.head, 0, MESSAGE_HEADER_BYTES)
+    _copy_padded(buf, at, template.head)
     body_bytes = len(body)
     body_at = at + MESSAGE_HEADER_BYTES
     if body_bytes > 0:
         copy_bytes(buf, body_at, body, 0, body_bytes)
-    before_at = body_at + body_bytes
-    copy_bytes(buf, before_at, template.before, 0, len(template.before))
-    end = _put_ms(buf, before_at + len(template.before), due_ms)
-    copy_bytes(buf, end, template.after, 0, len(template.after))
+    tail_at = body_at + body_bytes
+    _copy_padded(buf, tail_at, template.tail)
+    digits_at = tail_at + template.words[TEMPLATE_DIGITS]
+    after_bytes = template.words[TEMPLATE_AFTER_BYTES]
+    end = digits_at + 13
+    crc_is_there = len(extra) == 0
+    if due_ms >= _DIGITS_13_FROM and due_ms < _DIGITS_13_BELOW:
+        put_decimal_13(buf, digits_at, due_ms)
+    else:  # a delay level, or a time of another length
+        end = _put_ms(buf, digits_at, due_ms)
+        copy_bytes(buf, end, template.tail, template.words[TEMPLATE_DIGITS] + 13, after_bytes)
+        crc_is_there = False
     key_at = end + template.words[TEMPLATE_KEY]
     tags_code = template.words[TEMPLATE_TAGS_CODE]
     if template.words[TEMPLATE_LEVEL_MS] > 0:
@@ -251,16 +288,19 @@ def frame_new(
         tags_code = due_ms
     put_hex_12(buf, key_at, due_ms)
     put_hex_8(buf, key_at + 24, tag)
-    end += len(template.after)
+    end += after_bytes
     if len(extra) > 0:
         copy_bytes(buf, end, template.extra, 0, len(template.extra))
         end += len(template.extra)
         copy_bytes(buf, end, extra, 0, len(extra))
         put_u8(buf, end + len(extra), 2)
         end += len(extra) + 1
-    end = _put_crc_property(buf, end)
+    if crc_is_there:
+        end += CRC_PROPERTY_BYTES
+    else:
+        end = _put_crc_property(buf, end)
     size = end - at
-    properties_at = before_at + 1 + len(_TIMER_TOPIC)
+    properties_at = tail_at + 1 + len(_TIMER_TOPIC)
     put_i16(buf, properties_at, end - properties_at - 2)
     put_i32(buf, at + MESSAGE_SIZE_AT, size)
     put_i32(buf, at + MESSAGE_BODY_BYTES_AT, body_bytes)
@@ -272,13 +312,15 @@ def frame_new(
     stage.key_at[i] = key_at + 12 - at
     stage.pending_row[i] = template.words[TEMPLATE_PENDING_ROW]
     stage.pending_change[i] = template.words[TEMPLATE_CHANGE]
+    stage.due_ms[i] = due_ms if template.words[TEMPLATE_IS_TIMER] != 0 else NOT_TOLD
+    stage.hash[i] = template.words[TEMPLATE_HASH]
     return size
 
 
 @inlined
 def frame_batch(
-    stage: Any,
-    template: Any,
+    stage: Stage,
+    template: Template,
     body_address: Any,
     body_bytes: Any,
     extra_address: Any,
@@ -296,6 +338,10 @@ def frame_batch(
     none = view_bytes(0, 0)
     while start + count < len(due_ms) and count < STAGE_COUNT_MAX:
         k = start + count
+        if k + _BODIES_AHEAD < len(due_ms):  # objects of their own, anywhere in memory
+            ahead = view_bytes(body_address[k + _BODIES_AHEAD], 128)
+            prefetch(ahead, 0)
+            prefetch(ahead, 64)
         body = view_bytes(body_address[k], body_bytes[k])
         extra = none
         if len(extra_bytes) > 0:
@@ -355,7 +401,7 @@ def frame_copy(
     buf: Any,
     at: int,
     source: Any,
-    found: Any,
+    found: Words,
     kind: int,
     topic: Any,
     topic_at: int,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,27 @@ copy_bytes = _copy_twin if INTERPRETED else _copy
 """copy_bytes(dst, at, src, start, count): copy `count` >= 1 bytes; the two must not overlap."""
 
 
+@intrinsic
+def _copy_64(typingctx: Any, dst: Any, at: Any, src: Any, start: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        to = _pointer(context, builder, sig, args, 0, args[1], 64)
+        source = _pointer(context, builder, sig, args, 2, args[3], 64)
+        kind = ir.VectorType(_I8, 64).as_pointer()
+        loaded = builder.load(builder.bitcast(source, kind), align=1)
+        builder.store(loaded, builder.bitcast(to, kind), align=1)
+        return context.get_dummy_value()
+
+    return types.void(dst, types.int64, src, types.int64), codegen
+
+
+def _copy_64_twin(dst: Any, at: int, src: Any, start: int) -> None:
+    _copy_twin(dst, at, src, start, 64)
+
+
+copy_64 = _copy_64_twin if INTERPRETED else _copy_64
+"""copy_64(dst, at, src, start): copy 64 bytes, without a call; the two must not overlap."""
+
+
 def _viewer(array_type: Any, itemsize: int, c_type: Any) -> Any:
     @intrinsic
     def view(typingctx: Any, address: Any, count: Any) -> Any:
@@ -223,6 +245,16 @@ def _exchange(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     return types.int64(words, types.int64, types.int64), codegen
 
 
+@intrinsic
+def _compare_exchange(typingctx: Any, words: Any, index: Any, expected: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _word_pointer(context, builder, sig, args)
+        pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(words, types.int64, types.int64, types.int64), codegen
+
+
 def _load_twin(words: Any, index: int) -> int:
     return int(words[index])
 
@@ -231,22 +263,37 @@ def _store_twin(words: Any, index: int, value: int) -> None:
     words[index] = value
 
 
+_one_at_a_time = threading.Lock()
+
+
 def _add_twin(words: Any, index: int, value: int) -> int:
-    before = int(words[index])
-    words[index] = before + value
-    return before
+    with _one_at_a_time:
+        before = int(words[index])
+        words[index] = before + value
+        return before
 
 
 def _exchange_twin(words: Any, index: int, value: int) -> int:
-    before = int(words[index])
-    words[index] = value
-    return before
+    with _one_at_a_time:
+        before = int(words[index])
+        words[index] = value
+        return before
+
+
+def _compare_exchange_twin(words: Any, index: int, expected: int, value: int) -> bool:
+    with _one_at_a_time:
+        if words[index] != expected:
+            return False
+        words[index] = value
+        return True
 
 
 load_acquire = _load_twin if INTERPRETED else _load_acquire
 store_release = _store_twin if INTERPRETED else _store_release
 fetch_add = _add_twin if INTERPRETED else _fetch_add
 exchange = _exchange_twin if INTERPRETED else _exchange
+compare_exchange = _compare_exchange_twin if INTERPRETED else _compare_exchange
+"""compare_exchange(words, index, expected, value): set to `value` if it was `expected`; was it?"""
 
 
 # --- hints, bits, searches

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.steady import Read, read_file
 
 # A string, to be left alone, or a bare integer key.
+_CHECKSUM = "checksum"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<key>-?\d+)(?=\s*:)')
 
 
@@ -27,17 +30,18 @@ def parse_json(text: str) -> Any:
     return json.loads(_TOKEN.sub(quote, text))
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where the file is missing or empty.
+def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
+    """Read a JSON object; None where the file is missing or empty. `read`: reads a file.
 
     The `.bak` beside a damaged file is tried next, as RocketMQ does.
     """
     reason = ""
     for candidate in (path, path.with_name(path.name + ".bak")):
-        try:
-            text = candidate.read_text("utf-8")
-        except FileNotFoundError:
+        data = read(candidate)
+        if data is None:
             continue
+        try:
+            text = data.decode("utf-8")
         except UnicodeDecodeError as e:
             reason = str(e)
             continue
@@ -45,7 +49,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
             continue
         try:
             value = parse_json(text)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             reason = str(e)
             continue
         if isinstance(value, dict):
@@ -54,6 +58,22 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if reason:
         raise CorruptStoreError(str(path.name), 0, reason)
     return None
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the object with a checksum of ours, which whoever rewrites it leaves out."""
+    return value | {_CHECKSUM: _checksum(value)}
+
+
+def check_seal(path: Path, value: dict[str, Any]) -> None:
+    """Raise CorruptStoreError where an object has a checksum of ours that does not match."""
+    if _CHECKSUM in value and value[_CHECKSUM] != _checksum(value):
+        raise CorruptStoreError(path.name, 0, "the checksum does not match")
+
+
+def _checksum(value: dict[str, Any]) -> int:
+    content = {name: value[name] for name in value if name != _CHECKSUM}
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def write_json(disk: Disk, path: Path, value: dict[str, Any]) -> None:

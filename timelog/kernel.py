@@ -1,39 +1,26 @@
 """The decorator that compiles a kernel.
 
 A kernel is a function of arrays and integers that Numba compiles; it runs without the GIL and its
-machine code is cached on disk. Numba notices a change in the kernel's own file alone, so a constant
-or a helper imported from elsewhere would stay stale in the cache. Here the cache is stamped with a
-digest over all kernel sources instead: change one, and every kernel is compiled anew. That lets
-each byte layout be declared once, in `format.py`, and be used everywhere.
+machine code is cached on disk, under a digest of what the kernel sees (`timelog/stamp.py`). So each
+byte layout can be declared once, in `format.py`, and be used everywhere; an edit compiles anew what
+depends on it, and a comment nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import types
+from numba.core.ccallback import CFunc
+
+from timerstore.timelog.stamp import use_stamp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 INTERPRETED: bool = bool(numba.config.DISABLE_JIT)
 """True under NUMBA_DISABLE_JIT=1: kernels and intrinsics run as plain Python."""
-
-
-@cache
-def source_stamp() -> str:
-    """Return a digest over the sources of timelog, wheel and services."""
-    digest = hashlib.sha256()
-    here = Path(__file__).parent
-    folders = {here, here.parent / "wheel", here.parent / "services"}
-    for folder in sorted(folders):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 # Kernels divide by sizes that are never 0, and allocate nothing: no checks, no reference counts.
@@ -48,14 +35,19 @@ def kernel(function: F) -> F:
 
 
 def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
-    """Make a dispatcher's cache notice changes in any kernel source."""
-    # These are internals of Numba. Without them the cache only loses its notice of changes in
-    # other files, which concerns those who edit kernels.
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        own = Path(function.__code__.co_filename).read_bytes()  # a test's kernel stands elsewhere
-        cache_file._source_stamp = source_stamp() + hashlib.sha256(own).hexdigest()
+    """Make a dispatcher's cache notice changes in whatever its kernel sees."""
+    use_stamp(dispatcher, function)
     return dispatcher
+
+
+def c_function(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile a function that C can call; `address` is where it stands. It is cached."""
+    options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
+    made = CFunc(function, (signature.args, signature.return_type), {}, options)
+    made.enable_caching()
+    stamped(made, function)
+    made.compile()
+    return made
 
 
 def inlined(function: F, **options: Any) -> F:

@@ -8,14 +8,18 @@ so the file is never opened twice in a process.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import threading
+import weakref
 from pathlib import Path
 
-from timerstore.errors import StoreLockedError
+from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.smallfile import read_head
 
-_held: dict[tuple[int, int], int] = {}  # the lock file's descriptor, by the folder's identity
+_held: weakref.WeakValueDictionary[tuple[int, int], LockFile] = weakref.WeakValueDictionary()
+"""The locks that this process holds, by the folder's identity."""
 _held_lock = threading.Lock()
 
 
@@ -27,7 +31,7 @@ class LockFile:
         status = folder.stat()
         self._folder_id = status.st_dev, status.st_ino
         self._pid = os.getpid()
-        self.fd = -1
+        self._file: io.FileIO | None = None
         with _held_lock:
             if self._folder_id in _held:
                 raise StoreLockedError(
@@ -41,26 +45,36 @@ class LockFile:
             except OSError as e:
                 os.close(fd)
                 raise StoreLockedError(
-                    f"{folder} is open in another process{_holder(folder)}. Stop it, or wait."
+                    f"{folder} is open in another process{holder(folder)}. Stop it, or wait."
                 ) from e
-            _held[self._folder_id] = self.fd = fd
+            # A file object: whatever ends this call, or the next, the descriptor goes with it.
+            self._file = io.FileIO(fd, "r+")
+            _held[self._folder_id] = self
+
+    def __del__(self) -> None:
+        """Let go what a signal's exception kept from being released."""
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, −1 where it is let go."""
+        return -1 if self._file is None else self._file.fileno()
 
     def release(self) -> None:
-        """Let the lock go; in a forked child this only forgets it."""
-        if self.fd < 0:
-            return
-        fd, self.fd = self.fd, -1
-        if os.getpid() == self._pid:
+        """Let the lock go; in a forked child this only forgets it. Twice does nothing."""
+        if self._file is not None and os.getpid() == self._pid:
             with _held_lock:
-                os.close(fd)
+                self._file.close()
                 _held.pop(self._folder_id, None)
+        self._file = None
 
 
-def _holder(folder: Path) -> str:
+def holder(folder: Path) -> str:
     """Return who has the store open, as the file `abort` says."""
     try:
-        pid = (folder / "abort").read_text().strip()
-    except OSError:
+        pid = read_head(folder / "abort", 32).decode("ascii", "replace").strip()
+    except (OSError, TimerStoreError):
         return ""
     return f" (pid {pid})" if pid.isdigit() else ""
 
@@ -73,8 +87,9 @@ def _forget_after_fork() -> None:
     """
     global _held_lock
     _held_lock = threading.Lock()  # another thread of the parent may have held it
-    for fd in _held.values():
-        os.close(fd)
+    for lock in list(_held.values()):
+        if lock._file is not None:
+            lock._file.close()
     _held.clear()
 
 

@@ -57,6 +57,7 @@ from timerstore.timelog.intrinsics import (
     match_64,
 )
 from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.record import Words
 from timerstore.timelog.text import crc_digits_are, get_decimal, get_hex
 
 # What was found; −1 where a property is missing.
@@ -162,7 +163,7 @@ def find_byte(buf: Any, at: int, end: int, byte: int) -> int:
 
 
 @inlined
-def read_frame(buf: Any, at: int, found: Any) -> int:
+def read_frame(buf: Any, at: int, found: Words) -> int:
     """Check a message's size, magic and parts; fill AT to WHOLE_CRC. O(1)."""
     room = len(buf) - at
     if room < MESSAGE_BYTES_MIN + BLANK_BYTES:
@@ -222,7 +223,7 @@ def stored_at(buf: Any, at: int) -> int:
 
 
 @inlined
-def check_crc(buf: Any, found: Any) -> bool:
+def check_crc(buf: Any, found: Words) -> bool:
     """Check a framed message's CRC: of the whole where it has one, else of its body. O(size)."""
     at = found[AT]
     if found[WHOLE_CRC] == 1:
@@ -242,7 +243,7 @@ def name_ends(buf: Any, start: int, stop: int, count: int, end: int) -> bool:
 
 
 @inlined
-def read_properties(buf: Any, found: Any) -> None:
+def read_properties(buf: Any, found: Words) -> None:
     """Find the properties of a framed message; fill DUE_MS to RETRY_TOPIC_BYTES. O(size)."""
     for i in range(DUE_MS, RETRY_TOPIC_BYTES + 1):
         found[i] = -1
@@ -302,7 +303,7 @@ def read_properties(buf: Any, found: Any) -> None:
 
 
 @inlined
-def read_message(buf: Any, at: int, found: Any, verify: bool) -> int:
+def read_message(buf: Any, at: int, found: Words, verify: bool) -> int:
     """Read one message at `at` of a segment: GOOD, or what is wrong. O(size).
 
     `found`: int64[FOUND_WORDS], written. `verify`: check the CRC as well.
@@ -367,7 +368,7 @@ _mix = _mix_twin if INTERPRETED else _mix_compiled
 
 @inlined
 def identify(
-    buf: Any, topic_at: int, topic_bytes: int, key_at: int, key_bytes: int, tag: int, found: Any
+    buf: Any, topic_at: int, topic_bytes: int, key_at: int, key_bytes: int, tag: int, found: Words
 ) -> None:
     """Fill IDENTITY_*: what tells this timer from all others, over rolls and restarts.
 
@@ -391,14 +392,14 @@ def identify(
 
 
 @inlined
-def identify_timer(buf: Any, found: Any, tag: int) -> None:
+def identify_timer(buf: Any, found: Words, tag: int) -> None:
     """Fill IDENTITY_* of a pending message that is no delete."""
     topic_at, topic_bytes = found[REAL_TOPIC_AT], max(0, found[REAL_TOPIC_BYTES])
     identify(buf, topic_at, topic_bytes, found[KEY_AT], max(0, found[KEY_BYTES]), tag, found)
 
 
 @inlined
-def identify_target(buf: Any, found: Any, tag: int) -> None:
+def identify_target(buf: Any, found: Words, tag: int) -> None:
     """Fill IDENTITY_* of a delete's target: real topic + `+` + unique key, or the key alone."""
     topic_at, topic_bytes = found[REAL_TOPIC_AT], max(0, found[REAL_TOPIC_BYTES])
     at, count = found[DELETES_AT], found[DELETES_BYTES]
@@ -415,13 +416,13 @@ def identify_target(buf: Any, found: Any, tag: int) -> None:
 
 
 @inlined
-def is_ours(buf: Any, found: Any, tag: int) -> bool:
+def is_ours(buf: Any, found: Words, tag: int) -> bool:
     """Tell whether this store made a message: its `UNIQ_KEY` ends in the store's tag."""
     return found[KEY_BYTES] == KEY_DIGITS and get_hex(buf, found[KEY_AT] + 24, 8) == tag
 
 
 @inlined
-def exact_due_ms(buf: Any, found: Any, tag: int, precision_ms: int) -> int:
+def exact_due_ms(buf: Any, found: Words, tag: int, precision_ms: int) -> int:
     """Return when a timer may first be handed out; `TIMER_OUT_MS` must have been found.
 
     Ours say it exactly. A broker rounds down to its precision, and one precision more where the

@@ -1,11 +1,33 @@
-"""Pulling: one kernel that turns queue entries into columns."""
+"""Pulling: kernels that turn a run of queue entries into columns."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.timelog.intrinsics import copy_bytes, get_i64, prefetch
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    ENTRY_OFFSET_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TAGS_AT,
+    KEY_DIGITS,
+    MESSAGE_QUEUE_ID_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    NAME_END,
+    PROPERTY_DUE,
+    PROPERTY_UNIQUE_KEY,
+    VALUE_END,
+)
+from timerstore.timelog.intrinsics import (
+    as_word,
+    copy_bytes,
+    get_i32,
+    get_i64,
+    get_u8,
+    get_word,
+    load_acquire,
+    prefetch,
+)
+from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -13,69 +35,205 @@ from timerstore.timelog.message import (
     GOOD,
     KEY_AT,
     KEY_BYTES,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
     SIZE,
+    TOPIC_AT,
+    TOPIC_BYTES,
+    check_crc,
     exact_due_ms,
-    read_message,
+    read_frame,
+    read_properties,
     stored_at,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.text import get_decimal_13, hex_8_word
 
 _AHEAD: Final = 12
+_AHEAD_BYTES: Final = 448
 PULL_UNMAPPED: Final = -1
+PULL_NO_ROOM: Final = -2
+"""There is no room for the ids: a producer may make them as long as a message."""
+
+# What an entry of a queue turned out to stand for.
+PULL_SOUND: Final = 0
+PULL_DAMAGED: Final = 1  # a message that cannot be read
+PULL_STRAY: Final = 2  # a message of another queue, of another place in this one, or size
+PULL_WILD: Final = 3  # nothing: it points past the log's end, or says less than nothing
+
+# Rows of the numbers of a run, a column each.
+RUN_INDEX: Final = 0
+RUN_OFFSET: Final = 1
+RUN_DUE_MS: Final = 2
+RUN_FIRED_MS: Final = 3
+RUN_TAGS: Final = 4
+RUN_COLUMNS: Final = 5
+
+# Words that `measure_run` fills.
+RUN_LOW: Final = 0  # the lowest offset of its messages, and one more than the highest
+RUN_HIGH: Final = 1
+RUN_BYTES: Final = 2  # no sound messages of the run are longer together
+RUN_WORDS: Final = 3
+
+# A timer that we fired begins its properties with these two, each with a value of one length.
+_DUE = as_word(PROPERTY_DUE)
+_DUE_END = as_word((PROPERTY_DUE + b"\x01")[-8:])
+_KEY = as_word(PROPERTY_UNIQUE_KEY)
+_DUE_BYTES: Final = len(PROPERTY_DUE) + 1 + 13 + 1
+_KEY_AT: Final = _DUE_BYTES + len(PROPERTY_UNIQUE_KEY) + 1
+_TAG_AT: Final = _KEY_AT + KEY_DIGITS - 8
+_OURS_BYTES: Final = _KEY_AT + KEY_DIGITS + 1
+assert len(PROPERTY_DUE) == 12 and len(PROPERTY_UNIQUE_KEY) == 8
+
+
+@kernel
+def measure_run(commitlog: Any, entries: Any, at: int, count: int, words: Any) -> None:
+    """Find where the messages of `count` queue entries lie. O(count).
+
+    `entries`: uint8, in which the first stands at `at`. `words`: int64[RUN_WORDS], written; where
+    no entry points at a message RUN_HIGH is not above RUN_LOW.
+    """
+    end = load_acquire(commitlog.words, END)
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    low, high, stop, total = end, 0, 0, 0
+    for k in range(count):
+        entry = at + k * ENTRY_BYTES
+        offset = get_i64(entries, entry + ENTRY_OFFSET_AT)
+        size = get_i32(entries, entry + ENTRY_SIZE_AT)
+        if offset < 0 or offset >= end or size <= 0:
+            continue
+        size = min(size, segment_bytes)
+        low = min(low, offset)
+        high = max(high, offset + 1)
+        stop = max(stop, offset + size)
+        total += size
+    words[RUN_LOW] = low
+    words[RUN_HIGH] = high
+    words[RUN_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
+
+
+@inlined
+def _stands_there(buf: Any, at: int, found: Any, topic: Any, queue_id: int, index: int) -> bool:
+    """Tell whether a message says that it is entry `index` of this queue."""
+    if get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT) != index or found[TOPIC_BYTES] != len(topic):
+        return False
+    if get_i32(buf, at + MESSAGE_QUEUE_ID_AT) != queue_id:
+        return False
+    for i in range(len(topic)):
+        if get_u8(buf, found[TOPIC_AT] + i) != topic[i]:
+            return False
+    return True
+
+
+@inlined
+def _is_usual(buf: Any, found: Any, tag_word: int) -> bool:
+    """Tell whether a message's properties begin as those of every timer of ours.
+
+    Then its due time and its id are known without looking at the others, which is half of reading.
+    """
+    at = found[PROPERTIES_AT]
+    if found[PROPERTIES_BYTES] < _OURS_BYTES or get_word(buf, at + _TAG_AT) != tag_word:
+        return False
+    if get_word(buf, at) != _DUE or get_word(buf, at + 5) != _DUE_END:
+        return False
+    if get_word(buf, at + _DUE_BYTES) != _KEY or get_u8(buf, at + _KEY_AT - 1) != NAME_END:
+        return False
+    return (
+        get_u8(buf, at + _DUE_BYTES - 1) == VALUE_END
+        and get_u8(buf, at + _OURS_BYTES - 1) == VALUE_END
+    )
 
 
 @kernel
 def pull_messages(
     commitlog: Any,
-    offsets: Any,
-    sizes: Any,
+    entries: Any,
+    at: int,
+    start: int,
+    topic: Any,
+    queue_id: int,
     tag: int,
     precision_ms: int,
     found: Any,
-    bodies: Any,
-    body_ends: Any,
+    numbers: Any,
+    ends: Any,
+    verdicts: Any,
     ids: Any,
-    id_ends: Any,
-    due_ms: Any,
-    fired_ms: Any,
-    good: Any,
+    bodies: Any,
 ) -> int:
-    """Read the messages at `offsets`; return how many are sound, or PULL_UNMAPPED. O(bytes).
+    """Read the messages of a run of queue entries; return how many are sound. O(bytes).
 
-    `offsets`: int64[n], `sizes`: int32[n]. Written, a place for each sound one: `bodies` and `ids`:
-    uint8, `body_ends` and `id_ends`: int32[n + 1], `due_ms` and `fired_ms`: int64[n]; and `good`:
-    bool[n], which those are. Each message's CRC is checked. A message without a due time is due
-    when it was stored.
+    Or PULL_UNMAPPED, or PULL_NO_ROOM. The entries of the queue `queue_id` of `topic`: uint8, from
+    `start` on, stand at `at` of `entries`: uint8. Written, a place for each sound one: `numbers`:
+    int64[RUN_COLUMNS, n], `ends`: int32[2, n + 1]: of body and id in `bodies` and `ids`: uint8; and
+    `verdicts`: uint8[n]. `bodies` has room for RUN_BYTES.
+
+    Each message's CRC is checked, and that it says of itself that it stands there: a queue's file
+    in another one's place would hand out what is still pending. A message without a due time is
+    due when it was stored.
     """
-    count = 0
+    count, sound = len(verdicts), 0
     body_end, id_end = 0, 0
-    body_ends[0] = 0
-    id_ends[0] = 0
+    ends[0, 0] = 0
+    ends[1, 0] = 0
+    log_end = load_acquire(commitlog.words, END)
     segment_bytes = commitlog.words[SEGMENT_BYTES]
-    for k in range(len(offsets)):
-        if k + _AHEAD < len(offsets):
-            ahead = segment_at(commitlog, offsets[k + _AHEAD])
-            at = offsets[k + _AHEAD] % segment_bytes
-            for line in range(0, 448, 64):
-                prefetch(ahead, at + line)
-        buf = segment_at(commitlog, offsets[k])
-        if len(buf) == 0:
-            return PULL_UNMAPPED
-        at = offsets[k] % segment_bytes
-        good[k] = read_message(buf, at, found, True) == GOOD and found[SIZE] == sizes[k]
-        if not good[k]:
+    tag_word = hex_8_word(tag)
+    base, buf = 0, segment_at(commitlog, -1)  # the segment that the last one stood in
+    for k in range(count):
+        if k + _AHEAD < count:
+            ahead = get_i64(entries, at + (k + _AHEAD) * ENTRY_BYTES + ENTRY_OFFSET_AT) - base
+            if ahead >= 0 and ahead < len(buf):
+                for line in range(0, _AHEAD_BYTES, 64):
+                    prefetch(buf, ahead + line)
+        entry = at + k * ENTRY_BYTES
+        offset = get_i64(entries, entry + ENTRY_OFFSET_AT)
+        size = get_i32(entries, entry + ENTRY_SIZE_AT)
+        if offset < 0 or offset >= log_end or size <= 0:
+            verdicts[k] = PULL_WILD
             continue
+        position = offset - base
+        if position < 0 or position >= len(buf):
+            buf = segment_at(commitlog, offset)
+            if len(buf) == 0:
+                return PULL_UNMAPPED
+            position = offset % segment_bytes
+            base = offset - position
+        if read_frame(buf, position, found) != GOOD or not check_crc(buf, found):
+            verdicts[k] = PULL_DAMAGED
+            continue
+        if found[SIZE] != size or not _stands_there(
+            buf, position, found, topic, queue_id, start + k
+        ):
+            verdicts[k] = PULL_STRAY
+            continue
+        verdicts[k] = PULL_SOUND
+        fired_ms = get_i64(buf, stored_at(buf, position))
+        due_ms = -1
+        if _is_usual(buf, found, tag_word):
+            properties_at = found[PROPERTIES_AT]
+            due_ms = get_decimal_13(buf, properties_at + len(PROPERTY_DUE) + 1)
+            found[KEY_AT] = properties_at + _KEY_AT
+            found[KEY_BYTES] = KEY_DIGITS
+        if due_ms < 0:
+            read_properties(buf, found)
+            due_ms = fired_ms
+            if found[DUE_MS] >= 0:
+                due_ms = exact_due_ms(buf, found, tag, precision_ms)
         if found[BODY_BYTES] > 0:
             copy_bytes(bodies, body_end, buf, found[BODY_AT], found[BODY_BYTES])
             body_end += found[BODY_BYTES]
         if found[KEY_BYTES] > 0:
+            if id_end + found[KEY_BYTES] > len(ids):
+                return PULL_NO_ROOM
             copy_bytes(ids, id_end, buf, found[KEY_AT], found[KEY_BYTES])
             id_end += found[KEY_BYTES]
-        body_ends[count + 1] = body_end
-        id_ends[count + 1] = id_end
-        fired_ms[count] = get_i64(buf, stored_at(buf, at))
-        due_ms[count] = fired_ms[count]
-        if found[DUE_MS] >= 0:
-            due_ms[count] = exact_due_ms(buf, found, tag, precision_ms)
-        count += 1
-    return count
+        numbers[RUN_INDEX, sound] = start + k
+        numbers[RUN_OFFSET, sound] = offset
+        numbers[RUN_DUE_MS, sound] = due_ms
+        numbers[RUN_FIRED_MS, sound] = fired_ms
+        numbers[RUN_TAGS, sound] = get_i64(entries, entry + ENTRY_TAGS_AT)
+        sound += 1
+        ends[0, sound] = body_end
+        ends[1, sound] = id_end
+    return sound

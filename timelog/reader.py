@@ -9,9 +9,8 @@ zeros followed, a foreign name is passed over.
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,16 +38,30 @@ from timerstore.timelog.format import (
     UNIT,
     UNIT_BYTES,
 )
-from timerstore.timelog.jsonfile import read_json
+from timerstore.timelog.identity import IDENTITY_FILE, find_identity
+from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.nonzero import first_used, last_used
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_name
+from timerstore.timelog.steady import (
+    KEPT_MAX,
+    Steady,
+    list_names,
+    list_segments,
+    ranges_of,
+)
 
 OPEN_COUNT_MAX: Final = 4_096
 """Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
 CHUNK_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
 _PIECE_BYTES: Final = 1 << 22
+_LOOKS_MAX: Final = 4
+"""At a live store whose segments show a gap; what stays one is one."""
+_SLOTS_MAX: Final = 1 << 25
+"""Of a wheel that is looked at; a file that is larger than that, a gigabyte, is no wheel."""
+_PRECISION_MS_BROKER: Final = 1_000
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")[:3]  # both magics of a message begin so
 _MAGIC_AT: Final = MESSAGE_MAGIC_AT
 
@@ -65,33 +78,55 @@ class ReadSegments:
     """A folder of segment files of one size, mapped for reading as they are asked for."""
 
     def __init__(
-        self, folder: Path, name: str, segment_bytes: int, *, open_count_max: int = OPEN_COUNT_MAX
+        self,
+        folder: Path,
+        name: str,
+        segment_bytes: int,
+        *,
+        open_count_max: int = OPEN_COUNT_MAX,
+        kept: dict[int, Bytes] | None = None,
     ) -> None:
-        """List what is there; `name` is what faults call the folder."""
+        """List what is there; `name` is what faults call the folder.
+
+        `kept`: segments that are mapped for as long as this object lives; those that are there and
+        not among them are added, so that they can be read when somebody has removed them.
+        """
         self.folder, self.name, self.segment_bytes = folder, name, segment_bytes
         self.open_count_max = open_count_max
         self.faults: list[Fault] = []
+        self._kept = kept
         self._maps: dict[int, Bytes] = {}  # in the order of their last use
-        self.numbers: list[int] = sorted(self._list())
+        self.numbers = list_segments(self._list, self._is_there)
         for before, after in zip(self.numbers, self.numbers[1:], strict=False):
             if after != before + 1:
                 offset = (before + 1) * segment_bytes
                 self.faults.append(Fault(name, offset, "segments are missing from here"))
 
+    def _is_there(self, number: int) -> bool:
+        return number in (self._kept or ()) or self.path(number).exists()
+
     def _list(self) -> Iterator[int]:
-        if not self.folder.is_dir():
-            return
-        for path in sorted(self.folder.iterdir()):
-            text = path.name
+        self.faults.clear()
+        kept = self._kept if self._kept is not None else {}
+        names = {segment_name(number * self.segment_bytes) for number in kept}
+        for text in sorted(names.union(list_names(self.folder))):
+            path = self.folder / text
             if len(text) != SEGMENT_NAME_DIGITS or not (text.isascii() and text.isdigit()):
                 reason = f"{text} is no segment; a broker fails to load the folder"
                 self.faults.append(Fault(self.name, 0, reason))
                 continue
             offset = int(text)
-            if path.is_symlink() or not path.is_file():
+            if text in names:
+                yield offset // self.segment_bytes
+                continue
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # removed since the folder was listed
+            if not stat.S_ISREG(status.st_mode):
                 self.faults.append(Fault(self.name, offset, f"{text} is no regular file"))
                 continue
-            size = path.stat().st_size
+            size = status.st_size
             if offset % self.segment_bytes:
                 reason = f"it does not start at a multiple of {self.segment_bytes} bytes"
                 self.faults.append(Fault(self.name, offset, reason))
@@ -100,6 +135,11 @@ class ReadSegments:
                 reason = f"the segment has {size} bytes where {self.segment_bytes} were expected"
                 at = offset + min(size, self.segment_bytes)
                 self.faults.append(Fault(self.name, at, reason))
+            elif self._kept is not None and len(self._kept) < KEPT_MAX:
+                try:
+                    self._kept[offset // self.segment_bytes] = map_file(path, self.segment_bytes)
+                except FileNotFoundError:
+                    continue
             yield offset // self.segment_bytes
 
     @property
@@ -136,8 +176,10 @@ class ReadSegments:
             if number not in self.numbers:
                 offset = number * self.segment_bytes
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
-            path = self.folder / segment_name(number * self.segment_bytes)
-            view = map_file(path, self.segment_bytes)
+            view = self._kept.get(number) if self._kept is not None else None
+            if view is None:
+                path = self.folder / segment_name(number * self.segment_bytes)
+                view = map_file(path, self.segment_bytes)
             while len(self._maps) >= self.open_count_max:
                 self._drop(next(iter(self._maps)))
             if "table" in self.__dict__:
@@ -146,7 +188,9 @@ class ReadSegments:
         return view
 
     def _drop(self, number: int) -> None:
-        del self._maps[number]
+        view = self._maps.pop(number)
+        if self._kept is not None and number in self._kept:
+            release_pages(view)
         if "table" in self.__dict__ and self.table.number[number % TABLE_LENGTH] == number:
             self.table.number[number % TABLE_LENGTH] = -1
 
@@ -191,27 +235,31 @@ class ReadSegments:
             low, high = max(start, base), min(stop, base + self.segment_bytes)
             if low >= high:
                 continue
-            path = self.folder / segment_name(base)
-            for first, last in data_ranges(path, low - base, high - base):
-                view = self.map(number)[first:last]
-                for at in range(0, len(view), _PIECE_BYTES):
-                    used = np.flatnonzero(view[at : at + _PIECE_BYTES])
-                    if len(used):
-                        return base + first + at + int(used[0])
+            for first, last in self._data_ranges(number, low - base, high - base):
+                used = first_used(self.map(number)[first:last])
+                if used >= 0:
+                    return base + first + used
         return stop
+
+    def _data_ranges(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of [start, stop) of a segment that are no holes."""
+        try:
+            yield from data_ranges(self.path(number), start, stop)
+        except FileNotFoundError:  # it was removed: the map knows no holes
+            yield start, stop
+
+    def path(self, number: int) -> Path:
+        """Return the path of a segment."""
+        return self.folder / segment_name(number * self.segment_bytes)
 
     def used_end(self) -> int:
         """Return the offset behind the last byte that is not 0; the log's start where all are."""
         for number in reversed(self.numbers):
             base = number * self.segment_bytes
-            path = self.folder / segment_name(base)
-            for first, last in reversed(list(data_ranges(path, 0, self.segment_bytes))):
-                view = self.map(number)[first:last]
-                for stop in range(len(view), 0, -_PIECE_BYTES):
-                    at = max(0, stop - _PIECE_BYTES)
-                    used = np.flatnonzero(view[at:stop])
-                    if len(used):
-                        return base + first + at + int(used[-1]) + 1
+            for first, last in reversed(list(self._data_ranges(number, 0, self.segment_bytes))):
+                used = last_used(self.map(number)[first:last])
+                if used >= 0:
+                    return base + first + used + 1
         return self.start
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
@@ -237,8 +285,7 @@ def map_file(path: Path, length: int) -> Bytes:
     try:
         size = os.fstat(fd).st_size
         if size >= length > 0:
-            mapped = mmap.mmap(fd, length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-            return np.frombuffer(mapped, np.uint8)
+            return map_bytes(fd, length, private=False)
         view = np.zeros(length, np.uint8)
         data = np.frombuffer(os.pread(fd, size, 0), np.uint8)
         view[: len(data)] = data
@@ -252,18 +299,7 @@ def data_ranges(path: Path, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of [start, stop) of a file that are no holes."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        stop = min(stop, os.fstat(fd).st_size)
-        while start < stop:
-            try:
-                first = os.lseek(fd, start, os.SEEK_DATA)
-                last = os.lseek(fd, first, os.SEEK_HOLE)
-            except OSError as e:
-                if e.errno == errno.ENXIO:  # a hole up to the end
-                    return
-                first, last = start, stop  # the file system knows no holes
-            if first < stop:
-                yield first, min(last, stop)
-            start = last
+        yield from ranges_of(fd, start, stop)
     finally:
         os.close(fd)
 
@@ -292,36 +328,17 @@ class Sizes:
         return max(1, 2 * self.roll_window_slots // 3) * self.precision_ms
 
 
-_RECORDED: Final = (
-    "commitlog_segment_bytes",
-    "consumequeue_segment_bytes",
-    "timerlog_segment_bytes",
-    "wheel_slot_count",
-    "precision_ms",
-    "roll_window_slots",
-    "store_tag",
-)
-
-
 def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
     """Return a store's sizes, off its files where none are recorded, and what hindered reading."""
-    fault = None
+    identity, fault = None, None
     try:
-        described = read_json(path / "timerstore.json")
-        if described is not None:
-            values = {name: int(described[name]) for name in _RECORDED}
-            if not isinstance(described["version"], int):
-                raise ValueError("version")
-            segments = [values[name] for name in _RECORDED[:4]]
-            if min(segments) <= 0 or values["precision_ms"] <= 0:
-                raise ValueError("a size is not positive")
-            if values["consumequeue_segment_bytes"] % ENTRY_BYTES:
-                raise ValueError("consumequeue_segment_bytes is no multiple of an entry")
-            return Sizes(**values, by_broker=False), None
-    except CorruptStoreError as e:
-        fault = Fault("timerstore.json", e.offset, e.reason)
-    except (KeyError, TypeError, ValueError) as e:
-        fault = Fault("timerstore.json", 0, f"{e} is missing or no number")
+        identity, lost = find_identity(path)
+        if lost is not None:
+            fault = Fault(lost.file, lost.offset, lost.reason)
+    except NotAStoreError as e:
+        fault = Fault(IDENTITY_FILE, 0, str(e))
+    if identity is not None:
+        return Sizes(**identity.sizes(), store_tag=identity.store_tag, by_broker=False), fault
     wheel = path / "timerwheel"
     slots = wheel.stat().st_size // SLOT_BYTES // 2 if wheel.is_file() else SLOT_COUNT_DEFAULT
     queues = [each for topic in _folders(path / "consumequeue") for each in _folders(topic)]
@@ -354,7 +371,8 @@ class StoreReader:
     """A store's directory, opened for reading alone: closed, a copy, or live.
 
     Of a live store everything up to its last checkpoint is sound; what lies behind it may be half
-    written. `level_ms`: the delay of each level, from which the entries of a level's queue follow.
+    written. All that goes with that checkpoint is kept open, or copied, see `steady.py`.
+    `level_ms`: the delay of each level, from which the entries of a level's queue follow.
     """
 
     def __init__(self, path: Path, level_ms: Words, *, precision_ms: int | None = None) -> None:
@@ -362,26 +380,47 @@ class StoreReader:
         if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
             raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
         self.path, self.level_ms = path, level_ms
+        self._kept: dict[str, dict[int, Bytes]] = {}
+        self.is_open = False
+        for _ in range(_LOOKS_MAX):
+            self._look()
+            self.steady = Steady(path)
+            self.is_open = self.steady.is_open
+            self.checkpoint_data = self.steady.checkpoint_data or b""
+            self._look()
+            if not (self.is_open and self._has_gap()):
+                break
+            self._kept.clear()  # a segment may have come, and gone, between the two looks
+        self.checkpoint: Checkpoint | None = decode_checkpoint(self.checkpoint_data)
+        measured = precision_ms or self.sizes.precision_ms or self.measure_precision()
+        self.precision_ms = measured or _PRECISION_MS_BROKER
+
+    def _look(self) -> None:
+        """List everything as it is now; what was mapped before is kept."""
+        path = self.path
         self.sizes, sizes_fault = read_sizes(path)
         self.store_tag = self.sizes.store_tag
-        self.commitlog = ReadSegments(
-            path / "commitlog", "commitlog", self.sizes.commitlog_segment_bytes
-        )
-        self.timerlog = ReadSegments(
-            path / "timerlog", "timerlog", self.sizes.timerlog_segment_bytes
-        )
         self.faults: list[Fault] = [sizes_fault] if sizes_fault is not None else []
+        # Retention removes the messages first, so they are listed last: no message is seen without
+        # its entry.
         self.queues: dict[tuple[str, int], ReadSegments] = dict(self._list_queues())
-        self.is_open = (path / "abort").exists()
-        self.checkpoint_data = self._read_bytes(path / "config" / "timercheck")
-        self.checkpoint: Checkpoint | None = decode_checkpoint(self.checkpoint_data)
-        self.precision_ms = precision_ms or self.sizes.precision_ms or self._guess_precision()
+        size = self.sizes.timerlog_segment_bytes
+        self.timerlog = self._segments(path / "timerlog", "timerlog", size)
+        size = self.sizes.commitlog_segment_bytes
+        self.commitlog = self._segments(path / "commitlog", "commitlog", size)
 
-    def _read_bytes(self, path: Path) -> bytes:
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
+    def _has_gap(self) -> bool:
+        logs = [self.commitlog, self.timerlog, *self.queues.values()]
+        return any(np.diff(log.numbers).max(initial=1) > 1 for log in logs)
+
+    def _segments(self, folder: Path, name: str, segment_bytes: int) -> ReadSegments:
+        kept = self._kept.setdefault(name, {})
+        log = ReadSegments(folder, name, segment_bytes, kept=kept)
+        if self.is_open and log.faults:
+            last = (log.numbers[-1] if log.numbers else 0) * segment_bytes
+            if log.used_end() <= last:  # it is being made, and not of its size yet
+                log.faults = [fault for fault in log.faults if fault.offset < last]
+        return log
 
     def _list_queues(self) -> Iterator[tuple[tuple[str, int], ReadSegments]]:
         root = self.path / "consumequeue"
@@ -392,30 +431,30 @@ class StoreReader:
                     self.faults.append(Fault(name, 0, "this folder is no queue"))
                     continue
                 size = self.sizes.consumequeue_segment_bytes
-                yield (topic.name, int(folder.name)), ReadSegments(folder, name, size)
+                yield (topic.name, int(folder.name)), self._segments(folder, name, size)
 
     @cached_property
     def slots(self) -> np.ndarray[Any, Any]:
         """The timer wheel as a SLOT array, empty where there is none."""
-        path = self.path / "timerwheel"
-        if not path.is_file():
+        wheel = self.steady.wheel
+        count = min(wheel.length // SLOT_BYTES, 2 * self.sizes.wheel_slot_count, _SLOTS_MAX)
+        if not count:
             return np.zeros(0, SLOT)
-        length = path.stat().st_size // SLOT_BYTES * SLOT_BYTES
-        return map_file(path, length).view(SLOT) if length else np.zeros(0, SLOT)
+        return map_bytes(wheel.fd, count * SLOT_BYTES, private=False).view(SLOT)
 
     @cached_property
     def used_slots(self) -> Words:
         """The indexes of the slots that hold anything."""
-        path, found = self.path / "timerwheel", []
-        for first, last in data_ranges(path, 0, len(self.slots) * SLOT_BYTES):
+        found = []
+        for first, last in self.steady.wheel.ranges:
             part = self.slots[first // SLOT_BYTES : -(-last // SLOT_BYTES)]
             used = part.view(np.uint8).reshape(-1, SLOT_BYTES).any(axis=1)
             found.append(np.flatnonzero(used) + first // SLOT_BYTES)
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
-    def _guess_precision(self) -> int:
-        """Read a broker's precision off a slot: a unit's time divided by its slot's number."""
-        for index in self.used_slots.tolist() if (self.path / "timerwheel").is_file() else []:
+    def measure_precision(self) -> int | None:
+        """Read the precision off a slot: a unit's time divided by its slot's number."""
+        for index in self.used_slots.tolist():
             slot = self.slots[index]
             last, time = int(slot["last"]), int(slot["time"])
             if time <= 0 or not self.timerlog.start <= last < self.timerlog.allocated_end:
@@ -425,7 +464,7 @@ class StoreReader:
             precision_ms = (int(unit["write_ms"]) + int(unit["delta_ms"])) // time
             if precision_ms in (100, 200, 500, 1000):
                 return precision_ms
-        return 1000
+        return None
 
     def topics(self) -> list[str]:
         """Return the topics that have a queue."""

@@ -5,8 +5,8 @@ arrays that say where segment `number = offset // segment_bytes` is mapped. Grou
 Python maps or drops a segment, under `SegmentedFile.lock`; the table's entry is written before a
 kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
 whoever runs a kernel without the lock first takes `pin`, or runs it inside `reading`, which keeps
-every map that is dropped meanwhile. The thread that stays inside a kernel can do neither; therefore
-`trim` and `detach_before` are called only while that thread is outside.
+every map that is dropped meanwhile. The services' threads can do neither; therefore what is dropped
+is kept until `take_retired`, and let go once no step is under way that may still look into it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError, NotAStoreError
-from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.errors import CorruptStoreError, FlushFailedError, NotAStoreError
+from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.intrinsics import load_acquire, view_bytes
 from timerstore.timelog.kernel import inlined_view
 from timerstore.timelog.record import Bytes, Words, record
 
+Detached = list[tuple[Path, MappedFile | None]]
+"""Segments that are forgotten and still to be removed, the oldest first."""
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
 
@@ -46,7 +48,7 @@ class SegmentTable:
 
 
 @inlined_view
-def segment_at(table: Any, offset: int) -> Any:
+def segment_at(table: SegmentTable, offset: int) -> Any:
     """Return the uint8 view of the segment that holds `offset`; of length 0 where unmapped."""
     segment_bytes = table.words[SEGMENT_BYTES]
     number = offset // segment_bytes
@@ -72,14 +74,22 @@ class SegmentedFile:
         *,
         open_count_max: int,
         table_length: int = TABLE_LENGTH,
+        is_gone: bool = False,
+        name: str = "",
     ) -> None:
-        """List the segments that exist; none is mapped yet.
+        """List the segments that exist; none is mapped yet. With `is_gone` there are none.
 
-        `table_length`: TABLE_LENGTH, or 1 where no kernel looks segments up: a whole table takes
-        half a megabyte, and there is a consume queue for each topic.
+        `name`: what errors call it; the folder's where there is none. `table_length`: TABLE_LENGTH,
+        or 1 where no kernel looks segments up: a whole table takes half a megabyte, and there is a
+        consume queue for each topic.
         """
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
         self.open_count_max = open_count_max
+        self.name = name or folder.name
+        self.flushed_end = 0
+        """Everything before this offset was made durable by an earlier life."""
+        self.gaps_are_zeros = False
+        """True: a segment that is missing between two reads as zeros; no message begins there."""
         self.lock = threading.RLock()
         self.table = SegmentTable(
             np.zeros(8, np.int64),
@@ -90,16 +100,14 @@ class SegmentedFile:
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
-        self._unsynced_names = False
-        self._reader_count = 0
+        self._unsynced_names = self._closed = False
+        self._readers: set[object] = set()
         self._retired: list[MappedFile] = []  # dropped while somebody was reading
-        self.numbers: list[int] = sorted(self._list())
+        self.numbers: list[int] = [] if is_gone else sorted(self._list())
 
     def _list(self) -> Iterator[int]:
-        if not self.folder.is_dir():
-            return
-        for path in self.folder.iterdir():
-            name = path.name
+        for name in self.disk.names(self.folder):
+            path = self.folder / name
             if len(name) != SEGMENT_NAME_DIGITS or not name.isdigit():
                 raise NotAStoreError(f"{path} is no segment. Move it out of the store.")
             if int(name) % self.segment_bytes:
@@ -139,14 +147,48 @@ class SegmentedFile:
         """Return the path of a segment."""
         return self.folder / segment_name(number * self.segment_bytes)
 
+    # --- what is lost
+
+    def _check_length(self, number: int) -> None:
+        """Raise CorruptStoreError where a segment's file is shorter than it was made, or longer."""
+        path = self.path(number)
+        size = self.disk.size(path)
+        if size != self.segment_bytes:
+            reason = f"{path.name} has {size} bytes where {self.segment_bytes} were flushed"
+            offset = number * self.segment_bytes + min(size, self.segment_bytes)
+            raise CorruptStoreError(self.name, offset, reason)
+
+    def find_lost(self, *, whole: bool = False) -> CorruptStoreError | None:
+        """Say which file before `flushed_end` is missing or too short; O(segments).
+
+        With `whole` each file that is there must have its full length.
+        """
+        stop = self.allocated_end if whole else self.flushed_end
+        offset = self.start
+        for number in self.numbers:
+            if number * self.segment_bytes >= stop:
+                return None
+            if number * self.segment_bytes != offset:
+                return CorruptStoreError(self.name, offset, "this segment is missing")
+            try:
+                self._check_length(number)
+            except CorruptStoreError as e:
+                return e
+            offset += self.segment_bytes
+        if offset < stop:
+            return CorruptStoreError(self.name, offset, "this segment is missing")
+        return None
+
     # --- mapping
 
     def ensure(self, number: int) -> MappedFile:
         """Map a segment, creating it if it does not exist."""
         with self.lock:
             file = self._mapped.get(number)
-            if file is None:
+            if file is None or isinstance(file, Zeros):
                 if number in self.numbers:
+                    if number * self.segment_bytes < max(self.flushed_end, self.end):
+                        self._check_length(number)
                     file = self.disk.map_existing(self.path(number), self.segment_bytes)
                 else:
                     self.disk.make_folder(self.folder)
@@ -154,10 +196,12 @@ class SegmentedFile:
                     self.numbers.append(number)
                     self.numbers.sort()
                     self._unsynced_names = True
-                slot = number % len(self.table.number)
+                # First kept, then told to kernels: a signal may fall between any two steps.
+                self._mapped[number] = file
+            slot = number % len(self.table.number)
+            if self.table.number[slot] != number:
                 self.table.address[slot] = file.address
                 self.table.number[slot] = number
-            self._mapped[number] = file
             self._used[number] = next(self._clock)
             return file
 
@@ -169,9 +213,26 @@ class SegmentedFile:
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock:
             if number not in self.numbers:
+                if self.gaps_are_zeros and self.numbers:
+                    if self.numbers[0] < number < self.numbers[-1]:
+                        return self.readable(number)
                 offset = number * self.segment_bytes
-                raise CorruptStoreError(self.folder.name, offset, "this segment is missing")
+                raise CorruptStoreError(self.name, offset, "this segment is missing")
             return self.ensure(number)
+
+    def readable(self, number: int) -> MappedFile:
+        """Map a segment to be read; zeros in its place where it is missing."""
+        with self.lock:
+            if number in self.numbers:
+                return self.existing(number)
+            file = self._mapped.get(number)
+            if file is None:
+                file = self._mapped[number] = Zeros(self.path(number), self.segment_bytes)
+                slot = number % len(self.table.number)
+                self.table.address[slot] = file.address
+                self.table.number[slot] = number
+            self._used[number] = next(self._clock)
+            return file
 
     def pin(self, start: int, stop: int) -> list[MappedFile]:
         """Map all segments with offsets in [start, stop); they stay mapped while referenced."""
@@ -206,36 +267,54 @@ class SegmentedFile:
                 if number not in keep:
                     self._unmap(number)
 
+    def drop(self, number: int) -> None:
+        """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
+        with self.lock:
+            file = self._mapped.get(number)
+            if file is not None and not file.keeps_changes:
+                self._unmap(number)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
-        with self.lock:
-            self._reader_count += 1
+        # No lock, which is held for long while a segment is being made: an addition is one step.
+        reader = object()
         try:
+            self._readers.add(reader)
             yield
         finally:
-            with self.lock:
-                self._reader_count -= 1
-                if self._reader_count == 0:
-                    self._retired.clear()
+            self._readers.discard(reader)
+            if not self._readers and len(self.table.number) != TABLE_LENGTH:
+                self._retired.clear()
+
+    def take_retired(self) -> list[MappedFile]:
+        """Return the maps that were dropped, to be let go once no step of a service is under way
+        that began before; none while somebody reads.
+        """
+        with self.lock:
+            if self._readers:
+                return []
+            retired, self._retired = self._retired, []
+            return retired
 
     def _forget(self, number: int) -> MappedFile | None:
         """Take a segment out of the table; it is unmapped with the last reference."""
         self._used.pop(number, None)
-        file = self._mapped.pop(number, None)
+        file = self._mapped.get(number)
         if file is not None:
             slot = number % len(self.table.number)
             if self.table.number[slot] == number:
                 self.table.number[slot] = -1
-            if self._reader_count:
-                self._retired.append(file)
+            if self._readers or len(self.table.number) == TABLE_LENGTH:
+                self._retired.append(file)  # a kernel may be looking into it; see `take_retired`
+            del self._mapped[number]
         return file
 
     def _unmap(self, number: int) -> None:
-        file = self._forget(number)
-        if file is not None:
-            # What was written must be durable before the descriptor goes with the object.
-            self.disk.sync(file, file.path)
+        # What was written must be durable before it is forgotten: `flush` takes what is not mapped
+        # for durable.
+        self.disk.sync(self._mapped[number], self.path(number))
+        self._forget(number)
 
     # --- growing, shrinking, flushing
 
@@ -246,7 +325,7 @@ class SegmentedFile:
             if 2 * position >= self.segment_bytes:
                 self.ensure(number + 1)
 
-    def detach_before(self, offset: int) -> list[tuple[Path, MappedFile | None]]:
+    def detach_before(self, offset: int) -> Detached:
         """Forget the segments that end at or before `offset`; give the result to `remove`.
 
         See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
@@ -258,14 +337,16 @@ class SegmentedFile:
                 detached.append((self.path(number), self._forget(number)))
         return detached
 
-    def remove(self, detached: list[tuple[Path, MappedFile | None]]) -> None:
+    def remove(self, detached: Detached) -> None:
         """Remove detached segments, the oldest first, each durably before the next.
 
-        So a crash at any point leaves a log without a gap, which begins somewhat earlier.
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier. What is
+        gone is taken off the list; where this raises, the rest is to be removed before any other.
         """
-        for path, _ in detached:
-            self.disk.remove(path)
+        while detached:
+            self.disk.remove(detached[0][0])
             self.disk.sync_folder(self.folder)
+            detached.pop(0)
 
     def zero_from(self, offset: int) -> None:
         """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
@@ -282,6 +363,8 @@ class SegmentedFile:
     def flush(self, start: int, stop: int) -> None:
         """Make the bytes in [start, stop) durable, and the names of new segments."""
         if stop > start:
+            if self._closed:
+                raise FlushFailedError(f"{self.folder} was closed before all of it was durable.")
             for number in range(start // self.segment_bytes, (stop - 1) // self.segment_bytes + 1):
                 file = self._mapped.get(number)
                 if file is not None:  # what is not mapped was synced when it was unmapped
@@ -289,12 +372,17 @@ class SegmentedFile:
                     file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
                     self.disk.sync(file, file.path)
         if self._unsynced_names:
-            self._unsynced_names = False
-            self.disk.sync_folder(self.folder)
+            self._unsynced_names = False  # before it: a name that is made meanwhile counts again
+            try:
+                self.disk.sync_folder(self.folder)
+            except BaseException:
+                self._unsynced_names = True
+                raise
 
     def close(self) -> None:
         """Drop all maps without flushing."""
         with self.lock:
+            self._closed = True
             self.table.number[:] = -1
             self._mapped.clear()
 

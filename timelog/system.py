@@ -1,32 +1,20 @@
-"""The few calls to the operating system that a kernel makes itself: the clock, waiting, a lock.
-
-A lock is two int64 words, eight apart so that each has its cache line: the next ticket and the
-ticket being served (a ticket lock: first come, first served, so that nobody starves behind a
-thread that takes it again and again). Whoever holds one never needs the GIL to let it go, unless
-it took it through `KernelLock`, whose waiting gives the GIL up.
-"""
+"""The few calls to the operating system that a kernel makes itself: the clock, threads, waiting."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import select
+import threading
 import time
-from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
 from numba import types
 
-from timerstore.timelog.intrinsics import fetch_add, load_acquire, store_release
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+from timerstore.timelog.kernel import INTERPRETED, inlined
 
 CLOCK_REALTIME: Final = 0
-LOCK_WORDS: Final = 16
-_SERVING: Final = 8
-_SPINS: Final = 200
-_YIELDS: Final = 20
-_NAP_US: Final = 20
 
 if INTERPRETED:
 
@@ -52,12 +40,17 @@ if INTERPRETED:
         time.sleep(microseconds / 1e6)
         return 0
 
+    def thread_id() -> int:
+        """Return `threading.get_ident()`."""
+        return threading.get_ident()
+
     def wait_readable(poll_words: Any, timeout_ns: int) -> None:
         """Sleep until the descriptor in `poll_words` is readable, or the time is over."""
         _wait_twin(poll_words, timeout_ns)
 
 else:
     yield_processor = types.ExternalFunction("sched_yield", types.int32())
+    thread_id = types.ExternalFunction("pthread_self", types.int64())
     nap_us = types.ExternalFunction("usleep", types.int32(types.uint32))
     _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
     _ppoll = types.ExternalFunction(
@@ -110,54 +103,11 @@ def poll_words(eventfd: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return words
 
 
-@inlined
-def lock_acquire(lock: Any) -> None:
-    """Take a ticket and wait for it; `lock`: int64[LOCK_WORDS]."""
-    ticket = fetch_add(lock, 0, 1)
-    tries = 0
-    while load_acquire(lock, _SERVING) != ticket:
-        tries += 1
-        if tries > _SPINS + _YIELDS:
-            nap_us(_NAP_US)
-        elif tries > _SPINS:
-            yield_processor()
-
-
-@inlined
-def lock_release(lock: Any) -> None:
-    """Serve the next ticket; only the holder may call this."""
-    store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
-
-
-@kernel
-def _acquire(lock: Any) -> None:
-    lock_acquire(lock)
-
-
-@kernel
-def _release(lock: Any) -> None:
-    lock_release(lock)
-
-
-class KernelLock:
-    """A ticket lock that kernels and Python share. It is not reentrant."""
-
-    def __init__(self) -> None:
-        """Make an open lock."""
-        self.words = np.zeros(LOCK_WORDS, np.int64)
-
-    def __enter__(self) -> None:
-        """Take the lock; the wait gives up the GIL."""
-        _acquire(self.words)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let the lock go."""
-        _release(self.words)
+def set_thread_name(name: str) -> None:
+    """Name this thread for the operating system (prctl PR_SET_NAME), in up to 15 characters."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(15, name.encode()[:15], 0, 0, 0)
 
 
 def set_timer_slack_us(microseconds: int) -> None:

@@ -12,6 +12,9 @@ from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, sw
 from timerstore.timelog.kernel import INTERPRETED, inlined
 
 _ZEROS: Final = 0x3030303030303030
+_ZEROS_3: Final = 0x303030
+_SIXES: Final = 0x0606060606060606
+_HIGH_NIBBLES: Final = -0x0F0F0F0F0F0F0F10  # 0xF0 in each byte
 OFFSET_DIGITS: Final = 20
 
 
@@ -114,6 +117,37 @@ def get_decimal(buf: Any, at: int, count: int) -> int:
 
 
 @inlined
+def get_decimal_13(buf: Any, at: int) -> int:
+    """Read 13 decimal digits; −1 where they are none."""
+    low = get_word(buf, at + 5)
+    high = (get_word(buf, at) << 24) | _ZEROS_3  # three zeros before the first five digits
+    if not (_are_digits(low) and _are_digits(high)):
+        return -1
+    return _read_8(high) * 100_000_000 + _read_8(low)
+
+
+@inlined
+def hex_8_word(value: int) -> int:
+    """Return the word that `get_word` loads where `put_hex_8` wrote `value`."""
+    return swap_64(_hex_8(value))
+
+
+@inlined
+def _are_digits(word: int) -> bool:
+    """Tell whether all eight bytes of a word are decimal digits."""
+    return (word & _HIGH_NIBBLES) == _ZEROS and ((word + _SIXES) & _HIGH_NIBBLES) == _ZEROS
+
+
+@inlined
+def _read_8(word: int) -> int:
+    """Return what eight digits that lie in memory as `word` say."""
+    word -= _ZEROS
+    pairs = (word * 10 + (word >> 8)) & 0x00FF00FF00FF00FF
+    quads = (pairs * 100 + (pairs >> 16)) & 0x0000FFFF0000FFFF
+    return (quads * 10000 + (quads >> 32)) & 0xFFFFFFFF
+
+
+@inlined
 def get_hex(buf: Any, at: int, count: int) -> int:
     """Read `count` <= 12 upper- or lower-case hex digits; −1 where they are none."""
     value = 0
@@ -131,10 +165,23 @@ def get_hex(buf: Any, at: int, count: int) -> int:
     return value
 
 
+def java_hash_of(text: str) -> int:
+    """Return Java's `String.hashCode` of a text."""
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        code = (code * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
 if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above expect
 
     def _decimal_8(value: int) -> int:
         return int.from_bytes(b"%08d" % value, "little")
+
+    def get_decimal_13(buf: Any, at: int) -> int:  # noqa: D103
+        digits = bytes(buf[at : at + 13])
+        return int(digits) if digits.isdigit() else -1
 
     def _hex_8(value: int) -> int:
         return int.from_bytes(b"%08X" % value, "big", signed=True)

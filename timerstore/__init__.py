@@ -26,8 +26,10 @@ from timerstore.errors import (
     FlushFailedError,
     ForkedProcessError,
     InvalidArgumentError,
+    MissingFileError,
     NotAStoreError,
     ReadOnlyError,
+    StoreAccessError,
     StoreClosedError,
     StoreFullError,
     StoreLockedError,
@@ -37,11 +39,13 @@ from timerstore.errors import (
 )
 from timerstore.hooks import Hook
 from timerstore.ids import TimerIds
+from timerstore.kinds import check_bool
 from timerstore.reading import Horizon, Timer
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
+from timerstore.timelog.oserrors import told_of
 from timerstore.verdict import Outcome, Retry
 from timerstore.verify import Problem, Report, verify
 from timerstore.warmup import kernels_are_cached
@@ -58,7 +62,7 @@ def open(
     """Open a timer store, making it if `create` and there is none.
 
     A context manager; `close` stops the services and flushes. One process at a time can have a
-    store open. A directory without `timerstore.json` is a broker's: its sizes are read off the
+    store open. A directory that bears no mark of ours is a broker's: its sizes are read off the
     files. With `read_only` no file is changed and no lock is taken: look at a store that may be in
     use, or at a copy; see `ReadOnlyStore`. Raises NotAStoreError, StoreLockedError,
     CorruptStoreError.
@@ -68,11 +72,14 @@ def open(
     """
     if not kernels_are_cached():
         logging.getLogger("timerstore").warning(
-            "compiling the kernels, about 20 seconds, once for each version and machine"
+            "compiling the kernels, about a minute, once for each version and machine"
         )
-    if read_only:
-        return ReadOnlyStore(path, create=False, config=config, clock=clock)
-    return TimerStore(path, create=create, config=config, clock=clock)
+    check_bool(create, "create")
+    check_bool(read_only, "read_only")
+    with told_of(path):
+        if read_only:
+            return ReadOnlyStore(path, create=False, config=config, clock=clock)
+        return TimerStore(path, create=create, config=config, clock=clock)
 
 
 __all__ = [
@@ -88,6 +95,7 @@ __all__ = [
     "Horizon",
     "InvalidArgumentError",
     "ManualClock",
+    "MissingFileError",
     "NotAStoreError",
     "Outcome",
     "Problem",
@@ -95,6 +103,7 @@ __all__ = [
     "Report",
     "Retry",
     "Stats",
+    "StoreAccessError",
     "StoreClosedError",
     "StoreFullError",
     "StoreLockedError",

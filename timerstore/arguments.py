@@ -11,16 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_name, shown_int
 from timerstore.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
-    PROPERTIES_BYTES_MAX,
-    PROPERTIES_BYTES_SPARE,
     RESERVED_PROPERTIES,
     TIMER_TOPIC,
     TOPIC_BYTES_MAX,
+    TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.frame import encode_property
+from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
@@ -49,11 +50,32 @@ def check_topic(topic: str, what: str = "topic") -> bytes:
     return topic.encode()
 
 
+def check_topic_to_consume(topic: str) -> bytes:
+    """Return the bytes of a topic that is consumed, or refuse it: any that a store can hold.
+
+    A broker's topics may have names that cannot be put to. Not those that hold what waits.
+    """
+    name = check_name(topic)
+    bad = not name or name in (b".", b"..") or b"/" in name or b"\0" in name
+    if bad or len(name) > TOPIC_BYTES_READ_MAX:
+        raise InvalidArgumentError(
+            f"topic is {topic!r}. Pass the name of a topic: 1 to {TOPIC_BYTES_READ_MAX} bytes, "
+            "without / and U+0000, not . or .. alone."
+        )
+    if name in (TIMER_TOPIC, LEVEL_TOPIC):
+        raise InvalidArgumentError(
+            f"topic {topic!r} holds what is not due yet. Read the topics that it was put to."
+        )
+    return name
+
+
 def check_group(group: str) -> str:
     """Return a group's name, or refuse it."""
     check_topic(group, "group")
-    if len(group) > TOPIC_BYTES_MAX - len("%RETRY%"):
-        raise InvalidArgumentError(f"group is {len(group)} characters long. Use 120 at most.")
+    if len(group) > GROUP_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"group is {len(group)} characters long. Use {GROUP_BYTES_MAX} at most."
+        )
     return group
 
 
@@ -63,10 +85,12 @@ def check_due_ms(value: object, name: str = "at_ms") -> int:
         raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
     if value < DUE_MS_MIN:
         raise InvalidArgumentError(
-            f"{name} is {value}, which looks like seconds. Pass epoch milliseconds."
+            f"{name} is {shown_int(value)}, which looks like seconds. Pass epoch milliseconds."
         )
     if value > DUE_MS_MAX:
-        raise InvalidArgumentError(f"{name} is {value}, past the year 9999. Pass an earlier time.")
+        raise InvalidArgumentError(
+            f"{name} is {shown_int(value)}, past the year 9999. Pass an earlier time."
+        )
     return int(value)
 
 
@@ -84,7 +108,7 @@ def resolve_due_ms(
     if delay is not None:
         if not isinstance(delay, timedelta):
             raise InvalidArgumentError(f"delay is {delay!r}. Pass a datetime.timedelta.")
-        due_ms = now_ms + -(-delay // timedelta(milliseconds=1))
+        due_ms = now_ms + whole_ms(delay)
     elif at is not None:
         if not isinstance(at, datetime):
             raise InvalidArgumentError(f"at is {at!r}. Pass an aware datetime.datetime.")
@@ -94,7 +118,7 @@ def resolve_due_ms(
                 "such as datetime.now(timezone.utc)."
             )
         epoch = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-        due_ms = -(-(at - epoch) // timedelta(milliseconds=1))
+        due_ms = whole_ms(at - epoch)
     elif at_ms is not None:
         due_ms = check_due_ms(at_ms)
     due_ms = check_due_ms(max(due_ms, DUE_MS_MIN), "the due time")
@@ -106,6 +130,11 @@ def resolve_due_ms(
     return due_ms
 
 
+def whole_ms(delay: timedelta) -> int:
+    """Return a duration in ms; fractions round up. The longest one has no negative."""
+    return -(-(delay // timedelta(microseconds=1)) // 1_000)
+
+
 def check_due_array(
     count: int, now_ms: int, at_ms: object, delay_ms: object, max_delay_ms: int | None
 ) -> Int64s:
@@ -115,7 +144,12 @@ def check_due_array(
     name, values = ("at_ms", at_ms) if at_ms is not None else ("delay_ms", delay_ms)
     if values is None:
         return np.full(count, now_ms, np.int64)
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise InvalidArgumentError(
+            f"{name} is no array: {e}. Pass an int, or an array of int64 milliseconds."
+        ) from e
     if array.dtype.kind not in "iu" or array.dtype == np.uint64:
         raise InvalidArgumentError(
             f"{name} has the type {array.dtype}. Pass an int, or an array of int64 milliseconds."
@@ -129,7 +163,12 @@ def check_due_array(
             f"{name} has the shape {array.shape}. Pass one time, or {count} as there are bodies."
         )
     if name == "delay_ms":
-        due_ms = due_ms + now_ms
+        if count and int(due_ms.max()) > DUE_MS_MAX:  # else the sum would overflow
+            raise InvalidArgumentError(
+                f"{name} has {int(due_ms.max())}, past the year 9999. Pass shorter delays."
+            )
+        np.maximum(due_ms, -DUE_MS_MAX, out=due_ms)
+        due_ms += now_ms
     if count:
         check_due_ms(int(due_ms.min()), name)
         check_due_ms(int(due_ms.max()), name)
@@ -160,35 +199,56 @@ def encode_properties(
 ) -> bytes:
     """Return key, tag and user properties as they stand in a message."""
     encoded = b""
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
     if tag is not None:
         encoded += encode_property(b"TAGS", check_text(tag, "tag"))
     if key is not None:
         encoded += encode_property(b"KEYS", check_text(key, "key"))
     for name, value in (properties or {}).items():
+        name_bytes = check_text(name, "a property's name")
         if name in RESERVED_PROPERTIES:
             raise InvalidArgumentError(
                 f"The property name {name!r} belongs to the system. Use another name."
             )
-        name_bytes = check_text(name, "a property's name")
         encoded += encode_property(name_bytes, check_text(value, f"property {name!r}"))
-    if len(encoded) > PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_SPARE - 512:
-        raise InvalidArgumentError(
-            f"key, tag and properties take {len(encoded)} bytes. "
-            f"Use {PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_SPARE - 512} at most."
-        )
+    check_description(len(encoded))
     return encoded
 
 
-def check_body(body: object, bytes_max: int) -> bytes:
-    """Return a body as bytes, or refuse it."""
+def check_description(length: int) -> None:
+    """Refuse more of key, tag and properties than a message has room for."""
+    if length > DESCRIPTION_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"key, tag and properties take {length} bytes. Use {DESCRIPTION_BYTES_MAX} at most."
+        )
+
+
+def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
+    """Return a body as bytes, or refuse it.
+
+    `described_bytes`: what key, tag and properties take; `bytes_max`: what all may take together.
+    """
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidArgumentError(f"body is {type(body).__name__}. Pass bytes.")
-    body = bytes(body)
+    try:
+        body = bytes(body)
+    except ValueError as e:  # a memoryview that was released
+        raise InvalidArgumentError(f"body: {e}. Pass bytes.") from e
     if not body:
         raise InvalidArgumentError("body is empty, which a broker drops. Pass at least one byte.")
-    if len(body) > bytes_max:
-        raise InvalidArgumentError(f"body has {len(body)} bytes. Pass {bytes_max} at most.")
+    if len(body) + described_bytes > bytes_max:
+        raise too_long("body", len(body), described_bytes, bytes_max)
     return body
+
+
+def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> InvalidArgumentError:
+    """Return the error for a body that is too long, beside what describes it."""
+    beside = f" beside {described_bytes} of key, tag and properties" if described_bytes else ""
+    return InvalidArgumentError(
+        f"{what} has {length} bytes{beside}. "
+        f"Pass {bytes_max - described_bytes} at most, or use larger segments."
+    )
 
 
 class Binaries:
@@ -224,11 +284,13 @@ class Binaries:
 
     def _from_arrow(self, values: Any, what: str) -> None:
         if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
+            values = (
+                pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
+            )
         if not isinstance(values, pa.Array):
             try:
                 values = pa.array(values, pa.large_binary())
-            except (pa.ArrowException, TypeError) as e:
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
                 raise InvalidArgumentError(f"{what}: {e}. Pass bytes only.") from e
         if values.null_count:
             raise InvalidArgumentError(f"{what} holds nulls. Pass bytes only.")
@@ -240,9 +302,9 @@ class Binaries:
         _, offsets, data = values.buffers()
         start, count = values.offset, len(values)
         kind = np.int64 if large else np.int32
-        ends = np.frombuffer(offsets, kind)[start : start + count + 1].astype(np.int64)
-        if count == 0:
-            ends = np.zeros(1, np.int64)
+        ends = np.zeros(1, np.int64)
+        if count:
+            ends = np.frombuffer(offsets, kind)[start : start + count + 1].astype(np.int64)
         self.address = ends[:-1] + (data.address if data is not None else 0)
         self.length = np.diff(ends)
 

@@ -69,7 +69,7 @@ def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
 
     Raises CorruptStoreError where `delayOffset.json` cannot be read.
     """
-    files = {LEVELS_FILE: LevelOffsetFile(reader.path / LEVELS_FILE).read()}
+    files = {LEVELS_FILE: LevelOffsetFile(reader.path / LEVELS_FILE).read(reader.steady.read)}
     if reader.checkpoint is not None and not reader.checkpoint.by_broker:
         files[CURSORS_FILE] = reader.checkpoint.level_offsets
     faults = []
@@ -85,16 +85,16 @@ def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
 
 def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
     """Return what groups have committed, by (topic@group, queue). Raises CorruptStoreError."""
-    path = reader.path / GROUPS_FILE
+    data = reader.steady.read(reader.path / GROUPS_FILE)
+    if data is None:
+        return {}
     try:
-        table = parse_json(path.read_text("utf-8"))["offsetTable"]
+        table = parse_json(data.decode("utf-8"))["offsetTable"]
         return {
             (name, int(queue)): int(index)
             for name, queues in table.items()
             for queue, index in queues.items()
         }
-    except FileNotFoundError:
-        return {}
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         reason = "it has no offsetTable of whole numbers"
         raise CorruptStoreError(GROUPS_FILE, 0, reason) from e
@@ -113,15 +113,16 @@ def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
 
 def stored_pending_count(reader: StoreReader) -> int | None:
     """Return the count that a clean close stored; None where none did. Raises CorruptStoreError."""
-    path, checkpoint = reader.path / COUNTS_FILE, reader.checkpoint
+    checkpoint = reader.checkpoint
     if checkpoint is None or checkpoint.by_broker or not checkpoint.clean or reader.is_open:
         return None
+    data = reader.steady.read(reader.path / COUNTS_FILE)
+    if data is None:
+        return None
     try:
-        metrics = parse_json(path.read_text("utf-8"))
+        metrics = parse_json(data.decode("utf-8"))
         counts = [*metrics["timingCount"].values(), *metrics.get("levelCount", {}).values()]
         return sum(int(entry["count"]) for entry in counts)
-    except FileNotFoundError:
-        return None
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         reason = "it has no timingCount of whole numbers"
         raise CorruptStoreError(COUNTS_FILE, 0, reason) from e

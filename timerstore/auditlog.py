@@ -51,6 +51,7 @@ class _Queue:
         self.topic, self.queue_id, self.file = topic, queue_id, file
         self.name = f"consumequeue/{topic}/{queue_id}"
         self.first = -1  # index of the first message that was seen
+        self.begins = 0  # its commit log offset
         self.next = -1
 
     def read(self, index: int, count: int) -> np.ndarray[Any, Any]:
@@ -243,7 +244,7 @@ class LogAudit:
         for i in np.flatnonzero(indexes != before + 1).tolist():
             self._check_gap(queue, int(before[i]) + 1, int(indexes[i]), int(rows[i, 0]))
         if queue.first < 0:
-            queue.first = int(indexes[0])
+            queue.first, queue.begins = int(indexes[0]), int(rows[0, scan.ROW_OFFSET])
             self._check_old(queue, queue.first)
         queue.next = int(indexes[-1]) + 1
         self.entry_count += len(rows)
@@ -302,7 +303,8 @@ class LogAudit:
         if queue.file is None:
             if queue.next > 0:
                 reason = f"the queue of {queue.next - queue.first} messages is missing"
-                self.audit.torn(queue.name, 0, reason, behind=self.audit.durable == 0)
+                behind = queue.begins >= self.audit.durable
+                self.audit.torn(queue.name, 0, reason, behind=behind)
             return
         at = queue.file.next_used(end * ENTRY_BYTES, queue.file.allocated_end)
         if at < queue.file.allocated_end:

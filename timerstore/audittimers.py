@@ -11,6 +11,7 @@ import numpy as np
 
 from timerstore.offline import copied_sources
 from timerstore.timelog import audit as kernels
+from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import (
     BLANK_MAGIC,
     SLOT_BYTES,
@@ -31,6 +32,7 @@ from timerstore.wheel.audit import (
     CHAIN_WHOLE,
     audit_chains,
 )
+from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 if TYPE_CHECKING:
     from timerstore.auditlog import LogAudit
@@ -89,11 +91,14 @@ def judge_units(
         number = int(state[2]) // segments.segment_bytes
         if number in segments.numbers:
             segments.map(number)
+            state[1] = 0
         elif wanted == 2:
             units[count, kernels.AUDIT_VERDICT] = kernels.NO_MESSAGE
             state[0] = units[count, kernels.AUDIT_OFFSET] + UNIT_BYTES
+            state[1] = 0
             count += 1
-        else:  # a gap of the timer log, named by the reader
+        elif number >= int(state[0]) // segments.segment_bytes:  # a gap, named by the reader
+            state[1] = 0
             following = [each for each in segments.numbers if each > number]
             state[0] = following[0] * segments.segment_bytes if following else stop
         if count:
@@ -132,6 +137,8 @@ class TimerAudit:
         for number in self.units.numbers[:_SEGMENTS_MAX]:
             self.units.map(number)
         self._check_slots(used_end, visited)
+        if not self.audit.by_broker:
+            self._check_pages()
         covered = np.zeros(self.log.timer_queue_end + 1, np.bool_)
         first_index = self._check_units(used_end, visited, covered)
         self._check_blanks()
@@ -165,6 +172,10 @@ class TimerAudit:
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]
+            if verdicts[i] == kernels.REMOVED and part[i, kernels.AUDIT_BROKER]:
+                reason += ": a broker removes segments by their age, and drops such a timer"
+                self.audit.warning("timerlog", int(offsets[i]), reason)
+                continue
             self.audit.torn("timerlog", int(offsets[i]), reason, behind=behind)
         live = (part[:, kernels.AUDIT_UNIT_MS] // self.reader.precision_ms >= self.read_slot) & (
             (verdicts == 0) & (offsets + UNIT_BYTES <= self._flushed)
@@ -254,6 +265,19 @@ class TimerAudit:
             self._scratch,
         )
         self._judge_chains(indexes, chains)
+
+    def _check_pages(self) -> None:
+        """Check pages of the wheel in which no slot is wrong against the checksums beside it."""
+        path, wheel = self.reader.path, self.reader.slots.view(np.uint8)
+        sums = WheelSums(Disk(), path / "config" / SUMS_FILE, -(-len(wheel) // PAGE_BYTES))
+        page = sums.find_damaged(wheel) if len(wheel) else -1
+        if self.reader.is_open and not self.reader.steady.holds():
+            return  # somebody writes, and the checksums may be those of a later checkpoint
+        named = [*self.audit.problems, *self.audit.warnings]
+        known = {each.offset // PAGE_BYTES for each in named if each.file == "timerwheel"}
+        if page >= 0 and page not in known:
+            reason = "the checksum of this page does not match"
+            self.audit.problem("timerwheel", page * PAGE_BYTES, reason)
 
     def _judge_chains(self, indexes: Words, chains: Words) -> None:
         audit, used = self.audit, self.reader.slots[indexes]

@@ -1,44 +1,47 @@
 """Cancelling: the verdict on a timer, with the delete that it leaves in the log.
 
-The verdict falls under the step lock, with which dequeue-put takes its batches. A timer that is due
+The verdict falls under fire, under which dequeue-put appends what it took. A timer that is due
 after the frontier was certainly not taken; only for one that is overdue is it looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import Binaries, Int64s
+from timerstore import foreign
+from timerstore.arguments import (
+    Binaries,
+    Int64s,
+    check_body,
+    check_description,
+    encode_properties,
+    too_long,
+)
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.overdue import find_moved, find_overdue
-from timerstore.reading import (
-    read_timer,
-)
+from timerstore.reading import read_timer
 from timerstore.services.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NOT_JUDGED,
     cancel_ahead,
+    replace_timer,
 )
-from timerstore.services.deletes import append_all, append_deletes
-from timerstore.services.level_timers import in_cancelled_set
-from timerstore.services.levels import LEVEL_CANCELLED
-from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.compose import compose, java_hash_of, stage_messages
+from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
+from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
     LEVEL_COUNT_MAX,
     LEVEL_MARK,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
-    PROPERTIES_BYTES_MAX,
-    PROPERTIES_BYTES_SPARE,
     PROPERTY_DELETES,
     PROPERTY_DUE,
+    PROPERTY_KEYS,
     PROPERTY_REAL_QUEUE,
     PROPERTY_REAL_TOPIC,
     PROPERTY_UNIQUE_KEY,
@@ -61,14 +64,18 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.timelog.text import get_hex
-from timerstore.wheel import state
-from timerstore.wheel.sets import map_get, set_add_all, set_remove_all
+from timerstore.timelog.nonzero import nonzero_places
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.text import get_hex, java_hash_of
+from timerstore.wheel.sets import map_get
 
 if TYPE_CHECKING:
+    from timerstore.levels import Staged
+    from timerstore.reading import Timer
     from timerstore.store import TimerStore
 
+_NONE: Final = np.zeros(1, np.bool_)
 _UNKNOWN: Final = -1
 _GONE: Final = -2
 _UNMAPPED: Final = -3
@@ -88,8 +95,8 @@ class Verdict(NamedTuple):
 
 @kernel
 def _look_up(
-    commitlog: Any,
-    queues: Any,
+    commitlog: SegmentTable,
+    queues: QueueTable,
     offsets: Any,
     due_ms: Any,
     tag: int,
@@ -97,10 +104,10 @@ def _look_up(
     end: int,
     done: Any,
     done_count: int,
-    found: Any,
+    found: Words,
     rows: Any,
     indexes: Any,
-    levels: Any,
+    levels: Words,
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, _UNKNOWN or _GONE.
 
@@ -188,21 +195,22 @@ def _find(store: TimerStore, ids: Sequence[str]) -> Found:
     levels = np.full(len(offsets), -1, np.int64)
     found, pins = np.zeros(FOUND_WORDS, np.int64), []
     while True:
-        stopped = _look_up(
-            engine.commitlog.table,
-            engine.queues.table,
-            offsets,
-            due_ms,
-            engine.store_tag,
-            engine.commitlog.start,
-            engine.commitlog.end,
-            engine.done,
-            int(engine.words[state.DONE_COUNT]),
-            found,
-            rows,
-            indexes,
-            levels,
-        )
+        with engine.commitlog.reading():
+            stopped = _look_up(
+                engine.commitlog.table,
+                engine.queues.table,
+                offsets,
+                due_ms,
+                engine.store_tag,
+                engine.commitlog.start,
+                engine.commitlog.end,
+                engine.done,
+                engine.world.done.count,
+                found,
+                rows,
+                indexes,
+                levels,
+            )
         if stopped == len(offsets):
             break
         message = int(offsets[stopped]) & ~LEVEL_MARK
@@ -216,27 +224,28 @@ def _find(store: TimerStore, ids: Sequence[str]) -> Found:
 
 
 def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Verdict:
-    """Decide which timers are pending. With `locked` the caller holds the step lock."""
+    """Decide which timers are pending. With `locked` the caller holds all locks of the services."""
     found = _find(store, ids)
     if locked:
         return _decide(store, found)
-    with store.engine.step_lock:
+    with store.engine.locks:
         return _decide(store, found)
 
 
 def _decide(store: TimerStore, found: Found) -> Verdict:
-    """Decide under the step lock."""
+    """Decide under all locks of the services."""
     due_ms, offsets, rows, indexes, levels = found
-    engine, words = store.engine, store.engine.words
+    engine, world = store.engine, store.engine.world
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
-    cancelled = in_cancelled_set(engine, high, offsets)
+    cancelled = engine.cancelled.contains(high, offsets)
     of_level = offsets >= LEVEL_MARK
     waits = of_level & (rows != _GONE) & ~cancelled & (indexes >= engine.levels.offset[levels])
     kept = (rows != _GONE) & ~cancelled & ~of_level
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
-    frontier_ms = max(words[state.FRONTIER], words[state.READ] * engine.precision_ms - 1)
+    passed_ms = engine.read_slot * engine.precision_ms
+    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     pending = kept & (due_ms > frontier_ms)
-    pending |= kept & (indexes >= words[state.LINKED])
+    pending |= kept & (indexes >= world.enqueue_put.linked_index)
     overdue = kept & ~pending
     if overdue.any():
         pending[overdue] = find_overdue(store, due_ms[overdue], offsets[overdue], rows[overdue])
@@ -249,13 +258,42 @@ def _decide(store: TimerStore, found: Found) -> Verdict:
     return Verdict(due_ms, offsets, messages, rows, pending, cancelled)
 
 
+def _may_be_foreign(ids: Sequence[str]) -> bool:
+    """Tell whether ids have to be looked at one by one: those of one `put_many` do not."""
+    return not isinstance(ids, TimerIds)
+
+
+def _is_foreign(store: TimerStore, id: object) -> bool:
+    """Tell whether an id can only be a broker's unique key."""
+    if (
+        not isinstance(id, str)
+        or not id
+        or any("\ud800" <= each < "\udc80" or (each > "\udcff" and each < "\ue000") for each in id)
+    ):
+        return False  # no key at all
+    part = parse_id(id)
+    return part is None or part.tag != store.engine.store_tag
+
+
 def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Cancel timers; see `TimerStore.cancel_many`."""
-    if isinstance(ids, str):
-        raise InvalidArgumentError("ids is a str. Pass a sequence of ids, or call cancel.")
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InvalidArgumentError(f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
+    if not isinstance(ids, TimerIds):
+        ids = list(ids)
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
-    now_ms, found = store.clock.now_ms, _find(store, ids)
+    now_ms = store.clock.now_ms
+    theirs = np.array([_is_foreign(store, id) for id in ids]) if _may_be_foreign(ids) else _NONE
+    if theirs.any():
+        all_done = np.zeros(len(ids), np.bool_)
+        ours = [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other]
+        all_done[~theirs] = cancel_many(store, ours)
+        for i in np.flatnonzero(theirs).tolist():
+            all_done[i] = foreign.cancel(store, ids[i], now_ms)
+        store._after_put(now_ms + 1_000_000, now_ms)
+        return all_done
+    found = _find(store, ids)
     verdicts = _cancel_ahead(store, found, now_ms)
     cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
     done: np.ndarray[Any, np.dtype[np.bool_]] = (verdicts == CANCELLED_NOW) | cancelled_before
@@ -296,84 +334,84 @@ def _cancel_others(
     store: TimerStore, ids: TimerIds, now_ms: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Cancel timers that may have been taken, or whose first put retention has removed."""
-    engine = store.engine
-    with engine.step_lock:
-        verdict = judge(store, ids, locked=True)
-        engine.reserve_cancelled(int(verdict.pending.sum()))
-        chosen = np.flatnonzero(verdict.pending)
-        low = verdict.offset[chosen]
-        high = np.full(len(low), IDENTITY_OURS, np.int64)
-        added = np.zeros(len(low), np.bool_)
-        count = set_add_all(engine.cancelled, high, low, added)
-        engine.words[state.CANCELLED_COUNT] += count
-        of_level = int((low[added] >= LEVEL_MARK).sum())
-        engine.levels.words[LEVEL_CANCELLED] += of_level
-        fresh = chosen[added]
-        try:
-            _append_deletes(store, verdict, fresh, now_ms)
-        except BaseException:
-            removed = set_remove_all(engine.cancelled, high[added], low[added])
-            engine.words[state.CANCELLED_COUNT] -= removed
-            engine.levels.words[LEVEL_CANCELLED] -= of_level
-            raise
-    return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))
-
-
-def _append_deletes(store: TimerStore, verdict: Verdict, fresh: Int64s, now_ms: int) -> None:
     engine, stage = store.engine, store._putter.take_stage()
     try:
-        for row in np.unique(verdict.row[fresh]).tolist():
-            mine = fresh[verdict.row[fresh] == row]
-            due_ms, offsets = verdict.due_ms[mine], verdict.offset[mine]
-            keys = TimerIds(due_ms, offsets, engine.store_tag).digits()
-            topic = engine.queues.topics[row % QUEUE_COUNT_MAX]
-            append_deletes(engine, stage, topic, keys, due_ms, now_ms, row)
+        with engine.locks:
+            verdict = judge(store, ids, locked=True)
+            chosen = nonzero_places(verdict.pending)
+            engine.cancelled.reserve(len(chosen))
+            for row in np.unique(verdict.row[chosen]).tolist():
+                mine = chosen[verdict.row[chosen] == row]
+                due_ms, offsets = verdict.due_ms[mine], verdict.offset[mine]
+                cancel_ahead(
+                    engine,
+                    stage,
+                    engine.queues.topics[row % QUEUE_COUNT_MAX],
+                    row,
+                    TimerIds(due_ms, offsets, engine.store_tag).digits(),
+                    due_ms,
+                    offsets,
+                    np.zeros(len(mine), np.int64),
+                    np.where(offsets >= LEVEL_MARK, 0, -1),
+                    now_ms,
+                    judged=True,
+                )
     finally:
         store._putter.free_stage(stage)
+    return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))
 
 
 def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
     """Move a timer; see `TimerStore.reschedule`."""
+    store.congestion.check(due_ms, store.clock.now_ms)
+    store.admission.enter()  # before any lock
     engine, putter, now_ms = store.engine, store._putter, store.clock.now_ms
+    if _is_foreign(store, id):
+        new_id = foreign.reschedule(store, id, due_ms, now_ms)
+        store._after_put(due_ms, now_ms)
+        return new_id
     if int(_parse(store, [id])[1][0]) >= LEVEL_MARK:
         raise InvalidArgumentError(
             f"{id} waits in a delay level, whose messages keep their order. "
             "Cancel it, and put a new timer."
         )
-    with engine.step_lock:
+    with engine.locks:
         verdict = judge(store, [id], locked=True)
         if not verdict.pending[0]:
             raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
         offset, old_due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
         timer = read_timer(store, int(verdict.message[0]), old_due_ms)
-        properties = b""
-        if timer.tag is not None:
-            properties += encode_property(b"TAGS", timer.tag.encode())
-        if timer.key is not None:
-            properties += encode_property(b"KEYS", timer.key.encode())
-        for name, value in timer.properties.items():
-            properties += encode_property(name.encode(), value.encode())
-        topic = timer.topic.encode()
-        message, row = putter.one(topic, timer.body, due_ms, properties, timer.tag, replaces=id)
+        entry = compose_moved(store, timer, due_ms, id)
+        topic, row = timer.topic.encode(), entry[3]
         delete = _compose_delete(store, topic, id, old_due_ms, now_ms)
-        engine.reserve_cancelled(1)
-        high, low = np.array([IDENTITY_OURS]), np.array([offset], np.int64)
-        added = np.zeros(1, np.bool_)
-        engine.words[state.CANCELLED_COUNT] += set_add_all(engine.cancelled, high, low, added)
+        engine.cancelled.reserve(1)
         stage = putter.take_stage()
         try:
-            tags_code = 0 if timer.tag is None else java_hash_of(timer.tag)
-            both = [(message, 0, tags_code, row, 1), (delete, 0, 0, row, -1)]
-            count = stage_messages(stage, both)
-            append_all(engine, stage, count, now_ms, together=True)
-            new_id = format_id(due_ms, int(stage.offset[0]), engine.store_tag)
-        except BaseException:
-            engine.words[state.CANCELLED_COUNT] -= set_remove_all(engine.cancelled, high, low)
-            raise
+            stage_messages(stage, [entry, (delete, 0, 0, row, -1)])
+            new_id = format_id(
+                due_ms, replace_timer(engine, stage, offset, now_ms), engine.store_tag
+            )
         finally:
             putter.free_stage(stage)
     store._after_put(due_ms, now_ms)
     return new_id
+
+
+def compose_moved(store: TimerStore, timer: Timer, due_ms: int, id: str) -> Staged:
+    """Compose the timer that comes in the place of another one, and say where it is staged."""
+    encoded = [("TAGS", timer.tag), ("KEYS", timer.key), *timer.properties.items()]
+    properties = b"".join(
+        encode_property(
+            name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
+        )
+        for name, value in encoded
+        if value is not None
+    )
+    check_body(timer.body, len(properties), store.engine.content_bytes_max)
+    topic = timer.topic.encode("utf-8", "surrogateescape")
+    message, row = store._putter.one(topic, timer.body, due_ms, properties, timer.tag, replaces=id)
+    tags_code = 0 if timer.tag is None else java_hash_of(timer.tag)
+    return message, 0, tags_code, row, 1
 
 
 def _compose_delete(store: TimerStore, topic: bytes, id: str, due_ms: int, now_ms: int) -> bytes:
@@ -413,19 +451,24 @@ def first_bad_key(address: Any, length: Any) -> int:
     return -1
 
 
-def check_lengths(bodies: Binaries, keys: Binaries | None, bytes_max: int) -> None:
-    """Refuse bodies or keys that are empty or too long."""
+def check_lengths(bodies: Binaries, keys: Binaries | None, tag: str | None, bytes_max: int) -> None:
+    """Refuse bodies or keys that are empty or too long.
+
+    `bytes_max`: what a body, its key and the tag may take together.
+    """
     if int(bodies.length.min()) == 0:
         i = int(np.argmin(bodies.length))
         raise InvalidArgumentError(
             f"bodies[{i}] is empty, which a broker drops. Pass at least one byte."
         )
-    if int(bodies.length.max()) > bytes_max:
-        i = int(np.argmax(bodies.length))
-        raise InvalidArgumentError(
-            f"bodies[{i}] has {bodies.length[i]} bytes. Pass {bytes_max} at most."
-        )
-    key_bytes_max = PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_SPARE - 512
-    if keys is not None and int(keys.length.max()) > key_bytes_max:
-        i = int(np.argmax(keys.length))
-        raise InvalidArgumentError(f"keys[{i}] is too long. Pass {key_bytes_max} bytes at most.")
+    tag_bytes = len(encode_properties(None, tag, None))
+    if keys is None and int(bodies.length.max()) + tag_bytes <= bytes_max:
+        check_description(tag_bytes)
+        return
+    described = np.full(len(bodies), tag_bytes, np.int64)
+    if keys is not None:
+        described += len(encode_property(PROPERTY_KEYS, b"")) + keys.length
+    check_description(int(described.max()))
+    i = int(np.argmax(bodies.length + described))
+    if bodies.length[i] + described[i] > bytes_max:
+        raise too_long(f"bodies[{i}]", int(bodies.length[i]), int(described[i]), bytes_max)

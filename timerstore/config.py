@@ -10,11 +10,28 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_int, check_path
 
 Durability = Literal["group", "process"]
+AdmissionRule = Literal["grow", "wait"]
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL_MS_MAX = 36_500 * 86_400_000
+TOML_BYTES_MAX = 1 << 20
+_MS_MAX = 253_402_300_799_999
+"""To the end of the year 9999; no other number is larger."""
+_MAXIMA = {
+    "wheel_slot_count": 1 << 24,  # a file of a gigabyte, as the largest segment
+    "consumequeue_segment_bytes": 1 << 30,
+    "timerlog_segment_bytes": 1 << 30,
+    "flush_interval_ms": 86_400_000,
+    "admission_count_max": 1 << 40,
+    "near_count_max": 1 << 32,
+    "level_batch_count": 1 << 20,
+    "open_segments_max": 65_530,
+    "inflight_count_max": 1 << 30,
+    "inflight_span_max": 1 << 30,
+}
 _ENTRY_BYTES, _UNIT_BYTES = 20, 52
 
 
@@ -68,6 +85,17 @@ class Config:
     congestion_slot_count: int | None = None
     """A slot with twice this many timers takes no more; between, puts are refused by chance."""
 
+    admission: AdmissionRule = "grow"
+    """What a put does where the services do not keep up: "grow", it goes on, as the queue on disk
+    grows; "wait", it waits for room in that queue."""
+
+    admission_count_max: int = 65_536
+    """Timers of the queue on disk that no service has read, where a put begins to wait: some 20 ms
+    of the services' work, which is still in the page cache."""
+
+    admission_timeout_ms: int | None = None
+    """A put that has waited so long for room is refused; None: it waits as long as it takes."""
+
     delay_levels: str = DELAY_LEVELS
     """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
 
@@ -98,14 +126,13 @@ class Config:
         for field in fields(self):
             value = getattr(self, field.name)
             if hints[field.name] in (int, int | None) and value is not None:
-                if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                    raise InvalidArgumentError(
-                        f"{field.name} is {value!r}. Pass a positive integer."
-                    )
-        if self.durability not in ("group", "process"):
+                check_int(value, field.name, 1, _MAXIMA.get(field.name, _MS_MAX))
+        if not isinstance(self.durability, str) or self.durability not in ("group", "process"):
             raise InvalidArgumentError(
                 f'durability is {self.durability!r}. Use "group" or "process".'
             )
+        if not isinstance(self.admission, str) or self.admission not in ("grow", "wait"):
+            raise InvalidArgumentError(f'admission is {self.admission!r}. Use "grow" or "wait".')
         if self.precision_ms not in (100, 200, 500, 1000):
             raise InvalidArgumentError(
                 f"precision_ms is {self.precision_ms}. Use 100, 200, 500 or 1000."
@@ -169,11 +196,23 @@ class Config:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Config:
         """Read the table [timerstore] of a TOML file, or the whole file where it has none."""
+        name = str(check_path(path))
         try:
-            values = tomllib.loads(Path(path).read_text("utf-8"))
-        except tomllib.TOMLDecodeError as e:
-            raise InvalidArgumentError(f"{os.fspath(path)} is no TOML: {e}. Correct it.") from e
-        return cls.from_mapping(values.get("timerstore", values), os.fspath(path))
+            with Path(name).open("rb") as file:
+                data = file.read(TOML_BYTES_MAX + 1)
+            if len(data) > TOML_BYTES_MAX:
+                raise InvalidArgumentError(f"{name} is too long for settings. Pass another file.")
+            values = tomllib.loads(data.decode())
+        except OSError as e:
+            raise InvalidArgumentError(
+                f"{name} cannot be read ({e.strerror}). Pass the path of a TOML file."
+            ) from e
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+            raise InvalidArgumentError(f"{name} is no TOML: {e}. Correct it.") from e
+        table = values.get("timerstore", values)
+        if not isinstance(table, dict):
+            raise InvalidArgumentError(f"{name}: timerstore is no table. Write [timerstore].")
+        return cls.from_mapping(table, name)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:

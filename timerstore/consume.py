@@ -7,6 +7,7 @@ so what was not acknowledged comes again after reopening, with the same id.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -14,13 +15,31 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.cursors import Flight, QueueCursor
 from timerstore.errors import CorruptStoreError, StoreClosedError
-from timerstore.retries import RetryCursor
+from timerstore.inside import inside
+from timerstore.kinds import check_int
+from timerstore.pace import Pace
+from timerstore.retries import NOT_ITS_MESSAGE, RetryCursor
 from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import RESERVED_PROPERTIES
+from timerstore.timelog.format import ENTRY_BYTES, RESERVED_PROPERTIES
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pull import PULL_UNMAPPED, pull_messages
+from timerstore.timelog.pull import (
+    PULL_DAMAGED,
+    PULL_NO_ROOM,
+    PULL_STRAY,
+    PULL_WILD,
+    RUN_DUE_MS,
+    RUN_FIRED_MS,
+    RUN_INDEX,
+    RUN_OFFSET,
+    RUN_TAGS,
+    RUN_WORDS,
+    measure_run,
+    pull_messages,
+)
+from timerstore.timelog.record import Bytes
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
@@ -39,8 +58,8 @@ class Batch:
     """
 
     __slots__ = (
-        *("_cursor", "_flight", "_group", "_indexes", "_offsets", "_pins", "bodies"),
-        *("_decoded", "due_ms", "fired_ms", "ids", "tags_codes", "topic"),
+        *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
+        *("_pins", "topic"),
     )
 
     def __init__(
@@ -48,26 +67,61 @@ class Batch:
         group: Group,
         cursor: QueueCursor | None,
         flight: Flight | None,
-        indexes: Int64s,
-        offsets: Int64s,
-        bodies: Any,
-        ids: Any,
-        due_ms: Int64s,
-        fired_ms: Int64s,
+        columns: Columns,
+        count: int,
         pins: list[Any],
-        tags_codes: Int64s,
     ) -> None:
-        """Hold the columns; made by a group."""
+        """Hold the first `count` places of the columns; made by a group."""
         self._group, self._cursor, self._flight = group, cursor, flight
-        self._indexes, self._offsets, self._pins = indexes, offsets, pins
+        self._columns, self._count, self._pins = columns, count, pins
+        self._bodies: Any = None
+        self._ids: Any = None
         self.topic = group.topic
-        self.bodies, self.ids = bodies, ids
-        self.due_ms, self.fired_ms, self.tags_codes = due_ms, fired_ms, tags_codes
         self._decoded: dict[int, Message] = {}
 
     def __len__(self) -> int:
         """Return how many messages the batch has."""
-        return len(self.due_ms)
+        return self._count
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        if self._bodies is None:
+            self._bodies = self._columns.arrow_bodies(self._count)
+        return self._bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        if self._ids is None:
+            self._ids = self._columns.arrow_ids(self._count)
+        return self._ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._numbers(RUN_DUE_MS)
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._numbers(RUN_FIRED_MS)
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._numbers(RUN_TAGS)
+
+    @property
+    def _indexes(self) -> Int64s:
+        return self._numbers(RUN_INDEX)
+
+    @property
+    def _offsets(self) -> Int64s:
+        return self._numbers(RUN_OFFSET)
+
+    def _numbers(self, row: int) -> Int64s:
+        return self._columns.numbers[row, : self._count]
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
@@ -93,6 +147,7 @@ class Batch:
 
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
+        check_int(i, "i", 0, len(self) - 1)
         if i not in self._decoded:
             self._decoded[i] = self._group.decode(int(self._offsets[i]), self._pins)
         return self._decoded[i]
@@ -165,6 +220,11 @@ class Delivery:
         return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
 
 
+def body_bytes(deliveries: list[Delivery]) -> int:
+    """Return how long their bodies are, as they came; a handler may have put others in place."""
+    return sum(each._batch.bodies[each._i].as_buffer().size for each in deliveries)
+
+
 def user_properties(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties without those of the system."""
     return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
@@ -176,19 +236,45 @@ class Group:
     def __init__(self, store: TimerStore, topic: str, name: str) -> None:
         """Begin at the offsets that were committed, or at the earliest message."""
         self.store, self.topic, self.name = store, topic, name
+        self.gate = store.gate
         self.retries = store.retries(name)
         self.lock = self.retries.lock
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
-        self._turn = 0
+        self.pace = Pace()
+        self._turn = self._row_count = 0
+        self._topic_bytes = topic.encode("utf-8", "surrogateescape")
 
     # --- handing out
 
+    @inside
     def pull(self, count_max: int, room: Room | None = None) -> Batch | None:
         """Hand out what is there, up to `count_max`; None where nothing is.
 
         `room` tells, under the lock, how many a queue may give that has any.
         """
+        self.store.check_open()
+        while True:
+            run = self._hand_out(count_max, room)
+            if run is None:
+                return None
+            cursor, flight, start, stop = run
+            try:
+                batch = self._read(cursor, flight, start, stop)
+            except CorruptStoreError:
+                raise  # it would be found again and again; what comes behind it goes on
+            except BaseException:  # a signal's, say: nobody got them
+                with self.lock:
+                    cursor.take_back(self.topic, flight, list(range(start, stop)))
+                raise
+            if len(batch):  # else all of it was passed by
+                self.pace.took(len(batch), count_max, time.monotonic())
+                return batch
+
+    def _hand_out(
+        self, count_max: int, room: Room | None
+    ) -> tuple[QueueCursor, Flight, int, int] | None:
+        """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
         with self.lock:
             self._find_queues()
             cursors = list(self.cursors.values())
@@ -208,17 +294,16 @@ class Group:
                 start, stop, flight = run
                 if flight is not None and stop > start:
                     self._turn = (self._turn + i + 1) % len(cursors)
-                    break
-            else:
-                return None
-        batch = self._read(cursor, flight, start, stop)
-        return batch if len(batch) else self.pull(count_max, room)
+                    return cursor, flight, start, stop
+        return None
 
     def _find_queues(self) -> None:
-        queues = self.store.engine.queues
-        for row in queues.rows(self.topic.encode()):
-            if row not in self.cursors:
-                self.cursors[row] = self._cursor(row, self.topic)
+        rows = self.store.engine.queues.rows(self._topic_bytes)
+        if len(rows) != self._row_count:  # a row, once given, stays
+            for row in rows:
+                if row not in self.cursors:
+                    self.cursors[row] = self._cursor(row, self.topic)
+            self._row_count = len(rows)
         retries = self.retries.cursor()
         if retries is not None:
             self.cursors[retries.row] = retries
@@ -236,7 +321,7 @@ class Group:
         Under "group" durability that is what is durable.
         """
         engine = self.store.engine
-        end = engine.queues.next_index(cursor.row)
+        end = engine.queues.seen_index(cursor.row)
         if engine.config.durability == "process" or end <= cursor.next:
             return end
         durable = self.store.flusher.durable_end
@@ -268,59 +353,83 @@ class Group:
 
     def _read_kept(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
         """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
-        engine = self.store.engine
-        entries = engine.queues.read(cursor.row, start, stop - start)
-        offsets = entries["offset"].astype(np.int64)
-        sizes = entries["size"].astype(np.int32)
-        count = len(offsets)
-        room = int(sizes.sum(dtype=np.int64)) + 64
-        bodies, ids = np.empty(room, np.uint8), np.empty(room, np.uint8)
-        body_ends, id_ends = np.empty(count + 1, np.int32), np.empty(count + 1, np.int32)
-        due_ms, fired_ms = np.empty(count, np.int64), np.empty(count, np.int64)
-        good, found = np.zeros(count, np.bool_), np.zeros(FOUND_WORDS, np.int64)
+        engine, count = self.store.engine, stop - start
+        queues, commitlog = engine.queues, engine.commitlog
+        entries, at, kept = queues.run(cursor.row, start, count)
+        words = np.empty(RUN_WORDS, np.int64)
         while True:
-            low, high = int(offsets.min()), int(offsets.max()) + 1
-            pins = engine.commitlog.pin(low, high)
+            measure_run(commitlog.table, entries, at, count, words)
+            low, high, room = words.tolist()
+            if room <= BATCH_BYTES_MAX or count == 1:
+                break
+            count //= 2
+        topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
+        queue_id, found = int(queues.table.queue_id[cursor.row]), np.empty(FOUND_WORDS, np.int64)
+        pins: list[Any] = []
+        id_room = ID_BYTES_USUAL * count
+        while True:
+            columns = Columns(self.store.blocks, count, id_room, room)
+            if low < high:
+                pins = commitlog.pin(low, high)
             sound = pull_messages(
-                engine.commitlog.table,
-                offsets,
-                sizes,
+                commitlog.table,
+                entries,
+                at,
+                start,
+                topic,
+                queue_id,
                 engine.store_tag,
                 engine.precision_ms,
                 found,
-                bodies,
-                body_ends,
-                ids,
-                id_ends,
-                due_ms,
-                fired_ms,
-                good,
+                columns.numbers,
+                columns.ends,
+                columns.verdicts,
+                columns.ids,
+                columns.bodies,
             )
-            if sound != PULL_UNMAPPED:
+            if sound >= 0:
                 break
-        indexes, tags_codes = np.arange(start, stop), entries["tags_code"].astype(np.int64)
-        if sound < count:
-            self.unreadable_count += count - sound
-            bad = indexes[~good]
+            if sound == PULL_NO_ROOM:
+                id_room = room
+        if start + count < stop:
             with self.lock:
-                for index in bad.tolist():
-                    flight.settle(index)
-                cursor.trim()
-            self.store.report_unreadable(int(offsets[~good][0]))
-            indexes, offsets, tags_codes = indexes[good], offsets[good], tags_codes[good]
-        return Batch(
-            self,
-            cursor,
-            flight,
-            indexes,
-            offsets,
-            _arrow(pa.binary(), sound, body_ends, bodies),
-            _arrow(pa.string(), sound, id_ends, ids),
-            due_ms[:sound],
-            fired_ms[:sound],
-            pins,
-            tags_codes,
-        )
+                cursor.take_back(self.topic, flight, list(range(start + count, stop)))
+        del kept
+        if sound < count:
+            self._pass_by_unsound(cursor, flight, start, columns.verdicts)
+            if sound == 0:
+                return self.empty()
+        return Batch(self, cursor, flight, columns, sound, pins)
+
+    def _pass_by_unsound(
+        self, cursor: QueueCursor, flight: Flight, start: int, verdicts: Bytes
+    ) -> None:
+        """Settle what could not be read of a run that begins at `start`."""
+        count = len(verdicts)
+        indexes = np.arange(start, start + count)
+        damaged = verdicts == PULL_DAMAGED
+        self._pass_by(cursor, flight, indexes[verdicts == PULL_WILD], "it points at no message")
+        self._pass_by(cursor, flight, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
+        self._pass_by(cursor, flight, indexes[damaged], None)
+        offsets = self.store.engine.queues.read(cursor.row, start, count)["offset"]
+        for offset in offsets[damaged].tolist():
+            self.store.report_unreadable("commitlog", offset, "the message is damaged")
+
+    def _pass_by(
+        self, cursor: QueueCursor, flight: Flight, indexes: Int64s, reason: str | None
+    ) -> None:
+        """Settle entries that cannot be handed out, and count them; with a `reason` report them."""
+        if len(indexes) == 0:
+            return
+        queues = self.store.engine.queues
+        with self.lock:
+            self.unreadable_count += len(indexes)
+            for index in indexes.tolist():
+                flight.settle(index)
+            cursor.trim()
+        if reason is not None:
+            for index in indexes.tolist():
+                self.store.report_unreadable(queues.name(cursor.row), index * ENTRY_BYTES, reason)
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""
@@ -333,13 +442,13 @@ class Group:
 
     def empty(self) -> Batch:
         """Return a batch of nothing."""
-        none, ends = np.zeros(0, np.int64), np.zeros(1, np.int32)
-        data = np.zeros(8, np.uint8)
-        texts = _arrow(pa.binary(), 0, ends, data), _arrow(pa.string(), 0, ends, data)
-        return Batch(self, None, None, none, none, *texts, none, none, [], none)
+        columns = Columns(self.store.blocks, 0, 0, 0)
+        columns.ends[:] = 0
+        return Batch(self, None, None, columns, 0, [])
 
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""
+        self.store.check_process()
         with self.lock:
             self._find_queues()
             queues = self.store.engine.queues
@@ -401,6 +510,7 @@ class Group:
 
     def give_back_some(self, batch: Batch, places: list[int]) -> None:
         """Take back the messages at some places of a batch, to be handed out again."""
+        self.store.check_process()
         cursor, flight = batch._cursor, batch._flight
         assert cursor is not None and flight is not None
         with self.lock:
@@ -413,6 +523,7 @@ class Group:
 
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""
+        self.store.check_process()
         queues = self.store.engine.queues
         with self.lock:
             return {
@@ -439,13 +550,10 @@ class Group:
             done = 0
             try:
                 for delivery in batch:
+                    if self.store.forked:
+                        self.store.check_process()
                     done += 1
                     yield delivery
             finally:
                 if done < len(batch) and not self.store.closed:
                     self.give_back(batch, done)
-
-
-def _arrow(kind: Any, count: int, ends: Any, data: Any) -> Any:
-    buffers = [None, pa.py_buffer(ends[: count + 1]), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, count, buffers)

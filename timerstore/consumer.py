@@ -23,11 +23,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, TypeVar
 
-from timerstore.arguments import check_group, check_topic
+from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.deadletters import dead_topic, redrive
 from timerstore.errors import InvalidArgumentError
 from timerstore.handling import Handling
 from timerstore.hooks import Hook
+from timerstore.kinds import check_bool, check_int, check_kind
 from timerstore.reading import find_pending
 from timerstore.services.clock import ManualClock
 from timerstore.starting import Start, begin_groups, check_start
@@ -88,14 +89,18 @@ class Consumer:
         only logged; `instance` names it where a group has more than one. `start`: where a group
         begins that never read a topic: "earliest", "latest", or epoch milliseconds.
         """
-        _check_int("threads", threads, 1, THREADS_MAX)
-        _check_int("pull_count", pull_count, 1, PULL_COUNT_MAX)
-        _check_int("batch_count", batch_count, 1, pull_count)
-        _check_int("max_attempts", max_attempts, 0, 1 << 30)
+        check_int(threads, "threads", 1, THREADS_MAX)
+        check_int(pull_count, "pull_count", 1, PULL_COUNT_MAX)
+        check_int(batch_count, "batch_count", 1, pull_count)
+        check_int(max_attempts, "max_attempts", 0, 1 << 30)
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
         check_start(start)
         check_group(group)
+        check_kind(store, TimerStore, "store")
+        check_kind(instance, str, "instance")
+        check_bool(broadcast, "broadcast")
+        check_kind(hooks, Sequence, "hooks")
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
         self.store, self.group = store, group
@@ -138,7 +143,8 @@ class Consumer:
         are done for the whole group, so all its consumers need the same subscriptions. What comes
         again after a failure is not filtered.
         """
-        check_topic(topic)
+        self.store.check_process()
+        check_topic_to_consume(topic)
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started. Subscribe before start().")
         if not callable(handler) or inspect.iscoroutinefunction(handler):
@@ -155,7 +161,7 @@ class Consumer:
         On a manual clock no thread is started; the clock's `advance` then calls handlers on its
         way, at the very time at which something falls due.
         """
-        self.store.check_open()
+        self.store.check_writable()
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started before. Make another one.")
         if not self._subscriptions:
@@ -192,14 +198,15 @@ class Consumer:
 
         For tests, in the calling thread, one after the other. Works with and without `start`.
         """
+        self.store.check_process()
         if not self.store.clock.manual:
             raise InvalidArgumentError("The store has the wall clock. Call start() instead.")
         if self._state == _CLOSED:
             raise InvalidArgumentError("The consumer was closed. Make another one.")
-        self.store.check_open()
+        self.store.check_writable()
         if self._state == _NEW:
             self._open()
-        self.store.runner.play(self.store.clock.now_ms, self.store.clock.now_ms)
+        self.store.play_now()
         return self._step()
 
     def _step(self) -> int:
@@ -260,25 +267,40 @@ class Consumer:
 
         Return whether they have. What was not begun is handed out again, to the next consumer of
         the group. A handler that is still running goes on; its messages are acknowledged when it
-        ends, if the store is open then, else they come again. Closing twice does nothing. Raises
-        what has stopped the consumer before, if anything.
+        ends, if the store is open then, else they come again. Closing twice does nothing; where an
+        exception ended it on the way (Ctrl-C), the second time goes on. Raises what has stopped
+        the consumer before, if anything. In a forked child it does nothing.
         """
         if timeout is not None and not isinstance(timeout, timedelta):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a timedelta.")
+        if self.store.forked:
+            return True
         was_started, self._state = self._state == _STARTED, _CLOSED
         if not was_started:
             return True
-        ended, error = True, None
+        try:
+            ended = self._stop(timeout)
+        except BaseException:
+            self._state = _STARTED  # a signal's, say: the next call goes on
+            raise
+        if self._threads is not None:
+            self._threads.failure.check()
+        return ended
+
+    def _stop(self, timeout: timedelta | None) -> bool:
+        ended = True
         if isinstance(self.store.clock, ManualClock):
             self.store.clock.leave(self)
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(None if timeout is None else timeout.total_seconds())
-            error = self._threads.error
         _broadcasting[self.store].discard(self._reads_as)
-        if error is not None:
-            raise error
         return ended
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has stopped it, for `close` to raise; None while it works."""
+        return None if self._threads is None else self._threads.failure.error
 
     def __enter__(self) -> Consumer:
         """Start; leaving the block closes it and waits for handlers."""
@@ -311,8 +333,3 @@ class Consumer:
 
 
 _broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgumentError(f"{name} is {value!r}. Use {low} to {high}.")

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from timerstore.arguments import check_group
-from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_int
 from timerstore.sendback import send_to, wait_durable
 from timerstore.timelog.format import DEAD_PREFIX, RETRY_PREFIX
 
@@ -30,8 +30,8 @@ def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
     doubles what was appended: up to 256 messages, with the same ids. Raises StoreFullError.
     """
     check_group(group)
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidArgumentError(f"limit is {limit!r}. Pass an int, 0 or more.")
+    if limit is not None:
+        check_int(limit, "limit", 0, sys.maxsize)
     retries = RETRY_PREFIX + group.encode()
     left, count = sys.maxsize if limit is None else limit, 0
     while left > 0:
@@ -49,7 +49,9 @@ def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
             wait_durable(store)
             letters._group.settle_some(letters, list(range(revived)))
             letters._group.give_back(letters, revived)
-            store.write_offsets()
+            with store.gate:
+                store.check_open()
+                store.write_offsets()
         left -= revived
         count += revived
     return count

@@ -83,7 +83,7 @@ def demonstrate(
     if path is not None and path.exists() and any(path.iterdir()):
         raise InvalidArgumentError(f"{path} is not empty. Pass a new folder for the demonstration.")
     if not kernels_are_cached():
-        out.say("Compiling the kernels: about 20 seconds, this first time alone.")
+        out.say("Compiling the kernels: about a minute, this first time alone.")
     with out.progress("loading the kernels"):
         compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="timerstore-demo-"))

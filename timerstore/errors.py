@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class TimerStoreError(Exception):
-    """The base of all errors of this package."""
+    """The base of all errors of this package.
+
+    `ids`: of a `put_many` that failed half-way, the timers that it did put, the first ones of those
+    it was given. They fire; put the rest again. Of a FlushFailedError: the timers that are in the
+    log, of which it is not known whether they survive a power cut. Else it is empty.
+    """
+
+    ids: Sequence[str] = ()
 
 
 class InvalidArgumentError(TimerStoreError, ValueError):
@@ -13,6 +22,16 @@ class InvalidArgumentError(TimerStoreError, ValueError):
 
 class NotAStoreError(TimerStoreError):
     """The path is no timer store, or not one that this version can open."""
+
+
+class StoreAccessError(TimerStoreError, OSError):
+    """The operating system refuses a file of the store: its rights, or where it lies."""
+
+    __str__ = Exception.__str__
+
+
+class MissingFileError(StoreAccessError, FileNotFoundError):
+    """A file of the store is gone."""
 
 
 class StoreClosedError(TimerStoreError):

@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any, Final, Literal, get_args
 
 import numpy as np
@@ -23,11 +22,13 @@ import pyarrow as pa
 from timerstore.config import Config
 from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.kinds import check_choice, check_kind, check_path
 from timerstore.offline import find_pending, in_timer_topic, in_topic, read_message
 from timerstore.timelog import scan
 from timerstore.timelog.decode import Message
 from timerstore.timelog.format import LEVEL_TOPIC
 from timerstore.timelog.message import REASONS
+from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.reader import StoreReader
 
 Table = Literal["pending", "fired", "messages"]
@@ -83,6 +84,7 @@ SCHEMAS: Final[dict[str, Any]] = {
 }
 
 
+@telling
 def export_messages(
     path: str | os.PathLike[str], kind: Table = "pending", *, config: Config | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -92,11 +94,17 @@ def export_messages(
     recovery would find. Pending timers come in the order of due time, the others in that of the
     log. Raises NotAStoreError, CorruptStoreError.
     """
-    if kind not in get_args(Table):
-        raise InvalidArgumentError(f"table is {kind!r}. Use {', '.join(get_args(Table))}.")
-    levels = np.array((Config() if config is None else config).delay_levels_ms(), np.int64)
-    reader = StoreReader(Path(path), levels)
-    return _pending(reader) if kind == "pending" else _scanned(reader, kind)
+    check_choice(kind, "table", get_args(Table))
+    config = Config() if config is None else config
+    check_kind(config, Config, "config")
+    levels = np.array(config.delay_levels_ms(), np.int64)
+    reader = StoreReader(check_path(path), levels)
+    return _told(path, _pending(reader) if kind == "pending" else _scanned(reader, kind))
+
+
+def _told(path: Any, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    with told_of(path):
+        yield from rows
 
 
 def _pending(reader: StoreReader) -> Iterator[dict[str, Any]]:
@@ -125,7 +133,7 @@ def _rest(message: Message, properties: dict[str, str]) -> dict[str, Any]:
 
 def _scanned(reader: StoreReader, kind: Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of what stands in the commit log, up to its end."""
-    scanned = reader.scan(verify=False)
+    scanned = reader.scan(verify=reader.is_open)  # the last message may be half written
     for rows in scanned:
         chosen = np.ones(len(rows), np.bool_)
         if kind == "fired":
@@ -191,12 +199,13 @@ def export(
     `format`: "jsonl", one JSON object a line; "arrow", an IPC stream; "parquet". O(rows), with
     BATCH_COUNT of them in memory.
     """
-    if format not in get_args(Format):
-        raise InvalidArgumentError(f"format is {format!r}. Use {', '.join(get_args(Format))}.")
+    check_choice(format, "format", get_args(Format))
     rows = export_messages(path, table, config=config)
     if isinstance(out, str | os.PathLike):
-        with open(out, "wb") as file:
+        with told_of(out), check_path(out).open("wb") as file:
             return _write(rows, table, file, format)
+    if not callable(getattr(out, "write", None)):
+        raise InvalidArgumentError(f"out is {out!r}. Pass a path, or an open binary stream.")
     return _write(rows, table, out, format)
 
 

@@ -2,7 +2,8 @@
 
 Ground rules: any thread may call anything here. A task that is being handled stands in `_running`;
 whoever takes it out, the handler's thread or the one that finds it too slow, decides alone what
-becomes of it.
+becomes of it. A program's code gets copies of our lists, for it may empty them; what is done is
+counted by our own, with lengths as they stand in the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from timerstore.consume import Delivery
+from timerstore.consume import Delivery, body_bytes
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.hooks import Hook, call_after, call_before
 from timerstore.sendback import send_back, send_to_dead, wait_durable
@@ -67,13 +68,13 @@ class Handling:
         """Call a task's handler, then do what the rules say."""
         deliveries, handler = task.deliveries, task.subscription.handler
         if self._hooks:
-            call_before(self._hooks, deliveries)
+            self._call_before(task)
         task.started_ms = self.now_ms()
         self._running[task] = task.started_ms
         result: Any = None
         error: Exception | None = None
         try:
-            result = handler(deliveries if self._as_list else deliveries[0])
+            result = handler(list(deliveries) if self._as_list else deliveries[0])
         except Exception as e:
             error = e
         except SystemExit as e:
@@ -90,6 +91,13 @@ class Handling:
             self._done(task, deliveries, task.bytes_held)
         else:
             self._finish(task, self._judge(task, result, error, elapsed_ms))
+
+    def _call_before(self, task: Task) -> None:
+        try:
+            call_before(self._hooks, task.deliveries)
+        except BaseException:
+            self.hand_in_again(task, 0)  # it has not begun
+            raise
 
     def _judge(
         self, task: Task, result: Any, error: Exception | None, elapsed_ms: float
@@ -115,7 +123,7 @@ class Handling:
         """Acknowledge what succeeded, send back the rest, and tell the hooks."""
         good, bad = task.deliveries[: outcome.ack_count], task.deliveries[outcome.ack_count :]
         if bad:
-            length = sum(len(delivery.body) for delivery in good)
+            length = body_bytes(good)
             if good:
                 self._done(task, good, length)
             rest = Task(task.subscription, task.batch, bad, task.bytes_held - length)
@@ -157,7 +165,7 @@ class Handling:
         except StoreClosedError:
             return
         good, rest = task.deliveries[:sent], task.deliveries[sent:]
-        length = sum(len(delivery.body) for delivery in good)
+        length = body_bytes(good)
         if good:
             self._done(task, good, length)
         if rest:

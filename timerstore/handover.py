@@ -18,9 +18,21 @@ from timerstore.errors import TimerStoreError
 from timerstore.ids import format_id
 from timerstore.services.clock import ManualClock
 from timerstore.services.deletes import DELETE_BODY, append_all
-from timerstore.services.levels import LEVEL_CANCELLED, LEVEL_STOP
+from timerstore.services.engine import Engine
+from timerstore.services.levels import LEVEL_STOP
 from timerstore.services.recover_deletes import live_units
-from timerstore.services.steps import ENQUEUE_GET, ENQUEUE_PUT, run
+from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
+from timerstore.services.steps import run
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_INFO,
+    DEQUEUE_MS,
+    DEQUEUE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+    World,
+)
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
@@ -33,6 +45,7 @@ from timerstore.timelog.format import (
     UNIT_BYTES,
     UNIT_DELETE,
     UNIT_PLAIN,
+    UNIT_ROLL,
 )
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.jsonfile import write_json
@@ -49,9 +62,10 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
+from timerstore.timelog.record import Words
 from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
-from timerstore.wheel import chain, state
+from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last
 
 if TYPE_CHECKING:
@@ -62,7 +76,7 @@ _HANDOVER_TOPIC = b"timerstore_handover"
 
 def handover(store: TimerStore) -> None:
     """Make the store fit for a broker and close it; see `TimerStore.handover`."""
-    engine, words = store.engine, store.engine.words
+    engine, world = store.engine, store.engine.world
     precision = engine.precision_ms
     if engine.read_slot > store.clock.now_ms // precision + 1:
         raise TimerStoreError(
@@ -71,16 +85,21 @@ def handover(store: TimerStore) -> None:
         )
     store.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
-        _stop_levels(store)
-        _finish_slot(store)
-        _place_deletes(store)
-        _append_last(store)
+        while store.gate.others_inside():  # those who put before it was refused
+            time.sleep(0.0005)
+        with store.gate:
+            _stop_levels(store)
+            _finish_slot(store)
+            _place_deletes(store)
+            _append_last(store)
+            store.check_open()
+            _write_topics(store)
     except BaseException:
-        words[state.TAKE_LIMIT] = 1 << 62
+        world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
+        store.runner.resume()
         store.refuse(None)
         raise
-    _write_topics(store)
     store.refuse(None)
     store.close()
 
@@ -91,8 +110,8 @@ def handover(store: TimerStore) -> None:
 def _stop_levels(store: TimerStore) -> None:
     """Deliver nothing from the levels any more; refuse where a broker would deliver too much."""
     engine = store.engine
-    with engine.step_lock:
-        cancelled = int(engine.levels.words[LEVEL_CANCELLED])
+    with engine.locks:
+        cancelled = engine.cancelled.set.level_count
         engine.levels.words[LEVEL_STOP] = int(cancelled == 0)
     if cancelled:
         raise TimerStoreError(
@@ -106,19 +125,19 @@ def _stop_levels(store: TimerStore) -> None:
 
 def _finish_slot(store: TimerStore) -> None:
     """Fire until R is behind the last slot from which anything was taken."""
-    engine, words = store.engine, store.engine.words
+    engine, world = store.engine, store.engine.world
     precision = engine.precision_ms
-    with engine.step_lock:
-        last = int(words[state.FRONTIER]) // precision
-        words[state.TAKE_LIMIT] = (last + 1) * precision - 1
+    with engine.locks:
+        last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
+        world.callers.take_limit_ms = (last + 1) * precision - 1
     while True:
-        with engine.step_lock:
-            linked = int(words[state.LINKED]) == engine.queues.next_index(0)
+        with engine.locks:
+            linked = world.enqueue_put.linked_index == engine.queues.next_index(0)
             if engine.read_slot > last and linked:
                 break
             if engine.read_slot <= last and store.clock.now_ms >= (last + 2) * precision:
                 last += 1  # a broker's timer of this slot is due in the next one
-                words[state.TAKE_LIMIT] = (last + 1) * precision - 1
+                world.callers.take_limit_ms = (last + 1) * precision - 1
         store.check_open()
         if isinstance(store.clock, ManualClock):  # to wait is to move it
             store.clock.advance(timedelta(milliseconds=precision - store.clock.now_ms % precision))
@@ -131,7 +150,7 @@ def _finish_slot(store: TimerStore) -> None:
 
 
 @kernel
-def _identify_all(world: Any, units: Any, found: Any, columns: Any, start: int) -> int:
+def _identify_all(world: World, units: Any, found: Words, columns: Any, start: int) -> int:
     """Fill identity and topic hash of each unit's timer, or target: int64[3, n].
 
     Return the first whose message is not mapped, or n.
@@ -146,9 +165,9 @@ def _identify_all(world: Any, units: Any, found: Any, columns: Any, start: int) 
         if read_message(buf, at, found, False) != GOOD or found[REAL_TOPIC_BYTES] < 0:
             continue
         if units[i, chain.WALK_MAGIC] & UNIT_DELETE != 0:
-            identify_target(buf, found, world.words[state.STORE_TAG])
+            identify_target(buf, found, world.settings.store_tag)
         else:
-            identify_timer(buf, found, world.words[state.STORE_TAG])
+            identify_timer(buf, found, world.settings.store_tag)
         columns[0, i] = found[IDENTITY_HIGH]
         columns[1, i] = found[IDENTITY_LOW]
         columns[2, i] = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
@@ -157,10 +176,10 @@ def _identify_all(world: Any, units: Any, found: Any, columns: Any, start: int) 
 
 @kernel
 def _link_delete(
-    world: Any, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
+    world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
 ) -> bool:
     """Write a plain delete unit at a timer's time; False where a segment is missing."""
-    precision = world.words[state.PRECISION]
+    precision = world.settings.precision_ms
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     slot = unit_ms // precision
     end = world.timerlog.words[END]
@@ -193,7 +212,7 @@ def _link_delete(
 def _place_deletes(store: TimerStore) -> None:
     """Link a delete into the slot of each cancelled timer that a broker would still reach."""
     engine = store.engine
-    if not engine.words[state.CANCELLED_COUNT]:
+    if not engine.cancelled.set.count:
         return
     deletes: dict[tuple[int, int], tuple[int, int]] = {}
     beside: set[tuple[int, int, int]] = set()
@@ -228,7 +247,7 @@ def _identities(store: TimerStore, units: Any) -> Any:
         if done == len(units):
             return columns
         number = int(units[done, chain.WALK_MESSAGE]) // engine.commitlog.segment_bytes
-        pins.append(engine.commitlog.existing(number))
+        pins.append(engine.commitlog.readable(number))
 
 
 # --- the last unit is the last entry
@@ -249,12 +268,24 @@ def _append_last(store: TimerStore) -> None:
     count = stage_messages(stage, [(message, 0, 0, -1, 0)])
     append_all(engine, stage, count, now_ms, together=True)
     store._putter.free_stage(stage)
-    words = engine.words
-    words[state.TAKE_LIMIT] = engine.read_slot * engine.precision_ms - 1
-    while int(words[state.LINKED]) < engine.queues.next_index(0):
+    world = engine.world
+    world.callers.take_limit_ms = engine.read_slot * engine.precision_ms - 1
+    while world.enqueue_put.linked_index < engine.queues.next_index(0):
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, now_ms, now_ms)
-        if words[state.NEED] != state.NOTHING:
-            engine.meet()
+        service = engine.needing()
+        if service >= 0:
+            engine.provide(service)
+
+
+def _latest_taken_ms(engine: Engine) -> int:
+    """Return the latest time from which anything was taken that is not appended yet."""
+    world = engine.world
+    head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
+    tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
+    at = np.arange(head, tail) % RING_COUNT * DEQUEUE_COLUMNS
+    is_delete = world.dequeue_ring[at + DEQUEUE_INFO] & (UNIT_DELETE | UNIT_ROLL) == UNIT_DELETE
+    taken_ms = world.dequeue_ring[at + DEQUEUE_MS][~is_delete]  # of a delete it is no time
+    return int(taken_ms.max()) if len(taken_ms) else -1
 
 
 def _write_topics(store: TimerStore) -> None:

@@ -32,7 +32,7 @@ def call_before(hooks: Sequence[Hook], deliveries: list[Delivery]) -> None:
     """Call all hooks, in their order."""
     for hook in hooks:
         try:
-            hook.before(deliveries)
+            hook.before(list(deliveries))
         except Exception:
             log.exception("the hook %r failed before a handler", hook)
 
@@ -41,6 +41,6 @@ def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outco
     """Call all hooks, the last one first."""
     for hook in reversed(hooks):
         try:
-            hook.after(deliveries, outcome)
+            hook.after(list(deliveries), outcome)
         except Exception:
             log.exception("the hook %r failed after a handler", hook)

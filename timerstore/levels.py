@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ids import format_id
+from timerstore.kinds import shown_int
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.compose import compose
 from timerstore.timelog.format import (
@@ -34,7 +35,7 @@ def check_level(engine: Engine, level: object, *others: object) -> int:
         raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
     if isinstance(level, bool) or not isinstance(level, int) or level < 1:
         raise InvalidArgumentError(
-            f"delay_level is {level!r}. Pass an int, 1 to {len(engine.level_ms)}."
+            f"delay_level is {shown_int(level)}. Pass an int, 1 to {len(engine.level_ms)}."
         )
     level = min(level, len(engine.level_ms))
     level_ms, limit_ms = int(engine.level_ms[level - 1]), engine.config.max_delay_ms
@@ -80,9 +81,4 @@ def stage_at_level(
         flag=flag,
         reconsume_times=reconsume_times,
     )
-    if len(message) > engine.message_bytes_max:
-        raise InvalidArgumentError(
-            f"The message would take {len(message)} bytes. "
-            f"Shorten it to {engine.message_bytes_max}, or use larger segments."
-        )
     return message, engine.level_row(level), due_ms, engine.queues.row(topic) + QUEUE_COUNT_MAX, 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from timerstore.errors import StoreClosedError
 from timerstore.services.metrics import StatsCollector
 from timerstore.store import TimerStore
 
@@ -23,7 +24,10 @@ def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCol
 
     def read_stats() -> dict[str, Any] | None:
         found = known()
-        return None if found is None or found.closed else found.stats().to_dict()
+        try:
+            return None if found is None else found.stats().to_dict()
+        except StoreClosedError:
+            return None
 
     collector = StatsCollector(read_stats, labels)
     (REGISTRY if registry is None else registry).register(collector)

@@ -84,7 +84,7 @@ def find_pending(
     done: set[int] = set()
     checkpoint = reader.checkpoint
     broker = BrokerCopies() if checkpoint is None or checkpoint.by_broker else None
-    for rows in reader.scan(verify=False) if messages is None else messages:
+    for rows in reader.scan(verify=reader.is_open) if messages is None else messages:
         place = np.searchsorted(waiting, rows[:, scan.ROW_OFFSET])
         place[place == len(waiting)] = 0
         found = waiting[place] == rows[:, scan.ROW_OFFSET] if len(waiting) else place < 0
@@ -139,7 +139,7 @@ def level_offsets(reader: StoreReader) -> list[int]:
 
     Raises CorruptStoreError where `delayOffset.json` cannot be read.
     """
-    offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read()
+    offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read(reader.steady.read)
     if reader.checkpoint is not None and not reader.checkpoint.by_broker:
         pairs = zip(offsets, reader.checkpoint.level_offsets, strict=True)
         offsets = [max(pair) for pair in pairs]
@@ -185,7 +185,7 @@ def level_targets(rows: Words) -> set[tuple[int, int]]:
 def copied_sources(reader: StoreReader) -> Words:
     """Return the messages of which a copy stands in the log, fired or rolled. O(commit log)."""
     origins, broker = [np.zeros(0, np.int64)], BrokerCopies()
-    for rows in reader.scan(verify=False):
+    for rows in reader.scan(verify=reader.is_open):
         origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
         broker.take(rows, in_timer_topic(reader, rows), in_topic(reader, rows, LEVEL_TOPIC))
     return np.unique(np.concatenate([*origins, broker.match()[0]]))

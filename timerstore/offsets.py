@@ -36,7 +36,7 @@ class ConsumerOffsets:
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()  # taken before `_lock`; one writer at the file
         self._changed = False
-        content = read_json(path) or {}
+        content = read_json(path, disk.read) or {}
         table = content.get("offsetTable", {})
         try:
             self.table: dict[str, dict[str, int]] = {

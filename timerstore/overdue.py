@@ -21,8 +21,18 @@ from timerstore.reading import (
     slot_messages,
     unlinked_messages,
 )
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    LATE_COLUMNS,
+    LATE_MESSAGE,
+    LATE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+)
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.wheel import state
 from timerstore.wheel.near import near_entries
 
 if TYPE_CHECKING:
@@ -33,13 +43,13 @@ if TYPE_CHECKING:
 def find_overdue(
     store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Tell which timers still wait: bool[n]. Under the step lock.
+    """Tell which timers still wait: bool[n]. Under all locks of the services.
 
     `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
     the chains of the slots that can hold one of them.
     """
     engine, messages = store.engine, _waiting_messages(store, due_ms)
-    if not int(engine.words[state.DONE_COUNT]):
+    if not engine.world.done.count:
         waiting = np.isin(offsets, messages)
         if waiting.all():
             return waiting
@@ -56,7 +66,7 @@ def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int6
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
-    its real topic. Under the step lock. Costs as `find_overdue`.
+    its real topic. Under all locks of the services. Costs as `find_overdue`.
     """
     found = read_messages(store, np.unique(_waiting_messages(store, due_ms)))
     ours = np.flatnonzero(found.high == IDENTITY_OURS)
@@ -75,12 +85,30 @@ def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int6
     return messages, rows
 
 
+def find_waiting_foreign(store: TimerStore, due_ms: int, high: int, low: int) -> bool:
+    """Tell whether a broker's timer that may have been taken still waits. Under all locks.
+
+    It is due soon or overdue, so it waits in no slot behind its own; but its rolls are on no grid,
+    so any slot up to that can hold it.
+    """
+    engine, snapshot = store.engine, capture_locked(store)
+    _, near = near_entries(engine.near)
+    parts = [near, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
+    times = engine.wheel.slots["time"]
+    last = max(due_ms // engine.precision_ms, snapshot.claimed)
+    for slot in np.sort(times[(times >= snapshot.claimed) & (times <= last)]).tolist():
+        parts.append(slot_messages(store, snapshot, slot))
+    found = read_messages(store, np.unique(np.concatenate(parts)))
+    return bool(((found.high == high) & (found.low == low)).any())
+
+
 def _waiting_messages(store: TimerStore, due_ms: Int64s) -> Int64s:
     """Return the messages that wait wherever timers that are due then can wait."""
     engine, snapshot = store.engine, capture_locked(store)
     own = due_ms // engine.precision_ms
     parts = [
         _near_messages(engine, due_ms, own),
+        _handed_on_messages(engine),
         unlinked_messages(store, snapshot),
         half_claimed(store, snapshot),
     ]
@@ -89,23 +117,36 @@ def _waiting_messages(store: TimerStore, due_ms: Int64s) -> Int64s:
     return np.concatenate(parts)
 
 
+def _handed_on_messages(engine: Engine) -> Int64s:
+    """Return the messages in the queues before and behind the near wheel."""
+    world, parts = engine.world, []
+    for ring, entries, columns, column in (
+        (LATE_RING, world.late_ring, LATE_COLUMNS, LATE_MESSAGE),
+        (DEQUEUE_RING, world.dequeue_ring, DEQUEUE_COLUMNS, DEQUEUE_MESSAGE),
+    ):
+        head = int(world.ring_words[ring + RING_HEAD])
+        tail = int(world.ring_words[ring + RING_TAIL])
+        parts.append(entries[np.arange(head, tail) % RING_COUNT * columns + column])
+    return np.concatenate(parts)
+
+
 def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
     """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
-    near, words = engine.near, engine.words
+    near, world = engine.near, engine.world
     waiting_ms, messages = near_entries(near)
-    read, claimed = int(words[state.READ]), int(words[state.CLAIMED])
+    read, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
     starts = np.arange(read, claimed) * engine.precision_ms
     return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts]))]
 
 
 def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
     """Return the used slots that are not claimed, and are on the grid of one of these."""
-    words, hop = engine.words, int(engine.words[state.HOP])
+    hop = engine.world.settings.hop_slots
     wheel = engine.wheel.slots["time"]
     # The latest slot of each grid that lies in the ring.
     slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
     found: set[int] = set()
-    if snapshot.claimed == int(words[state.READ]):  # R's slot stands in for those before it
+    if snapshot.claimed == engine.read_slot:  # R's slot stands in for those before it
         found.add(snapshot.claimed)
     while len(slots := slots[slots >= snapshot.claimed]):
         found.update(np.unique(slots).tolist())

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from timerstore.arguments import Binaries, Int64s
-from timerstore.errors import CongestedError, InvalidArgumentError, StoreFullError
+from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.ids import TimerIds, format_id
 from timerstore.levels import Staged
 from timerstore.services.deletes import append_all
-from timerstore.timelog.append import QUEUE_COUNT_MAX, STAGE_COUNT_MAX, Stage, append, new_stage
-from timerstore.timelog.compose import compose, java_hash_of, stage_messages
+from timerstore.timelog.append import (
+    QUEUE_COUNT_MAX,
+    STAGE_COUNT_MAX,
+    QueueTable,
+    Stage,
+    append,
+    new_stage,
+)
+from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.format import (
     LEVEL_MARK,
     PROPERTY_DUE,
@@ -30,6 +38,9 @@ from timerstore.timelog.frame import (
     new_template,
 )
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.text import java_hash_of
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
@@ -41,11 +52,11 @@ _NO_INTS = np.zeros(0, np.int64)
 
 @kernel
 def put_batch(
-    commitlog: Any,
-    queues: Any,
-    lock: Any,
-    stage: Any,
-    template: Any,
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    lock: Words,
+    stage: Stage,
+    template: Template,
     body_address: Any,
     body_bytes: Any,
     key_address: Any,
@@ -83,6 +94,13 @@ def put_batch(
     return start
 
 
+def _with_ids(error: TimerStoreError, ids: TimerIds) -> TimerStoreError:
+    """Return a copy of an error, which other threads may be raising too, that carries ids."""
+    error = copy(error)
+    error.ids = ids
+    return error
+
+
 class Putter:
     """Appends new timers; any number of threads may use it."""
 
@@ -91,7 +109,6 @@ class Putter:
         self.store, self.engine = store, store.engine
         self._templates: dict[tuple[bytes, str | None, int], Template] = {}
         self._stages: list[Stage] = []
-        self._rng = np.random.default_rng()
 
     def template(self, topic: bytes, tag: str | None, level: int = 0) -> Template:
         """Return the template for a topic with a tag, of timers or of a delay level."""
@@ -138,8 +155,18 @@ class Putter:
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
         template, stage, done = self.template(topic, tag, level), self.take_stage(), 0
+
+        def put_so_far() -> TimerIds:
+            due, places = due_ms[:done], offsets[:done]
+            if level:
+                due, places = now_ms + engine.level_ms[due - 1], places | LEVEL_MARK
+            return TimerIds(due, places, engine.store_tag)
+
         try:
             while done < len(due_ms):
+                # What goes through a delay level takes no room in the timer topic's queue.
+                stop = len(due_ms) if level else done + self.store.admission.enter()
+                piece = due_ms[:stop]
                 done = put_batch(
                     engine.commitlog.table,
                     engine.queues.table,
@@ -150,20 +177,31 @@ class Putter:
                     bodies.length,
                     keys.address if keys is not None else _NO_INTS,
                     keys.length if keys is not None else _NO_INTS,
-                    due_ms,
+                    piece,
                     done,
                     now_ms,
                     engine.store_tag,
                     offsets,
                 )
-                if done < len(due_ms):
+                if done < len(piece):
                     self.check_space()
-                    engine.meet_append()
+                    engine.provide_append(stage)
+        except TimerStoreError as e:
+            if done:
+                self._announce(put_so_far(), now_ms)
+                raise _with_ids(e, put_so_far()) from e
+            raise
         finally:
             self.free_stage(stage)
-        if level:
-            due_ms, offsets = now_ms + engine.level_ms[due_ms - 1], offsets | LEVEL_MARK
-        return TimerIds(due_ms, offsets, engine.store_tag)
+        self._announce(put_so_far(), now_ms)
+        return put_so_far()
+
+    def _announce(self, ids: TimerIds, now_ms: int) -> None:
+        """Make what was put durable, and seen by the services; an error carries the ids."""
+        try:
+            self.store._after_put(int(ids.due_ms.min()), now_ms)
+        except TimerStoreError as e:
+            raise _with_ids(e, ids) from e
 
     def one(
         self,
@@ -183,13 +221,8 @@ class Putter:
         text += encode_property(PROPERTY_REAL_QUEUE, b"0")
         text += encode_property(PROPERTY_REAL_TOPIC, topic)
         if replaces is not None:
-            text += encode_property(PROPERTY_REPLACES, replaces.encode())
+            text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
         message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
-        if len(message) > engine.message_bytes_max:
-            raise InvalidArgumentError(
-                f"The message would take {len(message)} bytes. "
-                f"Shorten it to {engine.message_bytes_max}, or use larger segments."
-            )
         return message, engine.queues.row(topic)
 
     def append_one(self, message: bytes, row: int, tag: str | None) -> int:
@@ -218,20 +251,3 @@ class Putter:
                 f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}. "
                 "Consume and acknowledge messages, or raise max_bytes."
             )
-
-    def check_congestion(self, due_ms: Int64s) -> None:
-        """Refuse timers by chance where their slot is crowded: surely at twice the limit."""
-        limit = self.engine.config.congestion_slot_count
-        if limit is None or len(due_ms) == 0:
-            return
-        slots, counts = np.unique(due_ms // self.engine.precision_ms, return_counts=True)
-        wheel = self.engine.wheel.slots
-        for slot, more in zip(slots.tolist(), counts.tolist(), strict=True):
-            held = wheel[slot % len(wheel)]
-            present = int(held["count"]) if int(held["time"]) == slot else 0
-            chance = (present + more - 1 - limit) / limit
-            if chance > 0 and (chance >= 1 or self._rng.random() < chance):
-                raise CongestedError(
-                    f"{present} timers wait in the slot of {slot * self.engine.precision_ms} ms "
-                    f"already. Spread due times, or raise congestion_slot_count ({limit})."
-                )

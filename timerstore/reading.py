@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import check_due_ms
+from timerstore.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
-from timerstore.services.level_timers import find_waiting
-from timerstore.services.world import (
-    DEQUEUE_COLUMNS,
-    DEQUEUE_MESSAGE,
-    DEQUEUE_RING,
-    RING_COUNT,
-    RING_HEAD,
-    RING_TAIL,
-)
+from timerstore.kinds import check_int, check_name
+from timerstore.services.instant import Instant, capture_instant
+from timerstore.services.level_timers import find_waiting, read_kept
+from timerstore.services.slot_units import slot_units
+from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.kernel import kernel
@@ -39,17 +36,17 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
-from timerstore.wheel import chain, state
-from timerstore.wheel.near import near_entries
-from timerstore.wheel.sets import map_get, set_contains_all
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.wheel import chain
+from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import NO_UNIT
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-_CHUNK: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +111,14 @@ class Found(NamedTuple):
 
 @kernel
 def _read_timers(
-    commitlog: Any,
-    queues: Any,
+    commitlog: SegmentTable,
+    queues: QueueTable,
     messages: Any,
     tag: int,
     precision_ms: int,
     done: Any,
     done_count: int,
-    found: Any,
+    found: Words,
     columns: Any,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
@@ -154,12 +151,12 @@ def _read_timers(
     return count
 
 
-def read_timers(store: TimerStore, messages: Int64s) -> Found:
-    """Read messages into a `Found`; cancelled timers are left out. Not under the step lock."""
+def read_timers(store: TimerStore, instant: Instant, messages: Int64s) -> Found:
+    """Read messages into a `Found`, without the timers that were cancelled by that instant."""
     found = read_messages(store, messages)
-    with store.engine.step_lock:
-        cancelled = np.zeros(len(found.message), np.bool_)
-        set_contains_all(store.engine.cancelled, found.high, found.low, cancelled)
+    if not len(instant.cancelled):
+        return found
+    cancelled = in_table(instant.cancelled, found.high, found.low)
     return Found(*(column[~cancelled] for column in found))
 
 
@@ -185,7 +182,7 @@ def read_messages(store: TimerStore, messages: Int64s) -> Found:
             engine.store_tag,
             engine.precision_ms,
             engine.done,
-            int(engine.words[state.DONE_COUNT]),
+            engine.world.done.count,
             found,
             columns,
         )
@@ -196,9 +193,8 @@ def read_messages(store: TimerStore, messages: Int64s) -> Found:
 
 
 class Snapshot(NamedTuple):
-    """Where pending timers were at one moment. Units do not change, so chains are walked later."""
+    """The cursors of one moment. Units do not change, so chains are walked later."""
 
-    messages: Int64s  # of the near wheel, and taken but not appended yet
     claimed: int
     claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
     top: int
@@ -207,89 +203,67 @@ class Snapshot(NamedTuple):
     queue_end: int
 
 
-def capture(store: TimerStore) -> Snapshot:
-    """Capture a snapshot; under the step lock for the time it takes to list the near wheel."""
-    world = store.engine.world
-    with store.engine.step_lock:
-        _, waiting = near_entries(world.near)
-        head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
-        tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
-        taken = np.arange(head, tail) % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE
-        messages = np.concatenate([waiting, world.dequeue_ring[taken]])
-        return capture_locked(store)._replace(messages=messages)
-
-
 def capture_locked(store: TimerStore) -> Snapshot:
-    """Capture a snapshot without the messages; under the step lock. O(1)."""
-    engine, words = store.engine, store.engine.words
+    """Capture the cursors; under the locks of the services. O(1)."""
+    engine, world = store.engine, store.engine.world
     return Snapshot(
-        np.zeros(0, np.int64),
-        int(words[state.CLAIMED]),
-        int(words[state.CLAIM_OFFSET]),
-        int(words[state.READ_CHECKPOINTED] + 2 * words[state.SLOT_COUNT]),  # see wheel/place.py
+        world.dequeue_get.claimed_slot,
+        world.dequeue_get.claim_offset,
+        world.flush.checkpointed_slot + 2 * world.settings.slot_count,  # see wheel/place.py
         engine.timerlog.end,
-        int(words[state.LINKED]),
+        world.enqueue_put.linked_index,
         engine.queues.next_index(0),
     )
 
 
-def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
+def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
     """Return the timer messages that had no unit yet."""
-    count = snapshot.queue_end - snapshot.queue_start
-    if count <= 0:
+    if snapshot.queue_end <= snapshot.queue_start:
         return np.zeros(0, np.int64)
-    entries = store.engine.queues.read(0, snapshot.queue_start, count)
+    entries = read_kept(store.engine, 0, snapshot.queue_start, snapshot.queue_end)
     return entries["offset"].astype(np.int64)
 
 
-def half_claimed(store: TimerStore, snapshot: Snapshot) -> Int64s:
+def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
     """Return the messages of the units that are still to be claimed of a slot that was begun."""
     if snapshot.claim_offset == NO_UNIT:
         return np.zeros(0, np.int64)
     return slot_messages(store, snapshot, snapshot.claimed - 1, snapshot.claim_offset)
 
 
-def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int, start: int = NO_UNIT) -> Int64s:
+def slot_messages(
+    store: TimerStore, snapshot: Snapshot | Instant, slot: int, start: int = NO_UNIT
+) -> Int64s:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
-    engine, parts = store.engine, []
-    units = np.empty((_CHUNK, chain.WALK_COLUMNS), np.int64)
-    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
-    while True:
-        count = chain.walk_chain(
-            engine.timerlog.table,
-            engine.world.wheel,
-            slot,
-            engine.precision_ms,
-            units,
-            scratch,
-            where,
-        )
-        parts.append(units[:count][units[:count, chain.WALK_OFFSET] < snapshot.timerlog_end].copy())
-        if where[1] == chain.WALK_UNMAPPED:
-            if where[0] < engine.timerlog.start:
-                break  # the slot was passed and its units were removed since
-            engine.timerlog.existing(int(where[0]) // engine.timerlog.segment_bytes)
-        elif where[1] != chain.WALK_FULL:
-            break
-    return np.concatenate(parts)[:, chain.WALK_MESSAGE]
+    parts = [np.zeros(0, np.int64)]
+    for units in slot_units(store.engine, slot, start):
+        seen = units[:, chain.WALK_OFFSET] < snapshot.timerlog_end
+        parts.append(units[seen, chain.WALK_MESSAGE])
+    return np.concatenate(parts)
 
 
-def unclaimed_slots(store: TimerStore, snapshot: Snapshot, start: int, stop: int) -> list[int]:
-    """Return the used slots in [start, stop) that were not claimed."""
-    times = store.engine.wheel.slots["time"]
-    low, high = max(start, snapshot.claimed), min(stop, snapshot.top)
-    found = times[(times >= low) & (times < high)].astype(np.int64)
-    slots: list[int] = np.sort(found).tolist()
-    return slots
+def find_pending(store: TimerStore, instant: Instant | None = None) -> Found:
+    """Return all timers that were pending at an instant, or now. O(pending).
+
+    What was fired since is among them, as long as retention has not removed it.
+    """
+    with store.gate:
+        store.check_open()
+        return _find_pending(store, instant)
 
 
-def find_pending(store: TimerStore) -> Found:
-    """Return all pending timers. O(pending)."""
-    snapshot = capture(store)
-    parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
-    for slot in unclaimed_slots(store, snapshot, 0, 1 << 62):
-        parts.append(slot_messages(store, snapshot, slot))
-    timers, levels = read_timers(store, np.concatenate(parts)), find_waiting(store.engine)
+def _find_pending(store: TimerStore, instant: Instant | None) -> Found:
+    if instant is None:
+        instant = capture_instant(store.engine.world)
+    parts = [
+        instant.messages,
+        unlinked_messages(store, instant),
+        half_claimed(store, instant),
+    ]
+    for slot, last in instant.slots.tolist():
+        parts.append(slot_messages(store, instant, slot, last))
+    timers = read_timers(store, instant, np.concatenate(parts))
+    levels = find_waiting(store.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
     in_levels = Found(*(levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row))
     return Found(*map(np.concatenate, zip(timers, in_levels, strict=True)))
@@ -309,8 +283,10 @@ def pending(
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
         if value is not None:
             check_due_ms(value, name)
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidArgumentError(f"limit is {limit!r}. Pass an int, 0 or more.")
+    if limit is not None:
+        check_int(limit, "limit", 0, sys.maxsize)
+    if topic is not None:
+        check_name(topic)
     return _pending(store, topic, start_ms, end_ms, limit)
 
 
@@ -321,10 +297,11 @@ def _pending(
     end_ms: int | None,
     limit: int | None,
 ) -> Iterator[Timer]:
+    store.check_process()
     found = find_pending(store)
     keep = np.ones(len(found.due_ms), np.bool_)
     if topic is not None:
-        keep &= np.isin(found.row, store.engine.queues.rows(topic.encode()))
+        keep &= np.isin(found.row, store.engine.queues.rows(check_name(topic)))
     if start_ms is not None:
         keep &= found.due_ms >= start_ms
     if end_ms is not None:
@@ -332,8 +309,11 @@ def _pending(
     order = np.flatnonzero(keep)
     order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
     for i in order.tolist():
+        store.check_process()
         try:
-            timer = read_timer(store, int(found.message[i]), int(found.due_ms[i]))
+            with store.gate:
+                store.check_open()
+                timer = read_timer(store, int(found.message[i]), int(found.due_ms[i]))
         except CorruptStoreError:
             if int(found.message[i]) >= store.engine.commitlog.start:
                 raise
@@ -343,8 +323,10 @@ def _pending(
 
 def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
     """Count pending timers by bucket; see `TimerStore.horizon`."""
-    if isinstance(bucket_ms, bool) or not isinstance(bucket_ms, int) or bucket_ms <= 0:
-        raise InvalidArgumentError(f"bucket_ms is {bucket_ms!r}. Pass a positive int.")
+    check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
+    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
+        if value is not None:
+            check_int(value, name, -DUE_MS_MAX, 2 * DUE_MS_MAX)
     due_ms = find_pending(store).due_ms
     if start_ms is not None:
         due_ms = due_ms[due_ms >= start_ms]
@@ -375,6 +357,8 @@ def get(store: TimerStore, id: str) -> Timer | None:
     """Return a pending timer; see `TimerStore.get`."""
     from timerstore import cancelling
 
+    if not isinstance(id, str):
+        raise InvalidArgumentError(f"id is {id!r}. Pass an id that put returned, a str.")
     parsed = parse_id(id)
     if parsed is None or parsed.tag != store.engine.store_tag:
         return find_foreign(store, id)
@@ -397,18 +381,18 @@ def get(store: TimerStore, id: str) -> Timer | None:
 
 def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:
     """Return the offset of the latest copy of a timer that may have rolled."""
-    engine, words = store.engine, store.engine.words
-    precision, window = engine.precision_ms, int(words[state.WINDOW])
+    engine, world = store.engine, store.engine.world
+    precision, window = engine.precision_ms, world.settings.window_slots
     own = due_ms // precision
-    if own < put_ms // precision + min(window, int(words[state.SLOT_COUNT])):
+    if own < put_ms // precision + min(window, world.settings.slot_count):
         return offset
-    snapshot = capture(store)
-    parts = [snapshot.messages, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
-    hop = int(words[state.HOP])
-    latest = own - max(0, -(-(own - snapshot.top + 1) // hop)) * hop
-    for slot in range(latest, snapshot.claimed - 1, -hop):
-        parts.append(slot_messages(store, snapshot, slot))
-    found = read_timers(store, np.concatenate(parts))
+    instant = capture_instant(engine.world, whole=False)
+    parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
+    hop = world.settings.hop_slots
+    latest = own - max(0, -(-(own - instant.top + 1) // hop)) * hop
+    for slot in range(latest, instant.claimed - 1, -hop):
+        parts.append(slot_messages(store, instant, slot))
+    found = read_messages(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset
 

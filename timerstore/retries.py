@@ -15,12 +15,13 @@ import numpy as np
 
 from timerstore.cursors import Flight, QueueCursor
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import PROPERTY_RETRY_TOPIC, RETRY_PREFIX
+from timerstore.timelog.decode import decode_message, text
+from timerstore.timelog.format import ENTRY_BYTES, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
 
+NOT_ITS_MESSAGE: Final = "the message it points at is that of another entry"
 _ROUTE_COUNT: Final = 256
 _RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
 
@@ -32,6 +33,7 @@ class RetryCursor(QueueCursor):
         """Begin at the committed index."""
         super().__init__(row, committed)
         self._store = store
+        self.unreadable_count = 0
         self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
 
     def has_more(self, topic: str, visible_end: int) -> bool:
@@ -57,16 +59,21 @@ class RetryCursor(QueueCursor):
 
     def _route(self, flight: Flight, start: int, stop: int) -> None:
         engine = self._store.engine
-        offsets = engine.queues.read(self.row, start, stop - start)["offset"]
+        queues, mine = engine.queues, text(engine.queues.topics[self.row])
+        offsets = queues.read(self.row, start, stop - start)["offset"]
         for index, offset in zip(range(start, stop), offsets.tolist(), strict=True):
             try:
                 view = engine.commitlog.view(offset).view(np.ndarray)
-                topic = decode_message(view, offset).properties.get(_RETRY_TOPIC, "")
-            except CorruptStoreError:
+                message = decode_message(view, offset)
+                if (message.topic, message.queue_index) != (mine, index):
+                    at = index * ENTRY_BYTES
+                    raise CorruptStoreError(queues.name(self.row), at, NOT_ITS_MESSAGE)
+            except CorruptStoreError as e:
                 flight.settle(index)
-                self._store.report_unreadable(offset)
+                self.unreadable_count += 1
+                self._store.report_unreadable(e.file, e.offset, e.reason)
             else:
-                self._waiting[topic].append((flight, index))
+                self._waiting[message.properties.get(_RETRY_TOPIC, "")].append((flight, index))
         self.trim()
 
     def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
@@ -80,16 +87,29 @@ class GroupRetries:
     def __init__(self, store: TimerStore, name: str) -> None:
         """Begin without a cursor: the queue may not exist yet."""
         self._store = store
-        self.lock = threading.Lock()
+        # The garbage collector may close an iterator in the midst of another call, and it gives
+        # back what it did not yield. So a thread may take it again.
+        self.lock = threading.RLock()
         self.topic = RETRY_PREFIX.decode() + name
+        self._topic_bytes = self.topic.encode()
         self._name = name
         self._cursor: RetryCursor | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread has the lock: an acknowledgement passes no gate."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many entries of the retry queue were passed by."""
+        return 0 if self._cursor is None else self._cursor.unreadable_count
 
     def cursor(self) -> RetryCursor | None:
         """Return the cursor once anything was sent back. Under the lock."""
         if self._cursor is None:
             engine = self._store.engine
-            rows = engine.queues.rows(self.topic.encode())
+            rows = engine.queues.rows(self._topic_bytes)
             if rows:
                 row = rows[0]
                 committed = self._store.offsets.get(self.topic, self._name, 0)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from timerstore.arguments import check_due_ms, whole_ms
 from timerstore.errors import InvalidArgumentError
+from timerstore.inside import inside
 from timerstore.levels import Staged, check_level, stage_at_level
 from timerstore.services.deletes import append_all
-from timerstore.timelog.compose import compose, java_hash_of, stage_messages
+from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.decode import Message
 from timerstore.timelog.format import (
     DEAD_PREFIX,
@@ -28,6 +30,8 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.frame import encode_property
+from timerstore.timelog.limits import CARRIED_BYTES_MAX, SENT_BACK_GROWTH_BYTES
+from timerstore.timelog.text import java_hash_of
 
 if TYPE_CHECKING:
     from timerstore.services.engine import Engine
@@ -43,6 +47,7 @@ _DROPPED: Final = frozenset(
 """Properties that say how a message came here; a message that is sent back comes another way."""
 
 
+@inside
 def send_back(
     store: TimerStore,
     group: str,
@@ -68,7 +73,7 @@ def send_back(
             level,
             topic,
             message.body,
-            _first_origin(message) + _kept(message),
+            _carried(message),
             now_ms,
             key=message.properties.get("UNIQ_KEY", "").encode(),
             born_ms=message.born_ms,
@@ -77,7 +82,9 @@ def send_back(
         )
         due_ms = entry[2]
     else:
-        due_ms = now_ms + _delay_ms(delay)
+        due_ms = check_due_ms(now_ms + _delay_ms(delay), "the due time")
+        store.congestion.count(due_ms, now_ms)
+        store.admission.enter()
         entry = _as_timer(engine, topic, message, due_ms)
     _append(store, entry, now_ms, due_ms, wait)
 
@@ -88,6 +95,7 @@ def send_to_dead(store: TimerStore, group: str, message: Message, *, wait: bool 
     send_to(store, topic, message, message.reconsume_times + 1, wait=wait)
 
 
+@inside
 def send_to(
     store: TimerStore, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
 ) -> None:
@@ -100,7 +108,7 @@ def send_to(
     composed = compose(
         topic,
         message.body,
-        _key(message) + _first_origin(message) + _kept(message),
+        _key(message) + _carried(message),
         born_ms=message.born_ms,
         flag=message.flag,
         reconsume_times=reconsume_times,
@@ -109,6 +117,7 @@ def send_to(
     _append(store, entry, now_ms, now_ms, wait)
 
 
+@inside
 def wait_durable(store: TimerStore) -> None:
     """Return once all that was appended is as durable as a put."""
     store.check_open()
@@ -121,7 +130,7 @@ def _delay_ms(delay: timedelta | None) -> int:
         return 0
     if not isinstance(delay, timedelta) or delay < timedelta(0):
         raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
-    return -(-delay // timedelta(milliseconds=1))
+    return whole_ms(delay)
 
 
 def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> Staged:
@@ -131,7 +140,7 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> St
     composed = compose(
         TIMER_TOPIC,
         message.body,
-        properties + _first_origin(message) + _kept(message),
+        properties + _carried(message),
         born_ms=message.born_ms,
         flag=message.flag,
         reconsume_times=message.reconsume_times + 1,
@@ -141,7 +150,7 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> St
 
 def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:
     engine, putter = store.engine, store._putter
-    if len(entry[0]) > engine.message_bytes_max:
+    if len(entry[0]) + SENT_BACK_GROWTH_BYTES > engine.message_bytes_max:
         raise InvalidArgumentError(
             f"With what sending back adds, the message would take {len(entry[0])} bytes. "
             "Acknowledge it, and put a shorter one."
@@ -162,6 +171,17 @@ def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int, wait: bo
 def _key(message: Message) -> bytes:
     key = message.properties.get("UNIQ_KEY")
     return b"" if not key else encode_property(PROPERTY_UNIQUE_KEY, key.encode())
+
+
+def _carried(message: Message) -> bytes:
+    """Return the properties that go with a message wherever it is sent."""
+    carried = _first_origin(message) + _kept(message)
+    if len(carried) > CARRIED_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"The properties of the message take {len(carried)} bytes, and sending it back adds "
+            f"more. {CARRIED_BYTES_MAX} at most can be sent back: acknowledge it."
+        )
+    return carried
 
 
 def _first_origin(message: Message) -> bytes:

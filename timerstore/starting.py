@@ -8,6 +8,7 @@ import numpy as np
 
 from timerstore.arguments import check_due_ms
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.inside import inside
 from timerstore.timelog.decode import decode_message
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ def check_start(start: Start) -> None:
         check_due_ms(start, "start")
 
 
+@inside
 def begin_groups(store: TimerStore, pairs: list[tuple[str, str]], start: Start) -> None:
     """Give each (topic, group) that never read its topic a first offset; durable on return.
 
     A queue that comes into being later is read from its beginning: all in it came after this.
     """
+    store.check_open()
     store.write_offsets()  # those that read just now are not new
     for topic, group in pairs:
         if store.offsets.is_new(topic, group):

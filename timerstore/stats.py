@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from timerstore.services.levels import LEVEL_COUNT
+from timerstore.services.state import (
+    DELIVER_LEVELS,
+    DEQUEUE_GET,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    ENQUEUE_PUT,
+    SERVICE_NAMES,
+)
 from timerstore.services.world import (
     DEQUEUE_RING,
     ENQUEUE_RING,
+    LATE_RING,
     RING_HEAD,
     RING_TAIL,
     bucket_lateness_ms,
 )
-from timerstore.wheel import state
 from timerstore.wheel.near import NEAR_COUNT
 
 if TYPE_CHECKING:
@@ -39,8 +48,27 @@ class LevelStats:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """A look at one service.
+
+    `busy_share`: of the time since the store was opened, what was spent in its steps, by whichever
+    thread. `queue_count`: entries that wait for it; of deliver-levels those that are due.
+    """
+
+    name: str
+    busy_share: float
+    queue_count: int
+    step_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
-    """A look at a store; counters are since it was opened."""
+    """A look at a store; counters are since it was opened.
+
+    `waiting_for_space`: what is tried again until there is room, or None. `stopped_by`: what ended
+    a background thread or made flushing impossible, or None; every other call raises that.
+    `retention_stopped_by`: damage since which nothing is removed, or None.
+    """
 
     pending_count: int
     linked_count: int
@@ -68,8 +96,17 @@ class Stats:
     checkpoint_count: int
     disk_bytes: int
     open_s: float
+    damage: list[dict[str, Any]]
+    """Places that cannot be read: file, offset, reason; `damage_count` of them."""
+    damage_count: int
+    scrub: dict[str, Any]
+    """How far reading everything again has come: passes, file, offset."""
     recovery: dict[str, Any]
     levels: tuple[LevelStats, ...]
+    services: tuple[ServiceStats, ...]
+    waiting_for_space: str | None
+    stopped_by: str | None
+    retention_stopped_by: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
@@ -87,20 +124,23 @@ def lateness_quantile_ms(histogram: np.ndarray[Any, np.dtype[np.int64]], share: 
 
 def read_stats(store: TimerStore) -> Stats:
     """Collect the statistics. O(queues)."""
-    engine, words, world = store.engine, store.engine.words, store.engine.world
+    engine, world = store.engine, store.engine.world
+    copied = world.dequeue_put.counts, world.deliver_levels.counts
     rings = world.ring_words
     return Stats(
         pending_count=engine.pending_count(),
-        linked_count=int(words[state.COUNT_LINKED]),
-        fired_count=int(words[state.COUNT_FIRED]),
-        rolled_count=int(words[state.COUNT_ROLLED]),
-        dropped_count=int(words[state.COUNT_DROPPED]),
-        unreadable_count=int(words[state.COUNT_UNREADABLE]),
-        cancelled_count=int(words[state.CANCELLED_COUNT]),
-        collision_count=int(words[state.COUNT_COLLISIONS]),
+        linked_count=world.enqueue_put.linked_count,
+        fired_count=sum(each.fired_count for each in copied),
+        rolled_count=world.dequeue_put.rolled_count,
+        dropped_count=sum(each.dropped_count for each in copied),
+        unreadable_count=sum(each.unreadable_count for each in engine.services)
+        + sum(each.unreadable_count for each in list(store._groups.values()))
+        + sum(each.unreadable_count for each in list(store._retries.values())),
+        cancelled_count=engine.cancelled.set.count,
+        collision_count=world.enqueue_put.collision_count,
         read_ms=engine.read_slot * engine.precision_ms,
-        claimed_ms=int(words[state.CLAIMED]) * engine.precision_ms,
-        queue_index=int(words[state.LINKED]),
+        claimed_ms=world.dequeue_get.claimed_slot * engine.precision_ms,
+        queue_index=world.enqueue_put.linked_index,
         queue_end=engine.queues.next_index(0),
         commitlog_start=engine.commitlog.start,
         commitlog_end=engine.commitlog.end,
@@ -111,13 +151,50 @@ def read_stats(store: TimerStore) -> Stats:
         near_count=int(engine.near.words[NEAR_COUNT]),
         lateness_p50_ms=lateness_quantile_ms(world.lateness, 0.5),
         lateness_p99_ms=lateness_quantile_ms(world.lateness, 0.99),
-        lateness_max_ms=int(words[state.LATENESS_MAX_MS]),
+        lateness_max_ms=max(each.lateness_max_ms for each in copied),
         sync_count=store.flusher.sync_count,
         checkpoint_count=store.flusher.checkpoint_count,
         disk_bytes=engine.disk_bytes,
         open_s=store.open_s,
+        damage=engine.damage.to_list(),
+        damage_count=engine.damage.count,
+        scrub=store.flusher.scrub.to_dict(),
         recovery=asdict(store.findings),
-        levels=read_levels(store),
+        levels=(levels := read_levels(store)),
+        services=read_services(store, sum(each.lag_count for each in levels if each.overdue_ms)),
+        waiting_for_space=_said(store.runner.waiting_for_space or store.flusher.waiting_for_space),
+        stopped_by=_said(store.failure.error),
+        retention_stopped_by=_said(store.retention.error),
+    )
+
+
+def _said(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def read_services(store: TimerStore, due_count: int) -> tuple[ServiceStats, ...]:
+    """Collect what each service does; `due_count`: messages of delay levels that are due."""
+    engine, rings = store.engine, store.engine.world.ring_words
+    open_ns = max(1.0, (time.monotonic() - store.opened_s) * 1e9)
+    waiting = {
+        ENQUEUE_GET: engine.queues.next_index(0) - engine.world.enqueue_get.fetched_index,
+        DELIVER_LEVELS: due_count,
+    }
+    for service, ring in (
+        (ENQUEUE_PUT, ENQUEUE_RING),
+        (DEQUEUE_GET, LATE_RING),
+        (DEQUEUE_PUT, DEQUEUE_RING),
+    ):
+        waiting[service] = int(rings[ring + RING_TAIL] - rings[ring + RING_HEAD])
+    return tuple(
+        ServiceStats(
+            name=name,
+            busy_share=min(1.0, float(thread.busy_ns) / open_ns),
+            queue_count=max(0, waiting[service]),
+            step_count=thread.step_count,
+        )
+        for service, name in enumerate(SERVICE_NAMES)
+        for thread in (engine.services[service],)
     )
 
 
@@ -127,7 +204,7 @@ def read_levels(store: TimerStore) -> tuple[LevelStats, ...]:
     found = []
     for i in range(int(levels.words[LEVEL_COUNT])):
         row = int(levels.row[i])
-        with engine.step_lock:
+        with engine.locks:
             offset = int(levels.offset[i])
             end = engine.queues.next_index(row) if row >= 0 else 0
         overdue_ms = 0

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore import cancelling, reading
+from timerstore import cancelling, closing, reading
+from timerstore.admission import Admission
 from timerstore.arguments import (
     Binaries,
     check_body,
@@ -23,31 +24,32 @@ from timerstore.arguments import (
     check_group,
     check_text,
     check_topic,
+    check_topic_to_consume,
     encode_properties,
     resolve_due_ms,
 )
+from timerstore.blocks import Blocks
 from timerstore.config import Config
+from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
-from timerstore.errors import (
-    ForkedProcessError,
-    InvalidArgumentError,
-    NotAStoreError,
-    ReadOnlyError,
-    StoreClosedError,
-)
+from timerstore.directory import lock_directory
+from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
 from timerstore.fastput import FastPutter
 from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
+from timerstore.inside import inside
+from timerstore.kinds import check_int, check_kind, check_name, check_path, check_timeout
 from timerstore.levels import check_level, stage_at_level
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
 from timerstore.reading import Horizon, Timer
 from timerstore.retries import GroupRetries
 from timerstore.sendback import send_back
+from timerstore.services.background import Failure
 from timerstore.services.clock import ManualClock, SystemClock
-from timerstore.services.engine import Engine
-from timerstore.services.flush import Flusher, remove_abort
-from timerstore.services.recovery import recover
+from timerstore.services.flush import Flusher
+from timerstore.services.opening import open_engine
+from timerstore.services.rebuild import remove_mark
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.stats import Stats, read_stats
@@ -55,7 +57,8 @@ from timerstore.timelog.decode import Message
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.lockfile import LockFile
-from timerstore.waiting import Waiters
+from timerstore.timelog.locks import Gate
+from timerstore.waiting import Waiters, wait_for_batch
 
 log = logging.getLogger("timerstore")
 
@@ -63,8 +66,6 @@ PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
 _REPORTS_MAX: Final = 100
 """Damaged messages that are logged one by one; all are counted."""
-_POLL_MS: Final = 50
-"""A waiting consumer looks up at least this often."""
 
 
 class TimerStore:
@@ -80,59 +81,60 @@ class TimerStore:
         disk: Disk | None = None,
     ) -> None:
         """Open a directory; see `timerstore.open`."""
-        self.path = Path(path)
-        self.closed = True
-        self._forked = False
+        self.path = check_path(path)
+        if config is not None:
+            check_kind(config, Config, "config")
+        if clock is not None:
+            check_kind(clock, ManualClock, "clock")
+        self.closed, self.gate = True, Gate()
+        self.closing, self.ended = threading.RLock(), False
+        self.forked = False
         self._plain = False  # True: a plain put may take the short way
-        self._error: BaseException | None = None
-        self._reported: set[int] = set()
+        self.failure = Failure()
+        self._reported: set[tuple[str, int]] = set()
         self._refusal: str | None = None
+        self.flushed = False
         self.disk = Disk() if disk is None else disk
         self.clock = SystemClock() if clock is None else clock
-        self._lock_file = self._prepare(self.path, create)
+        self.lock_file = self._prepare(self.path, create)
         try:
             self._open(Config() if config is None else config)
+            _open_stores.add(self)
         except BaseException:
-            self._lock_file.release()
+            closing.give_up_opening(self)
             raise
-        _open_stores.add(self)
 
     def _prepare(self, path: Path, create: bool) -> LockFile:
         """Check the directory, or make it; return its lock, held."""
-        if not path.exists() and not create:
-            raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
-        self.disk.make_folder(path)
-        check_is_store(path)
-        if not create and not any(path.iterdir()):
-            raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
-        return LockFile(self.disk, path)
+        return lock_directory(self.disk, path, create)
 
     def _open(self, config: Config) -> None:
         started = time.monotonic()
-        self.engine = Engine(self.path, config, self.clock, self.disk)
         self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
-        self.findings = recover(self.engine, self.clock.now_ms)
+        self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
         for row, topic in enumerate(self.engine.queues.topics):
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
+        remove_mark(self.disk, self.path)
+        self.admission, self.congestion = Admission(self), Congestion(self.engine)
         self._putter = Putter(self)
-        self._fast = FastPutter(self.engine)
+        self._fast = FastPutter(self.engine, self.admission.count_max)
         self._group_commit = self.engine.config.durability == "group"
+        self.blocks = Blocks()
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
         self._groups_lock = threading.Lock()
         self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self.flusher.before, self.flusher.on_failure = self.write_offsets, self._end_short_way
-        self.retention = Retention(
-            self.engine, self.flusher, self.runner.parked, self._committed_indexes
-        )
+        self.flusher.before, self.flusher.on_failure = self.write_offsets, self._stopped
+        self.retention = Retention(self.engine, self.flusher, self._committed_indexes)
         self.flusher.after = self.retention.run
         self.closed = False
-        self.open_s = time.monotonic() - started
+        self.opened_s = time.monotonic()
+        self.open_s = self.opened_s - started
         self._start()
 
     def _start(self) -> None:
@@ -143,14 +145,16 @@ class TimerStore:
         if not self.findings.clean:
             log.warning("%s was not closed cleanly: %s", self.path, self.findings)
         if isinstance(self.clock, ManualClock):
-            self.clock.listen(self._clock_moved)
+            self.clock.listen(self.clock_moved)
             self.runner.play(self.clock.now_ms, self.clock.now_ms)
         else:
             self.runner.start()
             self.flusher.start()
 
-    def _end_short_way(self) -> None:
+    def end_short_way(self) -> None:
+        """Let no put take the short way any more."""
         self._plain = False
+        self.engine.world.callers.short_way_ended = 1
 
     def write_offsets(self) -> None:
         """Make durable how far all groups have come."""
@@ -163,33 +167,39 @@ class TimerStore:
         reading = [each for group in list(self._groups.values()) for each in group.reading()]
         return self.offsets.committed(reading)
 
-    def _clock_moved(self, start_ms: int, stop_ms: int) -> None:
+    @inside
+    def clock_moved(self, start_ms: int, stop_ms: int) -> None:
+        """Play what happens while a manual clock moves."""
         self.check_open()
         self.runner.play(start_ms, stop_ms)
 
-    def _stopped(self) -> None:
-        self._plain = False
-        self._error = self.runner.error
-        log.error("%s has stopped: %r", self.path, self._error)
+    def _stopped(self, error: BaseException) -> None:
+        """Have the next call raise what ended a background thread, or made flushing impossible."""
+        self.failure.keep(error)
+        self.end_short_way()
+        log.error("%s has stopped: %r", self.path, error, exc_info=error)
 
     # --- state
 
-    def check_open(self) -> None:
-        """Raise where the store cannot be used any more."""
-        if self._forked:
+    def check_process(self) -> None:
+        """Raise in a forked child, before any lock: a thread of the parent may have held it."""
+        if self.forked:
             raise ForkedProcessError(
                 "This store belongs to the parent process. Open it after the fork, in one process."
             )
+
+    def check_open(self, *, stopped: bool = False) -> None:
+        """Raise where the store cannot be used any more; `stopped`: one that has stopped can."""
+        self.check_process()
         if self.closed:
             raise StoreClosedError(f"{self.path} was closed. Open it again.")
-        if self._error is not None:
-            raise self._error
-        if self.flusher.error is not None:
-            raise self.flusher.error
+        if not stopped:
+            self.failure.check()
 
     def refuse(self, reason: str | None) -> None:
-        """Refuse everything that would append, for this reason; None: no more."""
-        self._refusal, self._plain = reason, False
+        """Refuse everything that would append, for this reason; None: refuse no longer."""
+        self._refusal = reason
+        self.end_short_way()
 
     def check_writable(self) -> None:
         """Raise where nothing may be put, cancelled or sent back."""
@@ -197,11 +207,11 @@ class TimerStore:
         if self._refusal is not None:
             raise ReadOnlyError(self._refusal)
 
-    def report_unreadable(self, offset: int) -> None:
-        """Log a message that cannot be read, and is not passed on."""
-        if offset not in self._reported and len(self._reported) < _REPORTS_MAX:
-            self._reported.add(offset)
-            log.error("%s: the message at commit log offset %d is damaged", self.path, offset)
+    def report_unreadable(self, file: str, offset: int, reason: str) -> None:
+        """Log what cannot be read, and is not passed on."""
+        if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
+            self._reported.add((file, offset))
+            log.error("%s: %s, offset %d: %s; passed by", self.path, file, offset, reason)
 
     def __enter__(self) -> TimerStore:
         """Return the store; leaving the block closes it."""
@@ -242,8 +252,9 @@ class TimerStore:
         round up. `delay_level` counts the durations of `Config.delay_levels` from 1; a higher one
         than there are means the highest.
 
-        Durable on return as `Config.durability` says. O(size). Raises InvalidArgumentError,
-        StoreFullError, StoreClosedError, FlushFailedError; then nothing was put.
+        Durable on return as `Config.durability` says. O(size). Waits where `Config.admission` says
+        so. Raises InvalidArgumentError, StoreFullError, StoreClosedError, FlushFailedError; then
+        nothing was put.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
@@ -253,23 +264,39 @@ class TimerStore:
                 id = self._fast.put(topic, body, due)
                 if id is not None:
                     if self._group_commit:
-                        self.flusher.wait_durable(self.engine.commitlog.end)
+                        with self.gate:
+                            self.flusher.wait_durable(self.engine.commitlog.end)
                     return id
+        return self._put(body, topic, delay, at, at_ms, key, tag, properties, delay_level)
+
+    @inside
+    def _put(
+        self,
+        body: bytes,
+        topic: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        key: str | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        delay_level: int | None,
+    ) -> str:
+        """Put one timer the long way."""
         self.check_writable()
         if delay_level is not None:
             level = check_level(self.engine, delay_level, delay, at, at_ms)
             return self._put_at_level(body, topic, level, key, tag, properties)
         engine, putter = self.engine, self._putter
-        now_ms = self.clock.now_ms
-        topic_bytes = check_topic(topic)
+        now_ms, topic_bytes = self.clock.now_ms, check_topic(topic)
         due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
         encoded = encode_properties(key, tag, properties)
-        body = check_body(body, engine.message_bytes_max)
+        body = check_body(body, len(encoded), engine.content_bytes_max)
+        self.congestion.check(due_ms, now_ms)
+        self.admission.enter()
         message, row = putter.one(topic_bytes, body, due_ms, encoded, tag)
         if tag is None:
             self._fast.add(topic, putter.template(topic_bytes, None))
-        if engine.config.congestion_slot_count is not None:
-            putter.check_congestion(np.array([due_ms], np.int64))
         offset = putter.append_one(message, row, tag)
         self._after_put(due_ms, now_ms)
         return format_id(due_ms, offset, engine.store_tag)
@@ -283,15 +310,15 @@ class TimerStore:
         tag: str | None,
         properties: Mapping[str, str] | None,
     ) -> str:
-        engine, now_ms = self.engine, self.clock.now_ms
-        topic_bytes = check_topic(topic)
+        engine, now_ms, topic_bytes = self.engine, self.clock.now_ms, check_topic(topic)
         encoded = encode_properties(key, tag, properties)
-        body = check_body(body, engine.message_bytes_max)
+        body = check_body(body, len(encoded), engine.content_bytes_max)
         entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
         offset = self._putter.append_staged(entry, now_ms)
         self._after_put(entry[2], now_ms)
         return format_id(entry[2], offset | LEVEL_MARK, engine.store_tag)
 
+    @inside
     def put_many(
         self,
         bodies: Any,
@@ -309,14 +336,13 @@ class TimerStore:
         length). `at_ms`, `delay_ms`: an int, or int64[n]; or `delay_level`, as for `put`; none of
         them: due now. `keys`: n texts.
 
-        One fsync for all. Not a transaction: a crash in the middle leaves a prefix. O(bytes), with
-        no Python object for each timer. Errors as for `put`.
+        One fsync for all. Not a transaction: a crash half-way leaves a prefix; so does an error,
+        whose `ids` name it, as durable as any. O(bytes), no object each. Errors as for `put`.
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
         self.check_writable()
-        engine, now_ms = self.engine, self.clock.now_ms
-        topic_bytes = check_topic(topic)
+        engine, now_ms, topic_bytes = self.engine, self.clock.now_ms, check_topic(topic)
         if tag is not None:
             check_text(tag, "tag")
         data = Binaries(bodies, "bodies")
@@ -331,13 +357,11 @@ class TimerStore:
             due_ms = np.full(len(data), level, np.int64)
         if len(data) == 0:
             return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
-        cancelling.check_lengths(data, texts, engine.message_bytes_max - 2_048)
+        cancelling.check_lengths(data, texts, tag, engine.content_bytes_max)
         self._putter.check_space()
         if not level:
-            self._putter.check_congestion(due_ms)
-        ids = self._putter.many(topic_bytes, tag, data, texts, due_ms, now_ms, level)
-        self._after_put(int(ids.due_ms.min()), now_ms)
-        return ids
+            self.congestion.check(due_ms, now_ms)
+        return self._putter.many(topic_bytes, tag, data, texts, due_ms, now_ms, level)
 
     def _after_put(self, due_ms: int, now_ms: int) -> None:
         """Wait until it is durable, and see that what is due soon is noticed."""
@@ -350,6 +374,7 @@ class TimerStore:
         if engine.config.durability == "group":
             self.flusher.wait_durable(engine.commitlog.end)
 
+    @inside
     def cancel(self, id: str) -> bool:
         """Cancel a timer: True, it will not fire; False, it is too late.
 
@@ -359,11 +384,13 @@ class TimerStore:
         self.check_writable()
         return bool(cancelling.cancel_many(self, [id])[0])
 
+    @inside
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Cancel many timers; bool[n] as from `cancel`. One fsync for all."""
         self.check_writable()
         return cancelling.cancel_many(self, ids)
 
+    @inside
     def reschedule(
         self,
         id: str,
@@ -384,6 +411,7 @@ class TimerStore:
 
     # --- looking
 
+    @inside
     def get(self, id: str) -> Timer | None:
         """Return a pending timer, or None where it was fired or cancelled.
 
@@ -407,11 +435,13 @@ class TimerStore:
         self.check_open()
         return reading.pending(self, topic, start_ms, end_ms, limit)
 
+    @inside
     def count(self, topic: str | None = None) -> int:
         """Return how many timers are pending, exactly. O(1)."""
         self.check_open()
-        return self.engine.pending_count(None if topic is None else topic.encode())
+        return self.engine.pending_count(None if topic is None else check_name(topic))
 
+    @inside
     def horizon(
         self, bucket_ms: int, *, start_ms: int | None = None, end_ms: int | None = None
     ) -> Horizon:
@@ -419,16 +449,23 @@ class TimerStore:
         self.check_open()
         return reading.horizon(self, bucket_ms, start_ms, end_ms)
 
+    @inside
     def stats(self) -> Stats:
-        """Return counters, cursors, queue depths, lateness, and what recovery found."""
-        self.check_open()
+        """Return counters, cursors, queue depths, lateness, and what recovery found.
+
+        Also of a store that has stopped: then `stopped_by` says by what.
+        """
+        self.check_open(stopped=True)
         return read_stats(self)
 
     # --- consuming
 
     def group(self, topic: str, name: str) -> Group:
         """Return the group's reading of a topic, the same for all who ask."""
-        check_topic_to_read(topic)
+        self.check_process()
+        if type(topic) is str and type(name) is str and (topic, name) in self._groups:
+            return self._groups[topic, name]
+        check_topic_to_consume(topic)
         check_group(name)
         with self._groups_lock:
             found = self._groups.get((topic, name))
@@ -449,7 +486,7 @@ class TimerStore:
         share the work. Under "group" durability only what is durable is handed out.
         """
         self.check_open()
-        return self.group(topic, group).iterate(timeout)
+        return self.group(topic, group).iterate(check_timeout(timeout))
 
     def pull(
         self,
@@ -464,50 +501,37 @@ class TimerStore:
         Without `timeout` it waits for the first.
         """
         self.check_open()
-        if isinstance(max_count, bool) or not isinstance(max_count, int):
-            raise InvalidArgumentError(f"max_count is {max_count!r}. Pass an int.")
-        if not 1 <= max_count <= PULL_COUNT_MAX:
-            raise InvalidArgumentError(f"max_count is {max_count}. Use 1 to {PULL_COUNT_MAX}.")
+        check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        timeout = check_timeout(timeout)
         reader = self.group(topic, group)
         batch = self.wait_for_batch(reader, max_count, timeout)
         return reader.empty() if batch is None else batch
 
+    @inside
+    def play_now(self) -> None:
+        """On a manual clock, do all that is due at its present time."""
+        self.check_open()
+        self.runner.play(self.clock.now_ms, self.clock.now_ms)
+
     def wait_for_batch(self, group: Group, count_max: int, timeout: float | None) -> Batch | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
-        if self.clock.manual:
-            self.runner.play(self.clock.now_ms, self.clock.now_ms)
-            self.make_visible(group)
-        self.check_open()
-        batch = group.pull(count_max)
-        if batch is not None or (self.clock.manual and timeout is not None):
-            return batch
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self.waiters.waiter() as waiter:
-            while True:
-                waiter.arm()
-                self.check_open()
-                self.make_visible(group)
-                batch = group.pull(count_max)
-                if batch is not None:
-                    return batch
-                wait_ms = float(_POLL_MS)
-                if deadline is not None:
-                    wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
-                    if wait_ms <= 0:
-                        return None
-                waiter.wait(wait_ms)
+        return wait_for_batch(self, group, count_max, timeout)
 
+    @inside
     def make_visible(self, group: Group) -> None:
         """Under "group" durability, make durable what was fired for a waiting group."""
+        self.check_open()
         if self.engine.config.durability == "group" and group.has_hidden():
             self.flusher.sync_log()
 
+    @inside
     def send_back(self, group: Group, message: Message, delay: timedelta | None) -> None:
         """Put a delivered message again for its group's retry topic; durable like a put."""
         send_back(self, group.name, message, delay=delay)
 
     # --- the end
 
+    @inside
     def flush(self) -> None:
         """Write a checkpoint; everything put before is durable on return."""
         self.check_open()
@@ -524,60 +548,28 @@ class TimerStore:
         handover(self)
 
     def close(self) -> None:
-        """Stop the services, flush, and let the directory go. Closing twice does nothing."""
-        if self.closed or self._forked:
-            return
-        self.closed, self._plain = True, False
-        failed = self._error is not None or self.flusher.error is not None
-        if isinstance(self.clock, ManualClock):
-            self.clock.unlisten(self._clock_moved)
-        self.runner.stop()
-        self.flusher.stop()
-        try:
-            if not failed:
-                self.flusher.flush(clean=True)
-                remove_abort(self.path)
-        finally:
-            self.waiters.close()
-            self.engine.close_files()
-            self._lock_file.release()
-        if failed and self._error is not None:
-            raise self._error
+        """Stop the services, flush, and let the directory go. Closing twice does nothing.
+
+        Calls of other threads that are inside end first; those that come later, and those that
+        wait for messages, raise StoreClosedError. Where an exception ends it on the way (Ctrl-C),
+        call it again: it goes on. Raises what has stopped the store before, if anything; it is
+        closed all the same.
+        """
+        closing.close(self, flush=True)
 
     def abandon(self) -> None:
         """Let everything go without flushing, as a crash of the process would. For tests."""
-        if self.closed:
-            return
-        self.closed, self._plain = True, False
-        if isinstance(self.clock, ManualClock):
-            self.clock.unlisten(self._clock_moved)
-        self.runner.stop()
-        self.flusher.stop()
-        self.waiters.close()
-        self.engine.close_files()
-        self._lock_file.release()
-
-
-def check_topic_to_read(topic: str) -> None:
-    """Refuse a topic that cannot be consumed."""
-    check_topic(topic)
-
-
-def check_is_store(path: Path) -> None:
-    """Refuse a folder that holds something else than a store."""
-    names = {entry.name for entry in path.iterdir()}
-    if names and not names & {"timerstore.json", "commitlog", "lock"}:
-        raise NotAStoreError(
-            f"{path} holds files that are no store's. Pass an empty folder, or a store's."
-        )
+        closing.close(self, flush=False)
 
 
 _open_stores: weakref.WeakSet[TimerStore] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    """Let the parent's stores be closed to a child; what looks at `closed` alone asks no more."""
     for store in _open_stores:
-        store._forked, store._plain = True, False
+        store.forked = store.closed = True
+        store.end_short_way()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -18,7 +18,7 @@ from timerstore.consume import Batch, Delivery
 from timerstore.cursors import QueueCursor
 from timerstore.errors import InvalidArgumentError
 from timerstore.retries import RetryCursor
-from timerstore.timelog.compose import java_hash_of
+from timerstore.timelog.text import java_hash_of
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
@@ -94,11 +94,15 @@ class Subscription:
             batch = self.group.pull(count_max, self._room)
             if batch is None:
                 return []
-            deliveries = list(batch)
-            if self._codes is not None and not isinstance(batch._cursor, RetryCursor):
-                deliveries = self._with_my_tags(batch, deliveries)
-            if deliveries:
-                return self._tasks(batch, deliveries, batch_count)
+            try:
+                deliveries = list(batch)
+                if self._codes is not None and not isinstance(batch._cursor, RetryCursor):
+                    deliveries = self._with_my_tags(batch, deliveries)
+                if deliveries:
+                    return self._tasks(batch, deliveries, batch_count)
+            except BaseException:
+                self.group.give_back(batch, 0)
+                raise
 
     def _room(self, cursor: QueueCursor, visible_end: int, count_max: int) -> int:
         """Return how many may be handed out of a queue that has some. Under the group's lock."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from timerstore.errors import StoreClosedError
 from timerstore.handling import Handling
+from timerstore.services.background import BackgroundThread, Failure, Flag
 from timerstore.subscription import Task
 from timerstore.waiting import Waiter
 
@@ -46,7 +47,7 @@ class Threads:
     ) -> None:
         """`pull` returns tasks, and whether limits kept any back; one thread calls it at a time."""
         self._store, self._handling, self._pull = store, handling, pull
-        self.error: BaseException | None = None
+        self.failure = Failure()
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
         self._leading = threading.Lock()
@@ -54,32 +55,40 @@ class Threads:
         self._waits_for_room = False
         self._waiter: Waiter | None = None
         self._stopping = False
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._stop = Flag()
+        self._threads: list[BackgroundThread] = []
+        self._tending: list[BackgroundThread] = []  # the one that looks at the time
         handling.on_room = self._room_was_made
 
     def start(self, count: int, name: str) -> None:
         """Start `count` threads for handlers, and one that looks at the time."""
         for i in range(count):
-            thread = threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True)
-            self._threads.append(thread)
-        self._tending = threading.Thread(target=self._tend, name=f"{name}-time", daemon=True)
-        for thread in (*self._threads, self._tending):
-            thread.start()
+            self._threads.append(BackgroundThread(f"{name}-{i}", self._run, self._fail))
+        self._tending.append(BackgroundThread(f"{name}-time", self._tend, self._fail))
+        try:
+            for thread in (*self._threads, *self._tending):
+                if not self._stopping:  # a handler may close the consumer before all have begun
+                    thread.start()
+        except BaseException:
+            self.stop(None)
+            raise
 
     def stop(self, timeout_s: float | None) -> bool:
         """Let handlers finish; return whether all did within `timeout_s`. Nothing new begins."""
+        self._end()
+        if timeout_s is not None:  # the longest that Python can wait is 292 years
+            timeout_s = min(timeout_s, threading.TIMEOUT_MAX / 2)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in (*self._threads, *self._tending):
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._handling.give_back_all(self._take_ready())
+        return not any(each.is_alive and not each.is_current for each in self._threads)
+
+    def _end(self) -> None:
+        """Have all threads end."""
         self._stopping = True
         self._stop.set()
         self._wake_all()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        mine = threading.current_thread()
-        for thread in (*self._threads, self._tending):
-            if thread is not mine:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                thread.join(left)
-        self._handling.give_back_all(self._take_ready())
-        return not any(t.is_alive() for t in self._threads if t is not mine)
 
     def _take_ready(self) -> list[Task]:
         tasks: list[Task] = []
@@ -95,24 +104,26 @@ class Threads:
         gate = threading.Lock()
         gate.acquire()
         ready, idle, leading, handle = self._ready, self._idle, self._leading, self._handling.run
-        try:
-            while not self._stopping:
-                try:
-                    task = ready.popleft()
-                except IndexError:
-                    if leading.acquire(blocking=False):
-                        try:
-                            self._lead()
-                        finally:
-                            leading.release()
-                    else:
-                        self._rest(gate)
-                    continue
+        while not self._stopping:
+            try:
+                task = ready.popleft()
+            except IndexError:
+                if leading.acquire(blocking=False):
+                    try:
+                        self._lead()
+                    finally:
+                        leading.release()
+                else:
+                    self._rest(gate)
+                continue
+            try:
                 if idle and not self._waking and (ready or not leading.locked()):
                     self._wake_one()
-                handle(task)
-        except BaseException as e:
-            self._fail(e)
+            except BaseException:
+                ready.append(task)  # it has not begun
+                raise
+            handle(task)
+        self._wake_all()  # a signal's exception may have kept whoever stops us from that
 
     def _lead(self) -> None:
         """Pull tasks; return once there are any."""
@@ -175,16 +186,13 @@ class Threads:
 
     def _tend(self) -> None:
         """Find handlers that take too long, and hand in again what waits for that."""
-        try:
-            while not self._stopping:
-                left_ms = self._handling.next_ms() - self._handling.now_ms()
-                at_most_ms = min(1_000 * _TEND_S, self._handling.timeout_ms / 4)
-                wait_s = max(10.0, min(at_most_ms, left_ms)) / 1000
-                if self._stop.wait(wait_s):
-                    return
-                self.hand_in(self._handling.tend())
-        except BaseException as e:
-            self._fail(e)
+        while not self._stopping:
+            left_ms = self._handling.next_ms() - self._handling.now_ms()
+            at_most_ms = min(1_000 * _TEND_S, self._handling.timeout_ms / 4)
+            wait_s = max(10.0, min(at_most_ms, left_ms)) / 1000
+            if self._stop.wait(wait_s):
+                return
+            self.hand_in(self._handling.tend())
 
     def hand_in(self, tasks: Sequence[Task]) -> None:
         """Give tasks to the threads."""
@@ -195,11 +203,11 @@ class Threads:
 
     def _fail(self, error: BaseException) -> None:
         """Stop all threads; the error is raised by the consumer's next call."""
-        if isinstance(error, StoreClosedError) or self._store.closed:
-            log.debug("the consumer ends with its store: %s", error)
-        elif self.error is None:
-            self.error = error
-            log.error("the consumer has stopped", exc_info=error)
-        self._stopping = True
-        self._stop.set()
-        self._wake_all()
+        try:
+            if isinstance(error, StoreClosedError) or self._store.closed:
+                log.debug("the consumer ends with its store: %s", error)
+            else:
+                self.failure.keep(error)
+                log.error("the consumer has stopped", exc_info=error)
+        finally:
+            self._end()

@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +28,8 @@ from timerstore.auditcursors import (
 from timerstore.auditlog import LogAudit
 from timerstore.audittimers import TimerAudit
 from timerstore.config import Config
-from timerstore.errors import CorruptStoreError
+from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.kinds import check_kind, check_path
 from timerstore.offline import find_pending
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog.checkpoint import decode_checkpoint
@@ -37,11 +37,16 @@ from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
     CHECKPOINT_COPY_AT,
     CHECKPOINT_EXTENSION,
+    IDENTITY,
+    IDENTITY_AT,
     STORE_CHECKPOINT,
     TIMER_CHECKPOINT,
 )
+from timerstore.timelog.identity import decode_identity
 from timerstore.timelog.jsonfile import parse_json
+from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import Fault, StoreReader
+from timerstore.timelog.smallfile import read_head, read_small
 
 PROBLEMS_MAX: Final = 1_000
 """Problems that a report names one by one; all are counted."""
@@ -167,6 +172,7 @@ class Audit:
             self.problem(fault.file, fault.offset, fault.reason)
 
 
+@telling
 def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Report:
     """Check every byte of a closed store, or of a copy; change nothing.
 
@@ -176,8 +182,10 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     >>> timerstore.verify("timers/").ok
     True
     """
-    levels = np.array((Config() if config is None else config).delay_levels_ms(), np.int64)
-    reader = StoreReader(Path(path), levels)
+    config = Config() if config is None else config
+    check_kind(config, Config, "config")
+    levels = np.array(config.delay_levels_ms(), np.int64)
+    reader = StoreReader(check_path(path), levels)
     audit = Audit(reader)
     checkpoint = reader.checkpoint
     audit.by_broker = checkpoint.by_broker if checkpoint is not None else reader.sizes.by_broker
@@ -230,7 +238,14 @@ def _check_json_files(audit: Audit) -> None:
         if not file.is_file():
             continue
         name = str(file.relative_to(path))
-        data = file.read_bytes()
+        try:
+            data = read_small(file)
+        except CorruptStoreError as e:
+            audit.problem(name, e.offset, e.reason)
+            continue
+        except TimerStoreError as e:
+            audit.problem(name, 0, str(e))
+            continue
         if not data.strip():
             continue  # a broker's `.bak` before anything was written
         try:
@@ -240,6 +255,8 @@ def _check_json_files(audit: Audit) -> None:
             audit.problem(name, e.start, "this is no UTF-8")
         except json.JSONDecodeError as e:
             audit.problem(name, min(e.pos, len(data)), f"this is no JSON: {e.msg}")
+        except RecursionError:
+            audit.problem(name, 0, "this is nested too deep for a store's JSON")
 
 
 def _check_timercheck(audit: Audit) -> None:
@@ -251,6 +268,7 @@ def _check_timercheck(audit: Audit) -> None:
     if len(data) != CHECKPOINT_BYTES:
         audit.problem(file, min(len(data), CHECKPOINT_BYTES), f"it has {len(data)} bytes")
     first, second = data[:_COPY_BYTES], data[CHECKPOINT_COPY_AT : CHECKPOINT_COPY_AT + _COPY_BYTES]
+    data = _without_identities(audit, data)
     used = len(first) if any(first[_BASE_BYTES:]) else _BASE_BYTES
     for start, stop in ((used, CHECKPOINT_COPY_AT), (CHECKPOINT_COPY_AT + len(second), len(data))):
         strange = np.flatnonzero(np.frombuffer(data[start:stop], np.uint8))
@@ -277,12 +295,23 @@ def _check_timercheck(audit: Audit) -> None:
         audit.torn(file, CHECKPOINT_COPY_AT, "the two copies differ", behind=True)
 
 
+def _without_identities(audit: Audit, data: bytes) -> bytes:
+    """Check the copies of `timerstore.json`; return the file's bytes with zeros in their place."""
+    content, file = bytearray(data), "config/timercheck"
+    for at in (IDENTITY_AT, CHECKPOINT_COPY_AT + IDENTITY_AT):
+        stop = at + IDENTITY.itemsize
+        if any(data[at:stop]) and decode_identity(data[at:stop]) is None:
+            audit.torn(file, at, "the copy of timerstore.json is damaged", behind=True)
+        content[at:stop] = bytes(len(content[at:stop]))
+    return bytes(content)
+
+
 def _check_store_checkpoint(audit: Audit) -> None:
     """Check RocketMQ's file of flush times."""
     path = audit.reader.path / "checkpoint"
     if not path.is_file():
         return
-    data = path.read_bytes()
+    data = read_head(path, 2 * CHECKPOINT_BYTES)
     if len(data) != CHECKPOINT_BYTES:
         audit.problem("checkpoint", min(len(data), CHECKPOINT_BYTES), f"it has {len(data)} bytes")
     start = STORE_CHECKPOINT.itemsize
@@ -333,7 +362,7 @@ def _check_level_offsets(audit: Audit, log: LogAudit) -> None:
     """Check that no delay level is past its queue's end, and that its copy for brokers agrees."""
     reader, checkpoint = audit.reader, audit.reader.checkpoint
     try:
-        offsets = LevelOffsetFile(reader.path / LEVELS_FILE).read()
+        offsets = LevelOffsetFile(reader.path / LEVELS_FILE).read(reader.steady.read)
         faults = level_faults(reader, log.queue_ends)
     except CorruptStoreError as e:
         return audit.problem(LEVELS_FILE, 0, e.reason)

@@ -1,4 +1,6 @@
-"""Waiting: how a thread that consumes sleeps until the resident kernel has fired something.
+"""Waiting: how a Python thread sleeps until a resident kernel has done something for it.
+
+Who consumes waits for what dequeue-put fires, who puts for room that enqueue-get makes.
 
 Each waiting thread has an eventfd of its own, which the kernel writes once after the thread asked
 for it. One for all would lose wake-ups: who drains it hides the write from the others. They are
@@ -13,9 +15,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.timelog.record import Words
+
+if TYPE_CHECKING:
+    from timerstore.consume import Batch, Group
+    from timerstore.store import TimerStore
+
+_POLL_MS: Final = 50
+"""A waiting consumer looks up at least this often."""
 
 
 class Waiter:
@@ -33,7 +43,7 @@ class Waiter:
             words[2 * place] = self.fd
 
     def arm(self) -> None:
-        """Ask to be woken by what is fired from now on."""
+        """Ask to be woken by what is done from now on."""
         if self._place is not None:
             self._words[2 * self._place + 1] = 1
 
@@ -48,7 +58,7 @@ class Waiter:
             os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_ms: float) -> None:
-        """Sleep until something was fired, or the time is over."""
+        """Sleep until something was done, or the time is over."""
         if self._place is None:
             time.sleep(min(timeout_ms, 1.0) / 1000)
         elif self._poll.poll(timeout_ms):
@@ -61,21 +71,21 @@ class Waiters:
     def __init__(self, words: Words) -> None:
         """Use the kernel's array of places: eventfd, then 1 where its thread wants to be woken."""
         self._words = words
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may close the store meanwhile
         self._free: list[Waiter] = []
         self._count = 0
+        self._closed = False
 
     @contextmanager
     def waiter(self) -> Iterator[Waiter]:
         """Lend a waiter to the calling thread."""
         with self._lock:
-            if self._free:
+            try:
                 waiter = self._free.pop()
-            elif self._count < WAITER_COUNT_MAX:
-                waiter = Waiter(self._words, self._count)
-                self._count += 1
-            else:
-                waiter = Waiter(self._words, None)
+            except IndexError:
+                place = self._count if self._count < WAITER_COUNT_MAX else None
+                waiter = Waiter(self._words, place)
+                self._count += place is not None
         try:
             yield waiter
         finally:
@@ -83,12 +93,53 @@ class Waiters:
             if waiter.fd >= 0:
                 with self._lock:
                     self._free.append(waiter)
+                    if self._closed:
+                        self._close_free()
 
     def close(self) -> None:
         """Close all eventfds; only once no kernel runs."""
-        self._words[::2] = -1
         with self._lock:
-            for waiter in self._free:
-                os.close(waiter.fd)
-                waiter.fd = -1
-            self._free.clear()
+            self._words[::2] = -1
+            self._closed = True
+            self._close_free()
+
+    def _close_free(self) -> None:
+        while True:
+            try:
+                waiter = self._free.pop()
+            except IndexError:
+                return
+            fd, waiter.fd = waiter.fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+
+def wait_for_batch(
+    store: TimerStore, group: Group, count_max: int, timeout: float | None
+) -> Batch | None:
+    """Return what a group can hand out, waiting for it; None when the time is over."""
+    store.check_open()
+    if store.clock.manual:
+        store.play_now()
+        store.make_visible(group)
+    elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
+        time.sleep(wait_s if timeout is None else min(wait_s, timeout))
+    batch = group.pull(count_max)
+    if batch is not None or (store.clock.manual and timeout is not None):
+        return batch
+    deadline = None if timeout is None else time.monotonic() + timeout
+    hides = store.engine.config.durability == "group"
+    with store.waiters.waiter() as waiter:
+        while True:
+            waiter.arm()
+            if hides:
+                store.make_visible(group)
+            batch = group.pull(count_max)
+            if batch is not None:
+                return batch
+            wait_ms = float(_POLL_MS)
+            if deadline is not None:
+                wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
+                if wait_ms <= 0:
+                    return None
+            waiter.wait(wait_ms)

@@ -18,9 +18,10 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import kernel
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
-from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, link_unit, slot_last
+from timerstore.wheel.checksums import PAGE_BYTES
+from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last
 
 # Columns of a walked unit.
 WALK_OFFSET: Final = 0
@@ -39,7 +40,13 @@ WALK_DAMAGED: Final = 3
 
 @kernel
 def walk_chain(
-    timerlog: Any, wheel: Any, slot: int, precision_ms: int, units: Any, scratch: Any, state: Any
+    timerlog: SegmentTable,
+    wheel: SlotArray,
+    slot: int,
+    precision_ms: int,
+    units: Any,
+    scratch: Any,
+    state: Any,
 ) -> int:
     """Walk a slot's chain, newest first; return how many units it wrote to `units`. O(chain).
 
@@ -83,7 +90,7 @@ def fill_unit(buf: Any, at: int, offset: int, unit: Any) -> None:
 
 @kernel
 def scan_units(
-    timerlog: Any,
+    timerlog: SegmentTable,
     stop: int,
     from_slot: int,
     precision_ms: int,
@@ -122,7 +129,7 @@ def scan_units(
 
 
 @kernel
-def cut_heads(timerlog: Any, wheel: Any, end: int, scratch: Any) -> int:
+def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Any) -> int:
     """Walk every slot whose last unit lies at or past `end` back to before it.
 
     Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
@@ -147,13 +154,13 @@ def cut_heads(timerlog: Any, wheel: Any, end: int, scratch: Any) -> int:
         put_i32(wheel.slots, at + SLOT_COUNT_AT, units)
         if offset == NO_UNIT:
             put_i64(wheel.slots, at + SLOT_TIME_AT, NO_UNIT)
-        wheel.dirty[at // PAGE_BYTES] = 1
+        wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
         changed += 1
     return changed
 
 
 @kernel
-def revise_slots(wheel: Any, units: Any, count: int, precision_ms: int) -> int:
+def revise_slots(wheel: SlotArray, units: Any, count: int, precision_ms: int) -> int:
     """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
 
     Return how many slots were changed: those that another time held, or whose last unit is older.

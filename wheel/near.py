@@ -13,7 +13,7 @@ list until R passes the slot.
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
 each, for a slot's timers come in no order of due time (174 ns to take one). Chunks live
 in a pool whose pages are touched only as they are needed, so its length is a limit and costs
-nothing. All calls happen under the step lock.
+nothing. It belongs to dequeue-get; all calls happen under the near lock.
 """
 
 from __future__ import annotations
@@ -49,14 +49,20 @@ NEAR_FREE: Final = 0  # first chunk of the free list, or NONE
 NEAR_USED: Final = 1  # chunks that were ever taken from the pool
 NEAR_COUNT: Final = 2  # entries in buckets
 
-# Columns of a claimed slot.
-SLOT_REMAINING: Final = 0  # entries that are neither appended nor dropped yet
-SLOT_DELETES: Final = 1  # first chunk of its plain deletes, or NONE
-SLOT_FIRST_COPY: Final = 2  # offset of the first copy made of one of its messages
-SLOT_ROLL_INDEX: Final = 3  # timer queue index behind the last roll made from it
-SLOT_COLUMNS: Final = 4
+# Columns of a claimed slot, each in a cache line of its own. The three counts are of units that
+# came since the store was opened, by the slot's place in SPAN, and are never cleared: R passes a
+# slot once LATE + CHAIN = SETTLED.
+SLOT_WAITING: Final = 0  # its entries in buckets. By dequeue-get
+SLOT_DELETES: Final = 1  # first chunk of its plain deletes, or NONE. By dequeue-get
+SLOT_CHAIN: Final = 2  # units that claiming found in its chain. By dequeue-get
+SLOT_LATE: Final = 3  # units linked after it was claimed. By enqueue-put, under wheel
+SLOT_SETTLED: Final = 4  # units that are done with. By dequeue-put
+SLOT_FIRST_COPY: Final = 5  # offset of the first copy made of one of its messages. By dequeue-put
+SLOT_ROLL_INDEX: Final = 6  # timer queue index behind the last roll made from it. By dequeue-put
+SLOT_COLUMNS: Final = 7
 
 NO_COPY: Final = 1 << 62
+_MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
 @record
@@ -77,8 +83,9 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     while ring < (SPAN + 2) * precision_ms:
         ring *= 2
     chunk_count = ring + 2 * count_max // CHUNK_ENTRIES + 2
-    # Anonymous memory without a reservation: pages come as they are touched.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    # Anonymous memory without a reservation: pages come as they are touched. With one, the system
+    # refuses to fork a process that has a few stores, for each would reserve gigabytes again.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
     near = NearWheel(
         np.zeros(8, np.int64),
@@ -89,23 +96,16 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
         np.zeros(ENTRY_WORDS, np.int64),
     )
     near.words[NEAR_FREE] = NONE
-    near.slots.reshape(SPAN, SLOT_COLUMNS)[:, SLOT_DELETES] = NONE
+    columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
+    columns[SLOT_DELETES] = NONE
+    columns[SLOT_FIRST_COPY] = NO_COPY
     return near
 
 
 @inlined
 def slot_word(slot: int, column: int) -> int:
     """Return the index of a claimed slot's column in `slots`."""
-    return (slot & (SPAN - 1)) * SLOT_COLUMNS + column
-
-
-@inlined
-def open_slot(near: Any, slot: int) -> None:
-    """Begin a slot that is being claimed."""
-    near.slots[slot_word(slot, SLOT_REMAINING)] = 0
-    near.slots[slot_word(slot, SLOT_DELETES)] = NONE
-    near.slots[slot_word(slot, SLOT_FIRST_COPY)] = NO_COPY
-    near.slots[slot_word(slot, SLOT_ROLL_INDEX)] = 0
+    return column * SPAN + (slot & (SPAN - 1))
 
 
 @inlined
@@ -126,11 +126,16 @@ def info_slot(info: int) -> int:
     return (info >> 8) & 0xFF
 
 
+def info_place(info: int) -> int:
+    """Return the slot's place in SPAN, for Python."""
+    return (info >> 8) & 0xFF
+
+
 # --- chunks
 
 
 @inlined
-def near_room(near: Any) -> int:
+def near_room(near: NearWheel) -> int:
     """Return how many chunks can be taken at least; one holds an entry or more."""
     if near.words[NEAR_FREE] != NONE:
         return 1
@@ -138,7 +143,7 @@ def near_room(near: Any) -> int:
 
 
 @inlined
-def _new_chunk(near: Any, start: int, following: int) -> int:
+def _new_chunk(near: NearWheel, start: int, following: int) -> int:
     """Take a chunk from the pool, with no entries, to be filled from `start` on."""
     chunk = near.words[NEAR_FREE]
     if chunk != NONE:
@@ -152,23 +157,23 @@ def _new_chunk(near: Any, start: int, following: int) -> int:
 
 
 @inlined
-def _free_chunk(near: Any, chunk: int) -> None:
+def _free_chunk(near: NearWheel, chunk: int) -> None:
     near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.words[NEAR_FREE]
     near.words[NEAR_FREE] = chunk
 
 
 @inlined
-def _start(near: Any, chunk: int) -> int:
+def _start(near: NearWheel, chunk: int) -> int:
     return near.chunks[chunk * CHUNK_WORDS + CHUNK_RANGE] & 0xFFFFFFFF
 
 
 @inlined
-def _stop(near: Any, chunk: int) -> int:
+def _stop(near: NearWheel, chunk: int) -> int:
     return near.chunks[chunk * CHUNK_WORDS + CHUNK_RANGE] >> 32
 
 
 @inlined
-def _set_range(near: Any, chunk: int, start: int, stop: int) -> None:
+def _set_range(near: NearWheel, chunk: int, start: int, stop: int) -> None:
     near.chunks[chunk * CHUNK_WORDS + CHUNK_RANGE] = start | (stop << 32)
 
 
@@ -179,14 +184,14 @@ def _entry(chunk: int, i: int) -> int:
 
 
 @inlined
-def _put_entry(near: Any, at: int, due_ms: int, message: int, info: int) -> None:
+def _put_entry(near: NearWheel, at: int, due_ms: int, message: int, info: int) -> None:
     near.chunks[at + ENTRY_DUE] = due_ms
     near.chunks[at + ENTRY_MESSAGE] = message
     near.chunks[at + ENTRY_INFO] = info
 
 
 @inlined
-def _pop_entry(near: Any, at: int) -> None:
+def _pop_entry(near: NearWheel, at: int) -> None:
     near.popped[ENTRY_DUE] = near.chunks[at + ENTRY_DUE]
     near.popped[ENTRY_MESSAGE] = near.chunks[at + ENTRY_MESSAGE]
     near.popped[ENTRY_INFO] = near.chunks[at + ENTRY_INFO]
@@ -197,7 +202,7 @@ def _pop_entry(near: Any, at: int) -> None:
 
 @inlined
 def near_insert(
-    near: Any,
+    near: NearWheel,
     bucket_ms: int,
     due_ms: int,
     message: int,
@@ -233,11 +238,11 @@ def near_insert(
         _set_range(near, chunk, _start(near, chunk), i + 1)
     _put_entry(near, _entry(chunk, i), due_ms, message, info)
     near.words[NEAR_COUNT] += 1
-    near.slots[slot_word(slot, SLOT_REMAINING)] += 1
+    near.slots[slot_word(slot, SLOT_WAITING)] += 1
 
 
 @inlined
-def near_pop(near: Any, bucket_ms: int) -> bool:
+def near_pop(near: NearWheel, bucket_ms: int) -> bool:
     """Take the first entry out of a bucket, into `popped`; False where there is none. O(1)."""
     bucket = bucket_ms & (len(near.head) - 1)
     chunk = near.head[bucket]
@@ -254,12 +259,19 @@ def near_pop(near: Any, bucket_ms: int) -> bool:
             for line in range(0, 8 * CHUNK_WORDS, 64):
                 prefetch(near.chunks, 8 * CHUNK_WORDS * behind + line)
         _set_range(near, chunk, start + 1, stop)
-    near.words[NEAR_COUNT] -= 1
+    _taken(near)
     return True
 
 
 @inlined
-def near_pop_due(near: Any, bucket_ms: int, now_ms: int) -> bool:
+def _taken(near: NearWheel) -> None:
+    """Count the entry in `popped` as taken out."""
+    near.words[NEAR_COUNT] -= 1
+    near.slots[slot_word(info_slot(near.popped[ENTRY_INFO]), SLOT_WAITING)] -= 1
+
+
+@inlined
+def near_pop_due(near: NearWheel, bucket_ms: int, now_ms: int) -> bool:
     """Take the first entry that is due out of a bucket; False where there is none. O(bucket).
 
     For the bucket at R's start while the clock, set back, is behind R: timers that are due before
@@ -286,7 +298,7 @@ def near_pop_due(near: Any, bucket_ms: int, now_ms: int) -> bool:
                     if behind == NONE:
                         near.tail[bucket] = before
                 _free_chunk(near, chunk)
-            near.words[NEAR_COUNT] -= 1
+            _taken(near)
             return True
         before = chunk
         chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
@@ -294,7 +306,7 @@ def near_pop_due(near: Any, bucket_ms: int, now_ms: int) -> bool:
 
 
 @inlined
-def near_first_due(near: Any, bucket_ms: int, stop_ms: int) -> int:
+def near_first_due(near: NearWheel, bucket_ms: int, stop_ms: int) -> int:
     """Return the smallest due time in a bucket, or `stop_ms` where that is smaller. O(bucket)."""
     chunk = near.head[bucket_ms & (len(near.head) - 1)]
     while chunk != NONE:
@@ -308,7 +320,7 @@ def near_first_due(near: Any, bucket_ms: int, stop_ms: int) -> int:
 
 
 @inlined
-def near_insert_delete(near: Any, message: int, size: int, slot: int, magic: int) -> None:
+def near_insert_delete(near: NearWheel, message: int, size: int, slot: int, magic: int) -> None:
     """Keep a plain delete until R passes its slot. O(1)."""
     at = slot_word(slot, SLOT_DELETES)
     chunk = near.slots[at]
@@ -321,7 +333,7 @@ def near_insert_delete(near: Any, message: int, size: int, slot: int, magic: int
 
 
 @inlined
-def near_last_delete(near: Any, slot: int) -> int:
+def near_last_delete(near: NearWheel, slot: int) -> int:
     """Return the message of one of a slot's deletes, or NONE. O(1)."""
     chunk = near.slots[slot_word(slot, SLOT_DELETES)]
     if chunk == NONE:
@@ -330,7 +342,7 @@ def near_last_delete(near: Any, slot: int) -> int:
 
 
 @inlined
-def near_drop_delete(near: Any, slot: int) -> None:
+def near_drop_delete(near: NearWheel, slot: int) -> None:
     """Forget the delete that `near_last_delete` returned. O(1)."""
     at = slot_word(slot, SLOT_DELETES)
     chunk = near.slots[at]
@@ -345,7 +357,7 @@ def near_drop_delete(near: Any, slot: int) -> None:
 
 
 @kernel
-def list_entries(near: Any, due_ms: Any, messages: Any) -> int:
+def list_entries(near: NearWheel, due_ms: Any, messages: Any) -> int:
     """Write each entry's due time and message; return how many. O(ring + entries).
 
     `due_ms`, `messages`: int64[n >= NEAR_COUNT], written.
@@ -364,7 +376,7 @@ def list_entries(near: Any, due_ms: Any, messages: Any) -> int:
 
 
 def near_entries(near: NearWheel) -> tuple[Words, Words]:
-    """Return the due times and messages of all entries in buckets. Under the step lock."""
+    """Return the due times and messages of all entries in buckets. Under near."""
     due_ms = np.empty(int(near.words[NEAR_COUNT]), np.int64)
     messages = np.empty_like(due_ms)
     list_entries(near, due_ms, messages)
@@ -406,9 +418,9 @@ def check(near: NearWheel) -> None:
                 count += 1
     assert count == near.words[NEAR_COUNT]
     walk(int(near.words[NEAR_FREE]))
-    columns = near.slots.reshape(SPAN, SLOT_COLUMNS)
+    columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
     for place in range(SPAN):
-        for chunk in walk(int(columns[place, SLOT_DELETES])):
+        for chunk in walk(int(columns[SLOT_DELETES, place])):
             assert set(places(chunk)) == {place}
-    assert (remaining <= columns[:, SLOT_REMAINING]).all(), "a slot is passed before its timers"
+    assert (remaining == columns[SLOT_WAITING]).all(), "a slot counts other timers than wait"
     assert seen.all(), "a chunk is lost"

@@ -12,16 +12,14 @@ needed twice, not even when R falls back in a crash.
 
 from __future__ import annotations
 
-from typing import Any
-
 from timerstore.timelog.kernel import inlined
-from timerstore.wheel.state import HOP, PRECISION, READ, READ_CHECKPOINTED, SLOT_COUNT, WINDOW
+from timerstore.wheel.settings import Settings
 
 
 @inlined
-def ring_top(words: Any) -> int:
+def ring_top(settings: Settings, checkpointed_slot: int) -> int:
     """Return the first slot that may not be used yet."""
-    return words[READ_CHECKPOINTED] + 2 * words[SLOT_COUNT]
+    return checkpointed_slot + 2 * settings.slot_count
 
 
 @inlined
@@ -36,15 +34,15 @@ def hops_ahead(own: int, base: int, window: int, hop: int, top: int) -> int:
 
 
 @inlined
-def place(words: Any, out_ms: int, now_ms: int) -> tuple[int, int]:
-    """Return (slot, hops) of a timer whose unit's time is `out_ms`. O(1).
+def place(
+    settings: Settings, passed_slot: int, top: int, out_ms: int, now_ms: int
+) -> tuple[int, int]:
+    """Return (slot, hops) of a timer whose unit's time is `out_ms`; `top`: see `ring_top`. O(1).
 
     With hops > 0 it is a roll, whose unit's time is out_ms − hops · H · precision. A slot that has
     been passed becomes R.
     """
-    precision = words[PRECISION]
-    read = words[READ]
-    own = out_ms // precision
-    base = max(now_ms // precision, read)
-    hops = hops_ahead(own, base, words[WINDOW], words[HOP], ring_top(words))
-    return max(own - hops * words[HOP], read), hops
+    own = out_ms // settings.precision_ms
+    base = max(now_ms // settings.precision_ms, passed_slot)
+    hops = hops_ahead(own, base, settings.window_slots, settings.hop_slots, top)
+    return max(own - hops * settings.hop_slots, passed_slot), hops

@@ -1,8 +1,8 @@
 """Hash sets that kernels look into.
 
 Both are open-addressing tables in int64 arrays, two words for each entry, with linear probing; an
-entry is (0, 0) where free. Python makes them larger before they are half full. All calls happen
-under the step lock.
+entry is (0, 0) where free. Python makes them larger before they are more than half full. All calls
+happen under fire, where services run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
 from timerstore.timelog.record import Words
 
 ENTRY_WORDS: Final = 2
+ROOM_WORDS: Final = 2 * ENTRY_WORDS
+"""A table has so many words for each entry at least: it is half full at most."""
 LENGTH_MIN: Final = 2 * 1024
 
 
@@ -37,7 +39,7 @@ _spread = _spread_twin if INTERPRETED else _spread_compiled
 
 
 @inlined
-def _find(table: Any, high: int, low: int) -> int:
+def _find(table: Words, high: int, low: int) -> int:
     """Return the index of the entry, or of the free place where it would go."""
     mask = len(table) // ENTRY_WORDS - 1
     place = _spread(high, low) & mask
@@ -51,14 +53,14 @@ def _find(table: Any, high: int, low: int) -> int:
 
 
 @inlined
-def set_contains(table: Any, high: int, low: int) -> bool:
+def set_contains(table: Words, high: int, low: int) -> bool:
     """Tell whether (high, low) is in the set. O(1) expected."""
     at = _find(table, high, low)
     return table[at] != 0 or table[at + 1] != 0
 
 
 @inlined
-def set_add(table: Any, high: int, low: int) -> bool:
+def set_add(table: Words, high: int, low: int) -> bool:
     """Add (high, low), which is not (0, 0); tell whether it is new. O(1) expected."""
     at = _find(table, high, low)
     if table[at] != 0 or table[at + 1] != 0:
@@ -69,7 +71,7 @@ def set_add(table: Any, high: int, low: int) -> bool:
 
 
 @inlined
-def set_remove(table: Any, high: int, low: int) -> bool:
+def set_remove(table: Words, high: int, low: int) -> bool:
     """Remove (high, low); tell whether it was there. O(1) expected.
 
     The entries behind it move up, so that no search is cut short (Knuth, TAOCP 6.4, algorithm R).
@@ -97,7 +99,7 @@ def set_remove(table: Any, high: int, low: int) -> bool:
 
 
 @inlined
-def map_get(table: Any, offset: int) -> int:
+def map_get(table: Words, offset: int) -> int:
     """Return what `map_put` stored for an offset, or −1. O(1) expected."""
     mask = len(table) // ENTRY_WORDS - 1
     place = _spread(0, offset) & mask
@@ -111,7 +113,7 @@ def map_get(table: Any, offset: int) -> int:
 
 
 @kernel
-def map_put_all(table: Any, offsets: Any, values: Any) -> None:
+def map_put_all(table: Words, offsets: Any, values: Any) -> None:
     """Store a value >= 0 for each offset >= 0; the smallest where one comes twice. O(n)."""
     mask = len(table) // ENTRY_WORDS - 1
     for i in range(len(offsets)):
@@ -127,44 +129,16 @@ def map_put_all(table: Any, offsets: Any, values: Any) -> None:
 
 
 @kernel
-def set_add_all(table: Any, high: Any, low: Any, added: Any) -> int:
-    """Add many; `added`: bool[n], written; return how many were new."""
-    count = 0
-    for i in range(len(high)):
-        added[i] = set_add(table, high[i], low[i])
-        if added[i]:
-            count += 1
-    return count
-
-
-@kernel
-def set_remove_all(table: Any, high: Any, low: Any) -> int:
-    """Remove many; return how many were there."""
-    count = 0
-    for i in range(len(high)):
-        if set_remove(table, high[i], low[i]):
-            count += 1
-    return count
-
-
-@kernel
-def set_contains_all(table: Any, high: Any, low: Any, contained: Any) -> None:
-    """Look for many; `contained`: bool[n], written."""
-    for i in range(len(high)):
-        contained[i] = set_contains(table, high[i], low[i])
-
-
-@kernel
-def _copy_entries(table: Any, larger: Any) -> None:
+def _copy_entries(table: Words, larger: Any) -> None:
     for i in range(0, len(table), ENTRY_WORDS):
         if table[i] != 0 or table[i + 1] != 0:
             set_add(larger, table[i], table[i + 1])
 
 
 def new_table(count: int) -> Words:
-    """Return an empty table that `count` entries leave less than half full."""
+    """Return an empty table that `count` entries fill by half at most."""
     length = LENGTH_MIN
-    while length < 2 * ENTRY_WORDS * count:
+    while length < ROOM_WORDS * count:
         length *= 2
     return np.zeros(length, np.int64)
 

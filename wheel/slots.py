@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.errors import NotAStoreError
-from timerstore.timelog.disk import Disk
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.disk import Disk, WrongSizeError
 from timerstore.timelog.format import (
     SLOT,
     SLOT_BYTES,
@@ -26,9 +26,14 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes, record
+from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
-PAGE_BYTES: Final = 4_096
+# What `SlotArray.dirty` says of a page.
+PAGE_CLEAN: Final = 0
+PAGE_CHANGED: Final = 1
+PAGE_CAPTURED: Final = 2  # and not changed since; not known to be durable yet
 NO_UNIT: Final = -1
 
 
@@ -37,17 +42,17 @@ class SlotArray:
     """The wheel as kernels see it."""
 
     slots: Bytes  # uint8[2 * slot count * 32]
-    dirty: Bytes  # uint8[pages]: 1 where a page was changed since it was captured
+    dirty: Bytes  # uint8[pages]: see the constants above
 
 
 @inlined
-def slot_at(wheel: Any, slot: int) -> int:
+def slot_at(wheel: SlotArray, slot: int) -> int:
     """Return the position of a slot in the array."""
     return slot % (len(wheel.slots) // SLOT_BYTES) * SLOT_BYTES
 
 
 @inlined
-def slot_last(wheel: Any, slot: int) -> int:
+def slot_last(wheel: SlotArray, slot: int) -> int:
     """Return the offset of a slot's last unit, NO_UNIT where the slot is empty."""
     at = slot_at(wheel, slot)
     if get_i64(wheel.slots, at + SLOT_TIME_AT) != slot:
@@ -56,7 +61,7 @@ def slot_last(wheel: Any, slot: int) -> int:
 
 
 @inlined
-def link_unit(wheel: Any, slot: int, offset: int, change: int) -> None:
+def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
     """Make the unit at `offset` the last of a slot; `change`: 1, or −1 for a delete. O(1)."""
     at = slot_at(wheel, slot)
     count = change
@@ -68,22 +73,22 @@ def link_unit(wheel: Any, slot: int, offset: int, change: int) -> None:
         put_i32(wheel.slots, at + SLOT_COUNT_AT + 4, 0)
     put_i64(wheel.slots, at + SLOT_LAST_AT, offset)
     put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
-    wheel.dirty[at // PAGE_BYTES] = 1
+    wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
 
 
 @inlined
-def set_slot(wheel: Any, slot: int, first: int, last: int, count: int) -> None:
+def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
     """Write a whole slot; with `last` = NO_UNIT it is emptied."""
     at = slot_at(wheel, slot)
     put_i64(wheel.slots, at + SLOT_TIME_AT, slot if last != NO_UNIT else -1)
     put_i64(wheel.slots, at + SLOT_FIRST_AT, first)
     put_i64(wheel.slots, at + SLOT_LAST_AT, last)
     put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
-    wheel.dirty[at // PAGE_BYTES] = 1
+    wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
 
 
 @kernel
-def next_used_slot(wheel: Any, start: int, stop: int) -> int:
+def next_used_slot(wheel: SlotArray, start: int, stop: int) -> int:
     """Return the first slot in [start, stop) that has units, or `stop`. O(stop − start)."""
     slot = start
     while slot < stop:
@@ -96,13 +101,18 @@ def next_used_slot(wheel: Any, start: int, stop: int) -> int:
 class TimerWheel:
     """The file `timerwheel` with its private array."""
 
-    def __init__(self, disk: Disk, path: Path, slot_count: int) -> None:
-        """Map the file, or make it; a new one is a hole, and read as empty slots."""
+    def __init__(self, disk: Disk, path: Path, slot_count: int, *, is_gone: bool = False) -> None:
+        """Map the file, or make it; a new one is a hole, and read as empty slots.
+
+        With `is_gone` it is taken for new; where it cannot be removed, it lies in memory.
+        """
         self.disk, self.path = disk, path
         length = 2 * slot_count * SLOT_BYTES
         # An empty file was about to be made when a process ended.
         self.is_new = not path.exists() or path.stat().st_size == 0
-        fd = disk.open_file(path, create=self.is_new)
+        stays = is_gone and not self.is_new
+        self.is_new |= is_gone
+        fd = os.memfd_create(path.name) if stays else disk.open_file(path, create=self.is_new)
         try:
             if self.is_new:
                 os.ftruncate(fd, length)
@@ -110,10 +120,8 @@ class TimerWheel:
                 disk.sync_folder(path.parent)
             size = os.fstat(fd).st_size
             if size != length:
-                raise NotAStoreError(
-                    f"{path} has {size} bytes where {length} were expected: "
-                    f"open the store with wheel_slot_count={size // SLOT_BYTES // 2}."
-                )
+                setting = f"Open the store with wheel_slot_count={size // SLOT_BYTES // 2}."
+                raise WrongSizeError(path, size, length, setting)
             self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
         except BaseException:
             os.close(fd)
@@ -121,6 +129,9 @@ class TimerWheel:
         self.fd = fd
         pages = -(-length // PAGE_BYTES)
         self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
+        self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)
+        if self.is_new:
+            self.sums.adopt(self.array.slots)
 
     @property
     def slots(self) -> np.ndarray[Any, Any]:
@@ -130,9 +141,9 @@ class TimerWheel:
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
 
-        Call it under the step lock. If the runs cannot be written, give them to `mark_dirty`.
+        For recovery, which fails as a whole where they cannot be written; see services/capture.py.
         """
-        pages = np.flatnonzero(self.array.dirty)
+        pages = nonzero_places(self.array.dirty)
         self.array.dirty[pages] = 0
         if len(pages) == 0:
             return []
@@ -145,18 +156,26 @@ class TimerWheel:
     def _pages(self, first: int, stop: int) -> Bytes:
         return self.array.slots[first * PAGE_BYTES : stop * PAGE_BYTES]
 
-    def mark_dirty(self, runs: list[tuple[int, Bytes]]) -> None:
-        """Take captured pages back, under the step lock."""
-        for position, content in runs:
-            first = position // PAGE_BYTES
-            self.array.dirty[first : first + -(-len(content) // PAGE_BYTES)] = 1
-
     def write(self, runs: list[tuple[int, Bytes]]) -> None:
         """Write captured pages; durable on return. What they point to must be durable before."""
+        if runs:
+            self.sums.announce(runs)
         for position, content in runs:
             self.disk.write_at(self.fd, content, position, self.path)
         if runs:
             self.disk.sync(self.fd, self.path)
+
+    def check_pages(self, *, is_unknown: bool) -> None:
+        """Raise CorruptStoreError where a page is not what was written; before it is changed.
+
+        Where nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
+        broker wrote since.
+        """
+        damaged = -1 if is_unknown or self.is_new else self.sums.find_damaged(self.array.slots)
+        if damaged >= 0:
+            offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
+            raise CorruptStoreError("timerwheel", offset, reason)
+        self.sums.adopt(self.array.slots)
 
     def close(self) -> None:
         """Close the file; the array stays valid while it is referenced."""

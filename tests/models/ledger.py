@@ -3,7 +3,7 @@
 It reads the files with the slow twins of `tests/naive.py`, and knows nothing of any index.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class Root:
 class Ledger:
     """All timers of a log, by the offset of their first put.
 
-    `root_of`: by the offset of any of its messages, None for a delete's; `names`: by topic + key.
+    `root_of`: by the offset of any of its messages, None for a delete's; `names`: by topic + key;
+    `deletes`: the offsets of a root's deletes, by its own.
     """
 
     roots: dict[int, Root] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Ledger:
     end: int = 0
     root_of: dict[int, Root | None] = field(default_factory=dict)
     names: dict[str, Root] = field(default_factory=dict)
+    deletes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     levels_ms: list[int] = field(default_factory=lambda: naive.parse_levels(naive.DEFAULT_LEVELS))
 
     def pending_count(self) -> Counter[str]:
@@ -107,7 +109,9 @@ def _take(ledger: Ledger, message: naive.Message) -> None:
     elif is_timer and "TIMER_DEL_UNIQKEY" in properties:
         ledger.delete_count += 1
         ledger.root_of[message.offset] = None
-        ledger.names[properties["TIMER_DEL_UNIQKEY"]].deleted = True
+        target = ledger.names[properties["TIMER_DEL_UNIQKEY"]]
+        target.deleted = True
+        ledger.deletes[target.offset].append(message.offset)
     elif is_timer or message.topic == LEVEL_TOPIC:
         level = 0 if is_timer else int(properties["DELAY"])
         due_ms = 0 if level else int(properties["TIMER_OUT_MS"])

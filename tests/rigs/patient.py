@@ -27,6 +27,7 @@ from timerstore.timelog.format import (
     UNIT,
     UNIT_BYTES,
 )
+from timerstore.timelog.jsonfile import sealed
 
 TIMERS = TIMER_TOPIC.decode()
 
@@ -189,5 +190,6 @@ class Patient:
     def change_json(self, name: str, change: Callable[[Any], None]) -> None:
         file = self.path / name
         content = json.loads(file.read_text())
+        is_sealed = sealed({}).keys() <= content.keys()
         change(content)
-        file.write_text(json.dumps(content))
+        file.write_text(json.dumps(sealed(content) if is_sealed else content))

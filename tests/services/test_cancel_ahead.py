@@ -31,6 +31,7 @@ def test_deletes_cross_segments_of_every_log(tmp_path: Path) -> None:
         assert not store.cancel_many(ids).any()
 
 
+@pytest.mark.slow
 def test_what_may_have_been_taken_is_looked_for(tmp_path: Path) -> None:
     """Among timers that lie ahead are some that are due now, and one that was fired."""
     clock = timerstore.ManualClock(START_MS)

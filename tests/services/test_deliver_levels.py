@@ -1,5 +1,6 @@
-"""Delivering from delay levels: when, in which order, what happens where it cannot."""
+"""Delivering from delay levels: alone, beside its twin; in a store: when, in which order."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.models.ledger import LEVEL_TOPIC, read_messages
 from tests.models.quiet_disk import QuietDisk
+from tests.naive_copying import LOST, Appended, DeliverLevels, Level
+from tests.naive_services import LEVEL_MARK, NO_NEED, Log
+from tests.services import alone as one
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import StoreFullError
+from timerstore.services import needs
 from timerstore.services.deliver_levels import clamped_ms
 from timerstore.services.levels import COUNT_CLAMPED, LEVEL_FAILED
+from timerstore.services.state import DELIVER_LEVELS
+from timerstore.timelog.acting import acting_as
 from timerstore.timelog.disk import MappedFile
 from timerstore.timelog.kernel import kernel
-from timerstore.wheel import state
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
@@ -32,6 +38,165 @@ SMALL = Config(
     timerlog_segment_bytes=520,
     durability="process",
 )
+
+
+# --- alone
+
+KINDS = ["ours"] * 6 + ["brokers", "their queue", "sent back", "longer level", "from the future"]
+KINDS += ["done", "cancelled", "held", "size", "crc", "behind", "before", "not there", "blank"]
+ITEMS = st.tuples(
+    st.integers(1, 3),
+    st.sampled_from(KINDS),
+    st.sampled_from([-2_000, -1, 0, 1, 300, 2_000]),  # when it is due
+    st.sampled_from(["orders", "orders", "t" * 130]),
+)
+TURNS = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # messages that come
+        st.sampled_from([0, 1, 299, 2_000, -1_500, -70_000]),  # the clock's step, ms
+        st.sampled_from([0, 0, 50, 61_000]),  # how long a level is to wait
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def put_alone(
+    alone: one.Alone, twin: DeliverLevels, number: int, kind: str, ahead_ms: int, topic: str
+) -> None:
+    """Put a level's message, one of them not as it should be."""
+    level, delay_ms, log = twin.levels[number - 1], twin.levels[number - 1].delay_ms, twin.to.log
+    due_ms = one.START_MS + ahead_ms
+    delay_ms *= 3 if kind == "longer level" else 1
+    if kind == "from the future":
+        due_ms += 50_000 + delay_ms
+    elif kind in ("behind", "before"):
+        due_ms += 10**7  # where its message is, its time is looked up there
+    made = naive.new_at_level(topic, b"body", number, 0, due_ms, alone.tag, {"TAGS": "a"})
+    made.stored_ms = due_ms - delay_ms
+    if kind in ("brokers", "their queue"):
+        made.properties |= {"UNIQ_KEY": "k", "REAL_QID": "2" if kind == "their queue" else "0"}
+    if kind == "sent back":
+        key = naive.UniqueKey(due_ms, 5 | LEVEL_MARK, alone.tag)
+        made.properties["UNIQ_KEY"] = naive.encode_unique_key(key)
+        twin.cancelled.add((-1, 5 | LEVEL_MARK))
+    placed = alone.put(made, indexed=False)
+    log.take(placed)
+    offset, size = placed.offset, placed.size_bytes
+    if kind == "crc":
+        alone.spoil(offset + 89, 1)
+        log.spoilt.add(offset)
+    elif kind == "done":
+        twin.done.add(offset)
+    elif kind in ("cancelled", "held"):
+        twin.cancelled.add((-1 if kind == "cancelled" else -2, offset | LEVEL_MARK))
+    places = {"behind": offset + 40 * 4_096, "before": -4_096, "not there": offset + 4}
+    entry = naive.Entry(places.get(kind, offset), size + (kind == "size"), due_ms)
+    entry = naive.Entry(*naive.QUEUE_BLANK) if kind == "blank" else entry
+    alone.write_entry(alone.engine.level_row(number), len(level.entries), entry)
+    level.entries.append(entry)
+
+
+def compare(alone: one.Alone, twin: DeliverLevels) -> None:
+    """Whatever deliver-levels appends or counts is what the twin does."""
+    copied = [alone.message(each.offset, each.size_bytes) for each in twin.to.copies]
+    assert (copied, alone.engine.commitlog.end) == (twin.to.copies, twin.to.log.end)
+    for name, count in twin.to.queues.items():
+        row = alone.row(*name)
+        copies = [each for each in twin.to.copies if (each.topic, each.queue_id) == name]
+        found = [(entry.message_offset, entry.message_bytes) for entry in alone.entries(row)]
+        assert found == [(each.offset, each.size_bytes) for each in copies] and count == len(found)
+        assert alone.pending(row, in_levels=True) == -len(copies)
+    assert alone.level_offsets(3) == [level.offset for level in twin.levels]
+    words = (alone.get_level("turn") % 3, alone.get_level("failed"), alone.held_from)
+    assert words == (twin.turn, twin.failed, twin.held_from)
+    names = {"delivered": "fired", "clamped": "clamped", "skipped": "skipped"}
+    assert {n: alone.get_level(n) for n in names} == {n: twin.counts[t] for n, t in names.items()}
+    assert alone.cursor("fired") == twin.counts["fired"]
+    assert alone.cursor("dropped") == twin.counts["dropped"]
+    assert (alone.lost(), alone.unreadable_count) == (twin.lost, twin.counts[LOST])
+    assert alone.cancelled() == twin.cancelled
+    assert alone.cursor("lateness_sum") == sum(twin.late_ms)
+
+
+def answer(alone: one.Alone, twin: DeliverLevels) -> None:
+    """Give both what they need."""
+    kind, place = twin.need
+    if kind == "lost":
+        alone.name_lost()
+        twin.lost.clear()
+    elif kind:
+        if kind == "level read":
+            level = twin.levels[place]
+            level.mapped = level.offset // twin.to.segment_entries
+        twin.to.answer(kind, place)
+        alone.meet()
+    twin.need = NO_NEED
+
+
+@given(
+    st.lists(ITEMS, max_size=40), TURNS, st.sets(st.integers(0, 3), max_size=2), st.integers(1, 5)
+)
+def test_alone(
+    items: list[tuple[int, str, int, str]],
+    turns: list[tuple[int, int, int]],
+    unmapped: set[int],
+    batch_max: int,
+) -> None:
+    with one.Alone(DELIVER_LEVELS, level_batch_count=batch_max) as alone:
+        engine = alone.engine
+        log = Log(alone.tag, one.PRECISION_MS, engine.commitlog.segment_bytes)
+        to = Appended(log, {}, set(), set(), engine.queues.segment_entries)
+        levels = [Level(int(delay_ms)) for delay_ms in engine.level_ms]
+        twin = DeliverLevels(to, levels, batch_max)
+        now_ms, come = one.START_MS, 0
+        for count, step_ms, wait_ms in [*turns, (40, 300, 0), *[(0, 120_000, 0)] * 250]:
+            now_ms += step_ms
+            for item in items[come : come + count]:
+                put_alone(alone, twin, *item)
+                come += 1
+            if count:
+                alone.use_sets(twin.cancelled, dict.fromkeys(twin.done, 5), held_from=7)
+                if any(high == -2 for high, _ in twin.cancelled):
+                    twin.held_from = 7
+            last = engine.commitlog.end // log.segment_bytes
+            log.unmapped |= alone.unmap(engine.commitlog, *(unmapped - {last}))
+            unmapped = set()
+            to.segments = set(engine.commitlog._mapped)
+            if wait_ms:
+                engine.levels.retry_ms[0] = levels[0].retry_ms = now_ms + wait_ms
+            assert alone.step(now_ms) == twin.step(now_ms)
+            assert alone.need == twin.need
+            compare(alone, twin)
+            answer(alone, twin)
+            rest = [len(level.entries) - level.offset for level in levels]
+            if come == len(items) and not any(rest):
+                break
+        assert not any(rest) and come == len(items)
+
+
+def test_an_entry_that_leads_nowhere_is_passed_by() -> None:
+    """Also where its time lies so far ahead that its message would say whether it can."""
+    with one.Alone(DELIVER_LEVELS) as alone:
+        row = alone.engine.level_row(1)
+        alone.write_entry(row, 0, naive.Entry(-4_096, 300, one.START_MS + 10**9))
+        for _ in range(3):
+            alone.step(one.START_MS)
+            if alone.need[0] == "lost":
+                break
+            if alone.need[0]:
+                alone.meet()
+        assert alone.lost() == [-4_096] and alone.level_offsets(1) == [1]
+
+
+def test_a_handover_delivers_nothing() -> None:
+    with one.Alone(DELIVER_LEVELS) as alone:
+        alone.set_level(stop=1)
+        alone.put(naive.new_at_level("t", b"b", 1, 0, 0, alone.tag, {}))
+        assert alone.step(one.START_MS) == 0 and alone.need == ("", 0)
+
+
+# --- in a store
 
 
 def open_store(path: Path, clock: ManualClock, **more: Any) -> TimerStore:
@@ -178,13 +343,14 @@ def test_only_the_level_waits(tmp_path: Path) -> None:
     """The runner postpones the level whose delivery failed, and nobody else."""
     clock, disk = ManualClock(START_MS), FullDisk()
     store = open_store(tmp_path, clock, disk=disk)
-    words, levels = store.engine.words, store.engine.levels
+    thread, levels = store.engine.services[DELIVER_LEVELS], store.engine.levels
     disk.full = True
-    words[state.NEED], words[state.NEED_OFFSET] = state.COMMITLOG_SEGMENT, 0
+    with acting_as(DELIVER_LEVELS):
+        thread.need, thread.need_offset = needs.COMMITLOG_SEGMENT, 0
     levels.words[LEVEL_FAILED] = 2
     store.engine.commitlog.end = 10 * 4_096
-    store.runner._meet()
-    assert words[state.NEED] == state.NOTHING and levels.words[LEVEL_FAILED] == -1
+    store.runner._meet(DELIVER_LEVELS)
+    assert thread.need == needs.NOTHING and levels.words[LEVEL_FAILED] == -1
     assert levels.fail_count[:4].tolist() == [0, 0, 1, 0]
     assert isinstance(store.runner.waiting_for_space, StoreFullError)
     store.abandon()
@@ -265,4 +431,30 @@ def test_retention_keeps_what_waits(tmp_path: Path) -> None:
         store.flush()
     assert store.engine.commitlog.start > 0
     assert np.all(store.engine.levels.offset[:4] == [301, 0, 0, 2])
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None:
+    """What was put at a level of 2 h waits 2 h, also where the level is 1 s now; never early."""
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    store.put(b"slow", delay_level=4)
+    store.put(b"one", delay_level=3)
+    store.close() if end == "close" else store.abandon()
+    config = replace(SMALL, delay_levels="1s 1s 1s 1s", open_segments_max=1)
+    store = open_store(tmp_path, clock, config=config)
+    store.put(b"new", delay_level=1)
+    clock.advance(59 * SECOND)
+    assert bodies(store) == [b"new"]
+    clock.advance(SECOND)
+    assert bodies(store) == [b"one"]
+    clock.advance(timedelta(hours=2) - timedelta(minutes=1, milliseconds=1))
+    assert bodies(store) == []
+    clock.advance(timedelta(milliseconds=1))
+    assert bodies(store) == [b"slow"]
+    assert store.engine.levels.words[COUNT_CLAMPED] == 0
+    store.put(b"back", delay_level=4)  # and a clock that goes back keeps nothing for longer
+    clock.advance(-timedelta(hours=1))
+    assert bodies(store) == [b"back"]
     store.close()

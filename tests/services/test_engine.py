@@ -3,7 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 import timerstore
+from timerstore.timelog.compose import compose
 
 
 def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
@@ -11,14 +14,15 @@ def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
     config = timerstore.Config(consumequeue_segment_bytes=60, commitlog_segment_bytes=2048)
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
-        for size in range(1, 1500, 70):
+        for size in range(1, 1400, 70):
             id = store.put(bytes(size), topic="orders", delay=timedelta(hours=1))
             store.reschedule(id, delay=timedelta(hours=2, milliseconds=size))
         clock.advance(timedelta(hours=3))
         sizes = [len(d.body) for d in store.consume("orders", timeout=0)]
-    assert sizes == list(range(1, 1500, 70))
+    assert sizes == list(range(1, 1400, 70))
 
 
+@pytest.mark.slow
 def test_names_that_begin_as_ours_do_are_kept(tmp_path: Path) -> None:
     """Over rolls and firing: these begin with the first eight bytes of names that are dropped."""
     names = ["TIMER_ORDER", "TIMER_END", "TIMER_REMINDER", "REAL_TOPAZ", "RETRY_TOPAZ"]
@@ -29,3 +33,15 @@ def test_names_that_begin_as_ours_do_are_kept(tmp_path: Path) -> None:
         clock.advance(timedelta(days=6))
         (delivery,) = store.consume("orders", timeout=0)
         assert delivery.properties == properties
+
+
+def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+    """Whoever staged it: the appender says so, and nothing was appended."""
+    config = timerstore.Config(commitlog_segment_bytes=2048)
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
+        message = compose(b"t", bytes(2048), b"", born_ms=1)
+        entry = message, store.engine.queues.row(b"t"), 0, -1, 0
+        with pytest.raises(timerstore.InvalidArgumentError, match="larger than a segment of 2048"):
+            store._putter.append_staged(entry, clock.now_ms)
+        assert store.engine.commitlog.end == 0

@@ -26,6 +26,7 @@ def test_scraped_values(tmp_path: Path) -> None:
             got = registry.get_sample_value("timerstore_" + name, {"name": "one", **labels})
             return None if got is None else float(got)
 
+        assert value("waiting_for_space") == value("stopped") == value("retention_stopped") == 0
         assert value("fired_total") == stats.fired_count == 5
         assert value("pending") == stats.pending_count == 5
         assert value("commitlog_end") == stats.commitlog_end

@@ -13,7 +13,6 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import CorruptStoreError
-from timerstore.services.levels import LEVEL_CANCELLED, LEVEL_HELD
 from timerstore.timelog.format import LEVEL_COUNT_MAX
 
 LEVELS_MS = Config().delay_levels_ms()
@@ -64,7 +63,9 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
     assert store.cancel(id)
     delete = store.engine.commitlog.end
     clock.advance(10 * SECOND)
-    assert levels.words[LEVEL_HELD] == levels.words[LEVEL_CANCELLED] == 1
+    cancelled = store.engine.cancelled.set
+    assert cancelled.held_count == cancelled.level_count == 1
+    assert 0 < cancelled.held_from < delete
     assert store.stats().cancelled_count == 1 and not store.cancel(id)
     for _ in range(3):
         store.flush()
@@ -72,11 +73,12 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
         assert checkpoint is not None and checkpoint.scan_from < delete
         store.close() if end == "close" else store.abandon()
         store = open_store(tmp_path, clock)
-        assert store.stats().cancelled_count == store.engine.levels.words[LEVEL_HELD] == 1
+        assert store.stats().cancelled_count == store.engine.cancelled.set.held_count == 1
+        store.engine.cancelled.check()
         assert store.count() == 1 and store.get(id) is None
     clock.advance(timedelta(hours=2))
     assert bodies(store) == [b"slow"]
-    assert store.engine.levels.words[LEVEL_HELD] == store.stats().cancelled_count == 0
+    assert store.engine.cancelled.set.held_count == store.stats().cancelled_count == 0
     store.flush()
     checkpoint = store.flusher.last
     assert checkpoint is not None and checkpoint.scan_from > delete
@@ -129,6 +131,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     clock = ManualClock(START_MS)
     open_store(tmp_path, clock).close()
     offsets_file(tmp_path).write_text(text)
+    store = open_store(tmp_path, clock)  # the checkpoint's offsets hold
+    assert [each["file"] for each in store.stats().damage] == ["config/delayOffset.json"]
+    store.close()
+    (tmp_path / "s" / "config" / "timercheck").unlink()
+    offsets_file(tmp_path).write_text(text)
     with pytest.raises(CorruptStoreError, match=r"delayOffset\.json"):
         open_store(tmp_path, clock)
 
@@ -159,6 +166,7 @@ def test_fewer_levels_than_before(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden_levels_at_their_millisecond(
     name: str,
@@ -233,3 +241,63 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     store = open_store(tmp_path, clock)
     assert store.count() == 0 and len(read_messages(tmp_path / "s")) == 8
     store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pending", "crashed"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_brokers_levels_are_not_ours(
+    name: str,
+    lost: bool,
+    golden: Callable[[str], Path],
+    golden_list: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    """Its entries say when each message is due; ours are shorter here, and nothing comes early."""
+    path = golden(name)
+    levels = [row for row in golden_list(name) if row["kind"] == "level"]
+    newest = max(message.stored_ms for message in read_messages(path))
+    stored_ms = {message.offset: message.stored_ms for message in read_messages(path)}
+    due_ms = {
+        (row["topic"], row["unique_key"]): (
+            stored_ms[row["commit_log_offset"]] + LEVELS_MS[row["level"] - 1]
+        )
+        for row in levels
+    }
+    if lost:  # the last entries were not written yet: their levels are known from the others
+        for queue in sorted((path / "consumequeue" / "SCHEDULE_TOPIC_XXXX").iterdir()):
+            last = sorted(queue.iterdir())[-1]
+            data = bytearray(last.read_bytes())
+            used = max(i for i in range(0, len(data), 20) if any(data[i : i + 20]))
+            if used:
+                data[used : used + 20] = bytes(20)
+                last.write_bytes(data)
+    offsets = {str(level): 0 for level in range(1, 19)}
+    file = path / "config" / "delayOffset.json"
+    if not file.exists():
+        file.write_text(json.dumps({"offsetTable": offsets}))
+    state = next(row for row in golden_list(name) if row["kind"] == "state")
+    config = Config(
+        precision_ms=state["precision_ms"],
+        roll_window_slots=172_800 if name == "pending" else 20,
+        delay_levels="1s",
+        durability="process",
+    )
+    clock = ManualClock(newest)
+    store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
+    before = {who: list(times) for who, times in _fired(path).items()}
+    assert any(each > newest for who, each in due_ms.items() if who not in before)
+    clock.advance(timedelta(hours=3))
+    after = _fired(path)
+    for who, each in due_ms.items():
+        if who not in before:
+            assert after[who] == [max(each, newest)], who
+    store.close()
+
+
+def _fired(path: Path) -> dict[tuple[str, str], list[int]]:
+    fired: dict[tuple[str, str], list[int]] = {}
+    for message in read_messages(path):
+        if message.topic not in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
+            key = message.topic, message.properties.get("UNIQ_KEY", "")
+            fired.setdefault(key, []).append(message.stored_ms)
+    return fired

@@ -1,5 +1,7 @@
 """The decision table of docs/recovery.md, one row a case."""
 
+import json
+import os
 import random
 import re
 import shutil
@@ -14,6 +16,7 @@ import pytest
 
 from tests import naive
 from tests.markdown import ROOT
+from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore
@@ -43,6 +46,7 @@ class Case:
     findings: dict[str, Any] = field(default_factory=dict)
     error: str | None = None  # the file that CorruptStoreError names
     now_slots: int = 0  # how long the stop was
+    lost: bool = False  # a message cannot be read any more
 
 
 # --- what is done to the files
@@ -121,6 +125,51 @@ def remove(*names: str) -> Callable[[Path], None]:
     return removing
 
 
+def files_of(path: Path, folder: str) -> list[Path]:
+    return sorted((path / folder).iterdir())
+
+
+def cut(folder: str, which: int, to_bytes: int = 0) -> Callable[[Path], None]:
+    """Cut a segment's file, as a copy that failed leaves it."""
+
+    def cutting(path: Path) -> None:
+        os.truncate(files_of(path, folder)[which], to_bytes)
+
+    return cutting
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def writing(path: Path) -> None:
+        (path / name).write_text(text)
+
+    return writing
+
+
+def change_sizes(path: Path) -> None:
+    """A file that is sound JSON, and wrong."""
+    described = json.loads((path / "timerstore.json").read_text())
+    described["precision_ms"] = 500
+    (path / "timerstore.json").write_text(json.dumps(described))
+
+
+def cut_flushed(path: Path) -> None:
+    """Cut the last file of the commit log that was flushed, shortly before that point."""
+    number, position = divmod(checkpoint_of(path).commitlog_flushed, CONFIG.commitlog_segment_bytes)
+    os.truncate(files_of(path, "commitlog")[number], position // 2)
+
+
+def lose(folder: str, which: int) -> Callable[[Path], None]:
+    """Lose a segment's file."""
+
+    def losing(path: Path) -> None:
+        files_of(path, folder)[which].unlink()
+
+    return losing
+
+
+TIMER_QUEUE = f"consumequeue/{TIMER_TOPIC}/0"
+
+
 class StopBefore(QuietDisk):
     """Stops, as a kill would, before the given event at a path."""
 
@@ -151,6 +200,8 @@ def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
 # --- the table
 
 CLEAN = {"clean": True, "rebuilt": []}
+SIZES = {"by_broker": False, "rebuilt": [], "restored_sizes": True}
+QUEUES = {"rebuilt": ["consume queues"]}
 KILLED = {"clean": False, "rebuilt": [], "by_broker": False}
 CASES = [
     Case("clean close", "close", findings=CLEAN),
@@ -159,7 +210,7 @@ CASES = [
     Case("kill, then a clock set back", "kill", findings=KILLED, now_slots=-40),
     Case("torn tail", "kill", tear_tail, KILLED),
     Case("torn reschedule", "kill", tear_reschedule, KILLED | {"repaired_reschedule": True}),
-    Case("no consume queues", "close", remove("consumequeue"), {"rebuilt": ["consume queues"]}),
+    Case("no consume queues", "close", remove("consumequeue"), QUEUES),
     Case("no timer log", "close", remove("timerlog"), {"rebuilt": ["timer index"]}),
     Case("no timer wheel", "kill", remove("timerwheel"), {"rebuilt": ["timer index"]}),
     Case(
@@ -179,8 +230,21 @@ CASES = [
     Case("both copies torn", "kill", tear_both_checkpoints, {"by_broker": True, "rebuilt": []}),
     Case("killed before the wheel", "close", kill_opening("sync", "timerwheel"), KILLED),
     Case("killed before the checkpoint", "close", kill_opening("write", "timercheck"), KILLED),
-    Case("damage before the watermark", "kill", damage_flushed, error="commitlog"),
-    Case("damaged unit", "kill", damage_unit, error="timerlog"),
+    Case("no timerstore.json", "close", remove("timerstore.json"), SIZES),
+    Case("empty timerstore.json", "kill", write("timerstore.json", ""), SIZES),
+    Case("torn timerstore.json", "kill", write("timerstore.json", '{"version": 1,'), SIZES),
+    Case("another version's", "close", write("timerstore.json", '{"version": 7}'), SIZES),
+    Case("wrong sizes", "kill", change_sizes, SIZES),
+    Case("cut commit log segment", "close", cut("commitlog", 0), error="commitlog"),
+    Case("cut end of the commit log", "kill", cut_flushed, error="commitlog"),
+    Case("lost commit log segment", "kill", lose("commitlog", 1), error="commitlog"),
+    Case("cut timer log segment", "close", cut("timerlog", 1), {"rebuilt": ["timer index"]}),
+    Case("lost timer log segment", "kill", lose("timerlog", 1), {"rebuilt": ["timer index"]}),
+    Case("cut queue segment", "close", cut(TIMER_QUEUE, 1, 20), QUEUES),
+    Case("lost queue segment", "kill", lose(TIMER_QUEUE, 1), QUEUES),
+    Case("cut end of a queue", "kill", cut("consumequeue/a/0", -1), QUEUES),
+    Case("damage before the watermark", "kill", damage_flushed, KILLED, lost=True),
+    Case("damaged unit", "kill", damage_unit, {"rebuilt": ["timer index"]}),
 ]
 
 
@@ -214,6 +278,12 @@ def make_store(path: Path, end: str) -> None:
     store.close() if end == "close" else store.abandon()
 
 
+def content_of(path: Path) -> dict[str, bytes]:
+    """All files, but for what says who holds the store."""
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != "lock"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_decision_table(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "store"
@@ -222,15 +292,24 @@ def test_decision_table(case: Case, tmp_path: Path) -> None:
     case.damage(path)
     clock = ManualClock(now_ms() + case.now_slots * SLOT_MS)
     if case.error is not None:
+        left = content_of(path)
         with pytest.raises(CorruptStoreError) as caught:
             TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
         assert caught.value.file == case.error
         assert f"{case.error} is damaged at offset {caught.value.offset}" in str(caught.value)
+        if case.name.startswith(("cut", "lost")):
+            assert content_of(path) == left
         return
 
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     found = {name: getattr(store.findings, name) for name in case.findings}
     assert found == case.findings
+    if case.lost:
+        assert [place["file"] for place in store.stats().damage] == ["commitlog"]
+        clock.advance(timedelta(seconds=400))
+        check_damaged(store, before)
+        store.close()
+        return
     ledger = read_ledger(path)
     ledger.check()
     check_store(store, ledger)
@@ -319,6 +398,7 @@ def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
 # --- stores that a broker wrote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision_ms", "days"),
     [("pending", 1000, 11), ("fired", 100, 1), ("crashed", 100, 1)],

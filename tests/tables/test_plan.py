@@ -178,7 +178,7 @@ def test_refusals(tmp_path: Path) -> None:
     for bad, words in (
         ({"table": "timer"}, "Use messages, queues"),
         ({"table": "units", "partitions": 0}, "Use 1 to"),
-        ({"table": "units", "split_bytes": 0}, "Use 1 or more"),
+        ({"table": "units", "split_bytes": 0}, "Use 1 to"),
         ({"table": "units", "upto": "now"}, 'Use "checkpoint" or "end"'),
     ):
         with pytest.raises(timerstore.InvalidArgumentError, match=words):

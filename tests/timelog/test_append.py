@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from timerstore.timelog.append import (
     NEED_NOTHING,
     NEED_QUEUE,
     NEED_ROW,
+    NEED_SMALLER,
     Stage,
     append,
     new_queue_table,
@@ -24,7 +26,7 @@ from timerstore.timelog.append import (
 )
 from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.kernel import kernel
-from timerstore.timelog.system import LOCK_WORDS
+from timerstore.timelog.locks import LOCK_WORDS
 
 SEGMENT_BYTES = 700
 ENTRIES = 3
@@ -60,16 +62,16 @@ class Log:
 
     def meet(self) -> int:
         """Map what was missing."""
-        need = int(self.queues.words[NEED])
+        need = int(self.stage.need[NEED])
         if need == NEED_COMMITLOG:
-            number = int(self.queues.words[NEED_AT]) // SEGMENT_BYTES
+            number = int(self.stage.need[NEED_AT]) // SEGMENT_BYTES
             assert number not in self.arrays
             self.arrays[number] = np.zeros(SEGMENT_BYTES, np.uint8)
             self.table.address[number] = self.arrays[number].ctypes.data
             self.table.number[number] = number
         elif need == NEED_QUEUE:
-            row = int(self.queues.words[NEED_ROW])
-            number = int(self.queues.words[NEED_AT]) // ENTRIES
+            row = int(self.stage.need[NEED_ROW])
+            number = int(self.stage.need[NEED_AT]) // ENTRIES
             assert (row, number) not in self.queue_arrays
             self.queue_arrays[row, number] = array = np.zeros(ENTRIES * 20, np.uint8)
             self.queues.address[2 * row + (number & 1)] = array.ctypes.data
@@ -102,7 +104,7 @@ class Log:
             done = int(
                 _append(self.table, self.queues, self.lock, self.stage, count, now_ms, together)
             )
-            assert done == count or self.queues.words[NEED] != NEED_NOTHING
+            assert done == count or self.stage.need[NEED] != NEED_NOTHING
             assert not together or done in (0, count)
             self.note(left[:done], now_ms)
             left = left[done:]
@@ -213,3 +215,29 @@ def test_place_behind(segment_bytes: int, before: int, position: int, size: int)
     got = _place(segment_bytes, end, size)
     assert got == naive.place_behind(segment_bytes, end, size)
     assert got % segment_bytes + size + 8 <= segment_bytes
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("beyond", [1, 7, 8, 9, 5_000])
+def test_what_is_larger_than_a_segment_is_refused(together: bool, beyond: int) -> None:
+    """Whoever staged it: what stands before it goes, itself does not, and no byte of it."""
+    log, code = Log(), naive.java_hash("tag 1")
+    fits = SEGMENT_BYTES - 8 - naive.Message("orders", b"").size_bytes
+    for lengths, needed, more in (
+        ([10, fits], NEED_NOTHING, 2),
+        ([10, fits + beyond, 10], NEED_SMALLER, 0 if together else 1),
+        ([fits + beyond], NEED_SMALLER, 0),
+    ):
+        messages = [naive.Message("orders", bytes(length)) for length in lengths]
+        before = len(log.messages)
+        for _ in range(9):
+            entries = [(naive.unsealed(message), 1, code, 2, 1) for message in messages]
+            count = stage_messages(log.stage, entries)
+            done = int(_append(log.table, log.queues, log.lock, log.stage, count, 0, together))
+            log.note([(1, message) for message in messages[:done]], 0)
+            messages, need = messages[done:], log.meet()
+            if need == needed:
+                break
+        assert need == needed and len(log.messages) == before + more
+        assert (log.queues.next_index[:3] == log.queues.planned[:3]).all()
+        log.check()

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.watched import Watched
+from tests.watched import StoppedHereError, Watched
 from timerstore.timelog.checkpoint import (
     Checkpoint,
     decode_checkpoint,
@@ -154,7 +154,7 @@ def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> N
     assert path.stat().st_size == CHECKPOINT_BYTES
     assert read_checkpoint(path) == old
     for stop_at in range(4):
-        with pytest.raises(InterruptedError):
+        with pytest.raises(StoppedHereError):
             write_checkpoint(Watched(stop_at), path, new)
         assert read_checkpoint(path) == (new if stop_at == 3 else old)
         write_checkpoint(Disk(), path, old)
@@ -162,7 +162,7 @@ def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> N
     assert read_checkpoint(path) == new
     for stop_at in range(len(first.events)):
         other = tmp_path / str(stop_at) / "timercheck"
-        with pytest.raises(InterruptedError):
+        with pytest.raises(StoppedHereError):
             write_checkpoint(Watched(stop_at), other, new)
         assert read_checkpoint(other) in (None, new)
         write_checkpoint(Disk(), other, new)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.strategies import OUR_KEYS, TIMES, properties
 from timerstore.timelog.append import new_stage
-from timerstore.timelog.compose import compose, java_hash_of, stage_messages
+from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.text import java_hash_of
 
 
 @given(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
+from timerstore.timelog import consumequeue
 from timerstore.timelog.append import new_queue_table
 from timerstore.timelog.consumequeue import ConsumeQueues, enter_queue, find_row
 from timerstore.timelog.disk import Disk
@@ -162,8 +163,32 @@ def test_reading_crosses_segments(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         queues.read(row, 8, 2)
     queues.set_end(row, 9)
-    queues.trim()
+    queues.trim_timer_queue()
     assert queues.read(row, 0, 9).tolist() == [(i, i + 1, -i) for i in range(9)]
+
+
+def test_maps_are_bounded_over_all_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumequeue, "READ_MAPS_MAX", 3)
+    queues = opened(tmp_path / "consumequeue")
+    rows = [queues.row(b"t%d" % i) for i in range(4)]
+    for row in rows:
+        for index in range(0, 12, 3):  # as the appender goes on from segment to segment
+            queues.prepare(row)
+            queues.table.next_index[row] = index + 3
+
+    def mapped(row: int) -> set[int]:
+        return {number for number in range(4) if number in queues.files[row]._mapped}
+
+    for row in rows:
+        assert mapped(row) >= {2, 3}, "what is being written to stays"
+    assert sum(len(mapped(row)) for row in rows) <= 2 * len(rows) + 3
+    for _ in range(2):
+        for row in rows:
+            for index in range(12):
+                assert queues.read(row, index, 1).tolist() == [(0, 0, 0)]
+            assert len(queues.existing(row, 0).view) == 60
+            assert mapped(row) >= {2, 3}
+        assert sum(len(mapped(row)) for row in rows) <= 2 * len(rows) + 3
 
 
 def test_a_queue_that_begins_with_blanks(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tests.watched import Watched
+from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog.disk import MappedFile
+from timerstore.timelog import disk as disk_module
 
 
 def open_files() -> int:
@@ -95,21 +96,43 @@ def test_a_file_that_was_about_to_be_made_is_finished(tmp_path: Path, length: in
     assert not file.view.any()
 
 
-def test_a_descriptor_goes_with_its_file(tmp_path: Path) -> None:
+def test_a_mapping_keeps_no_descriptor(tmp_path: Path) -> None:
     before = open_files()
     file = Watched().create_mapped(tmp_path / "a", 4096)
-    view = file.view
-    assert open_files() == before + 1
-    file.close()
-    file.close()
-    assert open_files() == before
-    view[0] = 7  # the mapping is still there
-    assert (tmp_path / "a").read_bytes()[0] == 7
+    file.view[0] = 7
     other = Watched().map_existing(tmp_path / "a", 4096)
-    assert isinstance(other, MappedFile)
-    del other
-    gc.collect()
     assert open_files() == before
+    Watched().sync(other, other.path)
+    assert (tmp_path / "a").read_bytes()[0] == other.view[0] == 7
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    (tmp_path / "a").write_bytes(bytes(4096))
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, "too many")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for call in (Watched().map_existing, Watched().create_mapped):
+        with pytest.raises(StoreFullError, match="ulimit"):
+            call(tmp_path / "a", 4096)
+
+
+def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(bytes(4096))
+
+    def refuse(*_: object) -> None:
+        raise OSError("Memory mapping file failed: Cannot allocate memory")
+
+    monkeypatch.setattr(pa, "memory_map", refuse)
+    before = open_files()
+    with pytest.raises(StoreFullError, match="max_map_count"):
+        Watched().map_existing(tmp_path / "a", 4096)
+    with pytest.raises(StoreFullError, match="max_map_count"):
+        Watched().create_mapped(tmp_path / "b", 4096)
+    assert open_files() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
 def test_folders(tmp_path: Path) -> None:
@@ -146,7 +169,7 @@ def test_replacing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) ->
     assert [kind for kind, _ in watched.events] == ["replace", "write", "sync", "sync_folder"]
     for stop_at in range(len(watched.events)):
         before = open_files()
-        with pytest.raises(InterruptedError):
+        with pytest.raises(StoppedHereError):
             Watched(stop_at).replace(path, b"new!" * 50)
         content = path.read_bytes()
         assert content == (b"new!" * 50 if stop_at == 3 else b"old" * 100)
@@ -182,13 +205,14 @@ def test_a_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def fails(_: int) -> None:
         raise OSError(errno.EIO, "I/O error")
 
+    monkeypatch.setattr(disk_module, "sync_mapping", lambda address, length: fails(0))
     monkeypatch.setattr(os, "fdatasync", fails)
     monkeypatch.setattr(os, "fsync", fails)
     before = open_files()
     with pytest.raises(FlushFailedError, match="reopen"):
         disk.sync(file, file.path)
     with pytest.raises(FlushFailedError, match="reopen"):
-        disk.sync(file.fd, file.path)
+        disk.sync(0, file.path)
     with pytest.raises(FlushFailedError, match="reopen"):
         disk.sync_folder(tmp_path)
     assert open_files() == before

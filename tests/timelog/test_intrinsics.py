@@ -13,6 +13,7 @@ from tests.buffers import Guarded, as_array
 from timerstore.timelog import intrinsics as own
 from timerstore.timelog.intrinsics import (
     as_word,
+    copy_64,
     copy_bytes,
     exchange,
     fetch_add,
@@ -75,6 +76,11 @@ def _put_8(buf: Any, at: int) -> None:
 @kernel
 def _copy(dst: Any, at: int, src: Any, start: int, count: int) -> None:
     copy_bytes(dst, at, src, start, count)
+
+
+@kernel
+def _copy_line(dst: Any, at: int, src: Any, start: int) -> None:
+    copy_64(dst, at, src, start)
 
 
 @kernel
@@ -233,3 +239,15 @@ def test_the_twins_of_what_one_mode_does_not_run() -> None:
     own._copy_twin(data, 0, data, 64, 1)
     assert data[0] == 7
     own._prefetch_twin(data, 1 << 40)
+
+
+@given(data=st.binary(min_size=64, max_size=100), at=st.integers(0, 36), start=st.integers(0, 36))
+def test_copying_64_bytes(data: bytes, at: int, start: int) -> None:
+    start = min(start, len(data) - 64)
+    out = np.full(100, 0xEE, np.uint8)
+    _copy_line(out, at, as_array(data), start)
+    expected = b"\xee" * at + data[start : start + 64]
+    assert out.tobytes() == expected.ljust(100, b"\xee")
+    if CHECKED:
+        with pytest.raises(AssertionError if INTERPRETED else IndexError):
+            _copy_line(out, 37, as_array(data), start)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.watched import Watched
+from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import parse_json, read_json, write_json
@@ -56,7 +56,7 @@ def test_files_come_back(tmp_path: Path) -> None:
     write_json(Disk(), path, {"ü": {3: 1}, "b": [1, None]})
     assert read_json(path) == {"ü": {"3": 1}, "b": [1, None]}
     for stop_at in range(4):
-        with pytest.raises(InterruptedError):
+        with pytest.raises(StoppedHereError):
             write_json(Watched(stop_at), path, {"new": 1})
         assert read_json(path) in ({"ü": {"3": 1}, "b": [1, None]}, {"new": 1})
 

@@ -11,35 +11,77 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import table_of
 from tests.strategies import TAG, messages
+from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pull import PULL_UNMAPPED, pull_messages
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.pull import (
+    PULL_DAMAGED,
+    PULL_NO_ROOM,
+    PULL_SOUND,
+    PULL_STRAY,
+    PULL_UNMAPPED,
+    PULL_WILD,
+    RUN_BYTES,
+    RUN_COLUMNS,
+    RUN_DUE_MS,
+    RUN_FIRED_MS,
+    RUN_HIGH,
+    RUN_INDEX,
+    RUN_LOW,
+    RUN_OFFSET,
+    RUN_TAGS,
+    RUN_WORDS,
+    measure_run,
+    pull_messages,
+)
+from timerstore.timelog.segments import END, SegmentTable
 
 
 def pull(
-    table: SegmentTable, offsets: list[int], sizes: list[int], precision_ms: int = 1000
-) -> tuple[int, list[tuple[bytes, bytes, int, int]], list[bool]]:
-    """What a kernel returns, (body, id, due, fired) of each sound message, which those are."""
-    count, room = len(offsets), sum(sizes) + 1
-    bodies, ids = np.zeros(room, np.uint8), np.zeros(room, np.uint8)
-    body_ends, id_ends = np.zeros((2, count + 1), np.int32)
-    due_ms, fired_ms = np.zeros((2, count), np.int64)
-    good = np.zeros(count, np.bool_)
+    table: SegmentTable,
+    offsets: list[int],
+    sizes: list[int],
+    precision_ms: int = 1000,
+    *,
+    start: int = 0,
+    queue: tuple[str, int] = ("t", 0),
+    ids_bytes: int | None = None,
+) -> tuple[int, list[tuple[bytes, bytes, int, int]], list[int]]:
+    """What a kernel returns, (body, id, due, fired) of each sound message, what became of all."""
+    count = len(offsets)
+    entries = np.zeros(count + 1, QUEUE_ENTRY)
+    entries["offset"][1:], entries["size"][1:] = offsets, sizes
+    entries["tags_code"][1:] = range(count)
+    run, words = np.frombuffer(entries.tobytes(), np.uint8), np.zeros(RUN_WORDS, np.int64)
+    measure_run(table, run, ENTRY_BYTES, count, words)
+    low, high, room = words[:3].tolist()
+    bodies = np.zeros(room, np.uint8)
+    ids = np.zeros(
+        sum(max(0, size) for size in sizes) if ids_bytes is None else ids_bytes, np.uint8
+    )
+    ends = np.full((2, count + 1), -1, np.int32)
+    numbers = np.zeros((RUN_COLUMNS, count), np.int64)
+    verdicts = np.full(count, 255, np.uint8)
+    topic = np.frombuffer(queue[0].encode("utf-8", "surrogateescape"), np.uint8)
     got = pull_messages(
-        *(table, np.array(offsets, np.int64), np.array(sizes, np.int32), TAG, precision_ms),
-        *(np.zeros(FOUND_WORDS, np.int64), bodies, body_ends, ids, id_ends),
-        *(due_ms, fired_ms, good),
+        *(table, run, ENTRY_BYTES, start, topic, queue[1], TAG, precision_ms),
+        *(np.zeros(FOUND_WORDS, np.int64), numbers, ends, verdicts, ids, bodies),
     )
     rows = [
         (
-            bodies[body_ends[i] : body_ends[i + 1]].tobytes(),
-            ids[id_ends[i] : id_ends[i + 1]].tobytes(),
-            int(due_ms[i]),
-            int(fired_ms[i]),
+            bodies[ends[0, i] : ends[0, i + 1]].tobytes(),
+            ids[ends[1, i] : ends[1, i + 1]].tobytes(),
+            int(numbers[RUN_DUE_MS, i]),
+            int(numbers[RUN_FIRED_MS, i]),
         )
         for i in range(max(0, got))
     ]
-    return int(got), rows, good.tolist()
+    if got >= 0:
+        sound = [k for k in range(count) if verdicts[k] == PULL_SOUND]
+        assert numbers[RUN_INDEX, :got].tolist() == [start + k for k in sound]
+        assert numbers[RUN_OFFSET, :got].tolist() == [offsets[k] for k in sound]
+        assert numbers[RUN_TAGS, :got].tolist() == sound
+        assert all(low <= offsets[k] < high for k in sound)
+    return int(got), rows, verdicts.tolist()
 
 
 def expected(message: naive.Message, precision_ms: int) -> tuple[bytes, bytes, int, int]:
@@ -55,49 +97,107 @@ def test_golden_queues(golden_unpacked: Callable[[str], Path]) -> None:
     for name, precision_ms in {"pending": 1000, "fired": 100, "crashed": 100}.items():
         folder = golden_unpacked(name) / "commitlog"
         segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
-        found = naive.scan_commit_log(segments).messages[::7]
+        queues: dict[tuple[str, int], list[naive.Message]] = {}
+        for message in naive.scan_commit_log(segments).messages:
+            queues.setdefault((message.topic, message.queue_id), []).append(message)
         table = table_of(segments, len(segments[0]))
-        sizes = [message.size_bytes for message in found]
-        got, rows, good = pull(table, [m.offset for m in found], sizes, precision_ms)
-        assert got == len(found)
-        assert all(good)
-        assert rows == [expected(message, precision_ms) for message in found]
+        table.words[END] = len(segments) * len(segments[0])
+        for queue, found in queues.items():
+            start, found = len(found) // 7, found[len(found) // 7 :]
+            got, rows, verdicts = pull(
+                *(table, [m.offset for m in found], [m.size_bytes for m in found]),
+                precision_ms,
+                start=start,
+                queue=queue,
+            )
+            assert got == len(found) and not any(verdicts)
+            assert rows == [expected(message, precision_ms) for message in found]
+
+
+FAULTS = ["good", "good", "bit", "size", "topic", "queue", "index", "wild", "blank"]
 
 
 @given(found=st.lists(messages(), max_size=5), data=st.data())
-def test_what_is_unsound_is_left_out(found: list[naive.Message], data: st.DataObject) -> None:
-    end = 0
-    for message in found:
+def test_what_is_unsound_or_elsewhere_is_left_out(
+    found: list[naive.Message], data: st.DataObject
+) -> None:
+    end, sizes = 0, []
+    start = data.draw(st.integers(0, 2**62))
+    topic = data.draw(st.sampled_from([message.topic for message in found] or ["t"]))
+    bad = [data.draw(st.sampled_from(FAULTS)) for _ in found]
+    for i, message in enumerate(found):
         message.has_crc = True
         deliver = message.properties.get("TIMER_DELIVER_MS")
         if deliver is not None and naive.number(deliver) < 0:
             del message.properties["TIMER_DELIVER_MS"]
+        message.topic = "." + topic[1:] if bad[i] == "topic" else topic
+        message.queue_id = 3 + (bad[i] == "queue")
+        message.magic = naive.MESSAGE_MAGIC_LONG_TOPIC
+        message.queue_offset = start + i - (bad[i] == "index")
         message.offset = naive.place_behind(8192, end, message.size_bytes)
         end = message.offset + message.size_bytes
+        sizes.append(0 if bad[i] == "blank" else message.size_bytes + (bad[i] == "size"))
     log = bytearray(naive.lay_out(found, 8192, 2))
-    bad = [data.draw(st.sampled_from(["good", "good", "bit", "size"])) for _ in found]
-    sizes = [message.size_bytes for message in found]
     for i, message in enumerate(found):
         if bad[i] == "bit":
-            log[message.offset + data.draw(st.integers(0, sizes[i] - 21))] ^= 0x20
-        if bad[i] == "size":
-            sizes[i] += 1
+            log[message.offset + data.draw(st.integers(0, message.size_bytes - 21))] ^= 0x20
     table = table_of({0: bytes(log[:8192]), 8192: bytes(log[8192:])}, 8192)
-    got, rows, good = pull(table, [message.offset for message in found], sizes)
-    assert good == [how == "good" for how in bad]
-    assert got == sum(good)
+    table.words[END] = 16_384
+    beyond = data.draw(st.sampled_from([-1, 16_384, 1 << 60]))
+    offsets = [beyond if bad[i] == "wild" else m.offset for i, m in enumerate(found)]
+    got, rows, verdicts = pull(table, offsets, sizes, start=start, queue=(topic, 3))
+    wanted = {"good": PULL_SOUND, "bit": PULL_DAMAGED, "wild": PULL_WILD, "blank": PULL_WILD}
+    assert verdicts == [wanted.get(how, PULL_STRAY) for how in bad]
     sound = [message for message, how in zip(found, bad, strict=True) if how == "good"]
+    assert got == len(sound)
     assert rows == [expected(message, 1000) for message in sound]
 
 
 @given(offsets=st.lists(st.integers(0, 1023), max_size=9), log=st.binary(max_size=1024))
 def test_offsets_that_lie(offsets: list[int], log: bytes) -> None:
     table = table_of({0: log.ljust(1024, b"\0")}, 1024)
-    got, _, good = pull(table, offsets, [100] * len(offsets))
-    assert got == sum(good)
+    table.words[END] = 1024
+    got, _, verdicts = pull(table, offsets, [100] * len(offsets))
+    assert got == verdicts.count(PULL_SOUND)
 
 
 def test_an_unmapped_segment_is_told() -> None:
     table: Any = table_of({0: bytes(1024)}, 1024)
-    for offset in (1024, 1 << 40, -1):
+    table.words[END] = 1 << 41
+    for offset in (1024, 1 << 40):
         assert pull(table, [offset], [100])[0] == PULL_UNMAPPED
+
+
+def test_ids_without_room_are_told() -> None:
+    message = naive.Message("t", b"body", {"UNIQ_KEY": "k" * 40})
+    message.has_crc = True
+    table: Any = table_of({0: naive.lay_out([message], 1024, 1)}, 1024)
+    table.words[END] = message.size_bytes
+    assert pull(table, [0], [message.size_bytes], ids_bytes=39)[0] == PULL_NO_ROOM
+    assert pull(table, [0], [message.size_bytes], ids_bytes=40)[0] == 1
+
+
+@given(
+    digits=st.text("0123456789", min_size=12, max_size=14),
+    key=st.text("0123456789ABCDEF", min_size=24, max_size=24),
+    tag=st.sampled_from([TAG, TAG ^ 1]),
+    names=st.permutations(["TIMER_OUT_MS", "UNIQ_KEY", "OTHER"]),
+    count=st.integers(0, 3),
+)
+def test_the_usual_order_of_properties_and_others(
+    digits: str, key: str, tag: int, names: list[str], count: int
+) -> None:
+    values = {"TIMER_OUT_MS": digits, "UNIQ_KEY": f"{key}{tag:08X}", "OTHER": "x"}
+    message = naive.Message("t", b"body", {name: values[name] for name in names[:count]})
+    message.has_crc = True
+    table: Any = table_of({0: naive.lay_out([message], 1024, 1)}, 1024)
+    table.words[END] = message.size_bytes
+    got, rows, _ = pull(table, [0], [message.size_bytes])
+    assert got == 1 and rows == [expected(message, 1000)]
+
+
+def test_a_run_of_nothing_is_empty() -> None:
+    table: Any = table_of({0: bytes(1024)}, 1024)
+    words = np.full(RUN_WORDS, -1, np.int64)
+    measure_run(table, np.zeros(0, np.uint8), 0, 0, words)
+    assert words[RUN_HIGH] <= words[RUN_LOW] and words[RUN_BYTES] == 0

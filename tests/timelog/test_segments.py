@@ -162,8 +162,9 @@ def test_readers_keep_what_is_dropped_meanwhile(log: SegmentedFile) -> None:
         gc.collect()
         raw = (np.ctypeslib.ctypes.c_uint8 * SIZE).from_address(address)  # type: ignore[attr-defined]
         assert bytes(raw) == b"\x01" * SIZE
-        assert len(log._retired) == 1
-    assert log._retired == []
+        assert log.take_retired() == []  # somebody reads
+    assert len(log.take_retired()) == 1  # to be let go once no service's step is under way
+    assert log.take_retired() == []
     assert log.start == SIZE
 
 
@@ -250,3 +251,49 @@ def test_no_room_leaves_the_log_as_it_was(
     assert _byte(log.table, 5 * SIZE) == -1
     log.ensure(5)
     assert _byte(log.table, 5 * SIZE) == 0
+
+
+@pytest.mark.parametrize("length", [0, 100, SIZE - 1])
+def test_a_flushed_file_is_never_finished(log: SegmentedFile, length: int) -> None:
+    os.truncate(log.path(2), length)
+    again = new(log.folder)
+    assert again.find_lost() is None
+    again.flushed_end = 2 * SIZE
+    assert again.find_lost() is None
+    again.flushed_end += 1
+    for lost in (again.find_lost(), again.find_lost(whole=True)):
+        assert lost is not None
+        assert (lost.file, lost.offset) == ("log", 2 * SIZE + length)
+        assert log.path(2).name in str(lost)
+    with pytest.raises(CorruptStoreError, match="were flushed"):
+        again.ensure(2)
+    assert log.path(2).stat().st_size == length
+    again.flushed_end, again.end = 0, 3 * SIZE  # what this life has written counts as well
+    with pytest.raises(CorruptStoreError, match="were flushed"):
+        again.ensure(2)
+
+
+def test_lost_files_are_told(log: SegmentedFile) -> None:
+    log.path(1).unlink()
+    os.truncate(log.path(3), 5)
+    again = new(log.folder)
+    again.flushed_end = 5 * SIZE
+    lost = again.find_lost()
+    assert lost is not None and (lost.offset, lost.reason) == (SIZE, "this segment is missing")
+    empty = new(log.folder / "none")
+    assert empty.numbers == [] and empty.find_lost(whole=True) is None
+
+
+def test_what_is_missing_reads_as_zeros(log: SegmentedFile) -> None:
+    log.path(1).unlink()
+    again = new(log.folder)
+    assert not again.readable(1).view.any()
+    with pytest.raises(CorruptStoreError, match="missing"):
+        new(log.folder).existing(1)
+    assert not log.path(1).exists()
+    again.ensure(1).view[0] = 7  # now it is written to: a file
+    assert log.path(1).read_bytes()[0] == 7
+    again.gaps_are_zeros = True
+    log.path(2).unlink()
+    again.numbers.remove(2)
+    assert not again.existing(2).view.any()

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from timerstore.timelog.intrinsics import get_word
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.text import (
     crc_digits_are,
     get_decimal,
+    get_decimal_13,
     get_hex,
+    hex_8_word,
     put_crc_digits,
     put_decimal,
     put_decimal_13,
@@ -45,6 +48,16 @@ def _crc_digits(buf: Any, code: int) -> bool:
 def _read(buf: Any, count: int, out: Any) -> None:
     out[0] = get_decimal(buf, 2, count)
     out[1] = get_hex(buf, 2, min(count, 12))
+
+
+@kernel
+def _read_13(buf: Any) -> int:
+    return get_decimal_13(buf, 3)
+
+
+@kernel
+def _is_hex(buf: Any, value: int) -> bool:
+    return get_word(buf, 0) == hex_8_word(value)
 
 
 @kernel
@@ -107,3 +120,21 @@ def test_reading_numbers(text: str) -> None:
     digits = text[:12]
     is_hex = all(c in "0123456789abcdefABCDEF" for c in digits)
     assert out[1] == (int("0" + digits, 16) if is_hex else -1)
+
+
+@given(
+    text=st.text("0123456789", min_size=13, max_size=13), at=st.integers(0, 12), other=st.binary()
+)
+def test_thirteen_digits(text: str, at: int, other: bytes) -> None:
+    assert _read_13(as_array(b"9/:" + text.encode())) == int(text)
+    damaged = text[:at].encode() + other[:1] + text[at + 1 :].encode()
+    is_number = len(damaged) == 13 and all(byte in b"0123456789" for byte in damaged)
+    if len(damaged) == 13:
+        assert _read_13(as_array(b"999" + damaged)) == (int(damaged) if is_number else -1)
+
+
+@given(value=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1))
+def test_a_word_of_hex_digits(value: int, other: int) -> None:
+    digits = as_array(f"{value:08X}".encode())
+    assert _is_hex(digits, value)
+    assert _is_hex(digits, other) == (value == other)

@@ -20,9 +20,10 @@ from timerstore.wheel.near import (
     NEAR_COUNT,
     NEAR_FREE,
     NEAR_USED,
-    NO_COPY,
     NONE,
     SLOT_COLUMNS,
+    SLOT_DELETES,
+    SLOT_WAITING,
     SPAN,
     NearWheel,
     check,
@@ -38,7 +39,6 @@ from timerstore.wheel.near import (
     near_pop_due,
     near_room,
     new_near_wheel,
-    open_slot,
 )
 
 START_MS = 1_700_000_000_000
@@ -92,11 +92,6 @@ def _room(near: Any) -> int:
     return near_room(near)
 
 
-@kernel
-def _open(near: Any, slot: int) -> None:
-    open_slot(near, slot)
-
-
 class Model:
     """A near wheel, and beside it lists that do the same."""
 
@@ -105,19 +100,15 @@ class Model:
         self.buckets: defaultdict[int, list[Entry]] = defaultdict(list)
         self.deletes: defaultdict[int, list[int]] = defaultdict(list)
         self.next_message = 1
-        for slot in range(SPAN):
-            _open(self.near, START_MS // PRECISION_MS + slot)
 
     def columns(self) -> Words:
-        return self.near.slots.reshape(SPAN, SLOT_COLUMNS)
+        return self.near.slots.reshape(SLOT_COLUMNS, SPAN)
 
     def popped(self) -> Entry:
         popped, out = self.near.popped, np.zeros(2, np.int64)
         _info(int(popped[ENTRY_INFO]), out)
         magic = int(popped[ENTRY_INFO]) & 0xFF
-        entry = int(popped[ENTRY_DUE]), int(popped[ENTRY_MESSAGE]), int(out[0]), int(out[1]), magic
-        self.columns()[entry[3], 0] -= 1
-        return entry
+        return int(popped[ENTRY_DUE]), int(popped[ENTRY_MESSAGE]), int(out[0]), int(out[1]), magic
 
     def insert(self, bucket: int, later_ms: int, in_front: bool) -> None:
         bucket_ms = START_MS + bucket
@@ -167,7 +158,7 @@ class Model:
             first = min([entry[0] for entry in held] + [stop_ms])
             assert _first_due(self.near, START_MS + bucket, stop_ms) == first
         remaining = [sum(entry[3] == place for entry in entries) for place in range(SPAN)]
-        assert self.columns()[:, 0].tolist() == remaining
+        assert self.columns()[SLOT_WAITING].tolist() == remaining
 
 
 BUCKETS = st.sampled_from([0, 0, 0, 1, 1, 99, 100, 799])
@@ -241,18 +232,9 @@ def test_room_runs_out_and_comes_back() -> None:
     while _room(near) > 0:
         _insert_delete(near, np.array([1, 91, 3, 5], np.int64))
     assert near.words[NEAR_USED] == len(near.chunks) // CHUNK_WORDS
-    near.slots.reshape(SPAN, SLOT_COLUMNS)[0, 0] = ring
     check(near)
     assert _pop(near, 5)
     assert _room(near) == 1
-
-
-def test_an_opened_slot_is_empty() -> None:
-    near = new_near_wheel(PRECISION_MS, 10)
-    check(near)
-    near.slots[:] = 77
-    _open(near, 3 + SPAN)
-    assert near.slots.reshape(SPAN, SLOT_COLUMNS)[3].tolist() == [0, NONE, NO_COPY, 0]
 
 
 def test_check_notices() -> None:
@@ -280,13 +262,14 @@ def test_check_notices() -> None:
         near.words[NEAR_FREE] = near.head[START_MS % len(near.head)]
 
     def share_with_deletes(near: NearWheel) -> None:
-        near.slots.reshape(SPAN, SLOT_COLUMNS)[5, 1] = near.slots.reshape(SPAN, SLOT_COLUMNS)[4, 1]
+        columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
+        columns[SLOT_DELETES, 5] = columns[SLOT_DELETES, 4]
 
     def miscount(near: NearWheel) -> None:
         near.words[NEAR_COUNT] += 1
 
     def pass_early(near: NearWheel) -> None:
-        near.slots.reshape(SPAN, SLOT_COLUMNS)[:, 0] = 0
+        near.slots.reshape(SLOT_COLUMNS, SPAN)[SLOT_WAITING] = 0
 
     def mistake_the_tail(near: NearWheel) -> None:
         near.tail[(START_MS + 1) % len(near.head)] = near.head[(START_MS + 1) % len(near.head)]

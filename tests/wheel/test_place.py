@@ -9,21 +9,15 @@ from hypothesis import strategies as st
 from tests import naive
 from timerstore.timelog.kernel import kernel
 from timerstore.wheel.place import place, ring_top
-from timerstore.wheel.state import (
-    HOP,
-    PRECISION,
-    READ,
-    READ_CHECKPOINTED,
-    SLOT_COUNT,
-    WINDOW,
-    WORDS,
-)
+from timerstore.wheel.settings import Settings
 
 
 @kernel
-def _place(words: Any, out_ms: int, now_ms: int, out: Any) -> None:
-    out[0], out[1] = place(words, out_ms, now_ms)
-    out[2] = ring_top(words)
+def _place(
+    settings: Settings, passed: int, checkpointed: int, out_ms: int, now_ms: int, out: Any
+) -> None:
+    out[2] = ring_top(settings, checkpointed)
+    out[0], out[1] = place(settings, passed, out[2], out_ms, now_ms)
 
 
 @st.composite
@@ -52,13 +46,13 @@ def cases(draw: st.DrawFn) -> tuple[naive.Wheel, int, int]:
     return wheel, slot * wheel.precision_ms + within, max(0, clock) * wheel.precision_ms + within
 
 
+def settings_of(wheel: naive.Wheel) -> Settings:
+    return Settings(wheel.precision_ms, wheel.slot_count, wheel.roll_window, wheel.hop)
+
+
 def placed(wheel: naive.Wheel, out_ms: int, now_ms: int) -> tuple[int, int]:
-    words = np.zeros(WORDS, np.int64)
-    words[PRECISION], words[SLOT_COUNT] = wheel.precision_ms, wheel.slot_count
-    words[WINDOW], words[HOP] = wheel.roll_window, wheel.hop
-    words[READ], words[READ_CHECKPOINTED] = wheel.read, wheel.checkpointed_read
     out = np.zeros(3, np.int64)
-    _place(words, out_ms, now_ms, out)
+    _place(settings_of(wheel), wheel.read, wheel.checkpointed_read, out_ms, now_ms, out)
     assert out[2] == wheel.top
     return int(out[0]), int(out[1])
 

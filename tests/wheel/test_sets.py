@@ -16,11 +16,8 @@ from timerstore.wheel.sets import (
     map_put_all,
     new_table,
     set_add,
-    set_add_all,
     set_contains,
-    set_contains_all,
     set_remove,
-    set_remove_all,
 )
 
 ADD, REMOVE, CONTAINS = 0, 1, 2
@@ -100,34 +97,6 @@ def test_equal_hashes_removed_in_every_order() -> None:
         play([(ADD, key) for key in keys] + [(REMOVE, key) for key in order], 16)
 
 
-@given(
-    batches=st.lists(st.tuples(st.booleans(), st.lists(KEYS, max_size=25)), max_size=6),
-    asked=st.lists(KEYS, max_size=20),
-)
-def test_many_at_once(
-    batches: list[tuple[bool, list[tuple[int, int]]]], asked: list[tuple[int, int]]
-) -> None:
-    table, model = new_table(1), set[tuple[int, int]]()
-    for adds, keys in batches:
-        high = np.array([key[0] for key in keys], np.int64)
-        low = np.array([key[1] for key in keys], np.int64)
-        new = list(dict.fromkeys(keys))
-        if adds:
-            added = np.zeros(len(keys), np.bool_)
-            fresh = set(new) - model
-            assert set_add_all(table, high, low, added) == len(fresh)
-            first = {key: keys.index(key) for key in fresh}
-            assert np.flatnonzero(added).tolist() == sorted(first.values())
-            model |= fresh
-        else:
-            assert set_remove_all(table, high, low) == len(set(new) & model)
-            model -= set(new)
-    contained = np.zeros(len(asked), np.bool_)
-    columns = np.array(asked, np.int64).reshape(-1, 2).T.copy()
-    set_contains_all(table, columns[0], columns[1], contained)
-    assert contained.tolist() == [key in model for key in asked]
-
-
 @given(pairs=st.lists(st.tuples(st.integers(0, 30) | st.integers(0, 2**62), st.integers(0, 2**62))))
 def test_a_map_keeps_the_smallest(pairs: list[tuple[int, int]]) -> None:
     table = new_table(len(pairs))
@@ -141,7 +110,7 @@ def test_a_map_keeps_the_smallest(pairs: list[tuple[int, int]]) -> None:
         assert _get(table, offset) == model.get(offset, -1)
 
 
-def test_tables_grow_before_they_are_half_full() -> None:
+def test_tables_grow_before_they_are_more_than_half_full() -> None:
     assert len(new_table(0)) == len(new_table(1)) == LENGTH_MIN
     assert len(new_table(512)) == LENGTH_MIN
     assert len(new_table(513)) == 2 * LENGTH_MIN

@@ -1,7 +1,8 @@
 """The shell's door to a store: `timerstore COMMAND PATH …`.
 
 main           the entry point              here
-app.py         the options that commands share, and what an error means to the shell
+app.py         the options that commands share, and what becomes of an error
+status.py      what an end means to the shell
 commands.py    info, put, consume, cancel, redrive, pending, verify, handover, demo
 exporting.py   export
 validating.py  validate
@@ -11,6 +12,7 @@ times.py       the times that a person types
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -20,6 +22,7 @@ _NEEDED = ("typer", "rich")
 
 def main() -> None:
     """Run the command line."""
+    _open_standard_files()
     try:
         from timerstore.cli import validating  # noqa: F401, after the other commands
         from timerstore.cli.commands import app
@@ -29,6 +32,17 @@ def main() -> None:
             raise
         sys.stderr.write(_MISSING.format(package))
         sys.exit(2)
+    from timerstore.cli.app import end_of
+
     # A polite kill leaves the way that an error does, so that the store is closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    app()
+    sys.exit(end_of(app))
+
+
+def _open_standard_files() -> None:
+    """Take the places of standard files that are closed: a store's file would get their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            taken = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(taken, mode))  # noqa: SIM115, for as long as the process
+            assert taken == number

@@ -11,7 +11,6 @@ import typer
 
 import timerstore
 from timerstore.cli.app import (
-    DAMAGED,
     AsJson,
     ConfigFile,
     StorePath,
@@ -28,7 +27,9 @@ from timerstore.cli.output import (
     shown_bytes,
     shown_delay,
     shown_time,
+    whole_text,
 )
+from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay, parse_time, parse_time_ms
 from timerstore.consume import Delivery
 from timerstore.deadletters import redrive
@@ -360,9 +361,9 @@ def pending(
             columns = ["due", "topic", "id", "key", "tag", "body"]
             if not out.on_terminal:
                 for timer in timers:
-                    out.line(*timer_row(timer))
+                    out.line(*timer_row(timer, whole_text(timer.body)))
                 return
-            rows = [timer_row(timer) for timer in timers]
+            rows = [timer_row(timer, shown_body(timer.body)) for timer in timers]
             out.table(columns, rows)
             if limit is None and len(rows) == ROWS_ON_TERMINAL:
                 out.note(f"The first {len(rows)} of {store.count(topic):,}; --limit shows more.")
@@ -374,9 +375,9 @@ def timer_fields(timer: Timer) -> dict[str, Any]:
     return {name: getattr(timer, name) for name in names} | body_field(timer.body)
 
 
-def timer_row(timer: Timer) -> tuple[str, ...]:
+def timer_row(timer: Timer, body: str) -> tuple[str, ...]:
     """Return a timer for a table."""
-    due, body = shown_time(timer.due_ms), shown_body(timer.body)
+    due = shown_time(timer.due_ms)
     return due, timer.topic, timer.id, timer.key or "", timer.tag or "", body
 
 
@@ -390,12 +391,12 @@ def verify(path: StorePath, as_json: AsJson = False) -> None:
         refuse_in_use(path)
         with out.progress(f"checking {path}"):
             report = timerstore.verify(path)
+        if not report.ok:
+            out.status = DAMAGED
         if as_json:
             out.json(report.to_dict())
         else:
             show_report(out, report)
-        if not report.ok:
-            raise typer.Exit(DAMAGED)
 
 
 def show_report(out: Output, report: timerstore.Report) -> None:
@@ -475,4 +476,4 @@ def demo(
     with answering(as_json=as_json) as out:
         outcome = demonstrate(out, path, timer_count=timers, span_s=seconds)
         if not outcome.ok:
-            raise typer.Exit(DAMAGED)
+            out.status = DAMAGED

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from timerstore.cli.status import Status
+
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+class _Console(Console):
+    """A console whose reader may leave; rich would end the process with the status of damage."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to whoever writes: see `cli/app.py`."""
+        raise BrokenPipeError(errno.EPIPE, "the reader has gone")
 
 
 class Output:
@@ -25,8 +37,13 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         """Look at standard output, once."""
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True)
-        self._errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.status = Status.FINE
+        """What the command's end shall tell the shell."""
+        for stream in (sys.stdout, sys.stderr):  # a path may hold what is no Unicode
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        self.console = _Console(highlight=False, soft_wrap=True)
+        self._errors = _Console(stderr=True, highlight=False, soft_wrap=True)
         self.on_terminal = self.console.is_terminal and not as_json
 
     def say(self, text: str = "") -> None:
@@ -36,7 +53,13 @@ class Output:
 
     def note(self, text: str) -> None:
         """Show on standard error something that is no result."""
-        self._errors.print(Text(text))
+        with suppress(OSError):  # nobody listens
+            self._errors.print(Text(text))
+
+    def warn(self, text: str) -> None:
+        """Write a line on standard error as it is."""
+        with suppress(OSError):
+            sys.stderr.write(text + "\n")
 
     def line(self, *values: object) -> None:
         """Write one plain line, its values separated by tabs, with control characters escaped."""
@@ -153,6 +176,12 @@ def body_field(body: bytes) -> dict[str, str]:
 
 
 def shown_body(body: bytes, length_max: int = 60) -> str:
-    """Return the beginning of a body for a table."""
-    text = body[: 4 * length_max].decode("utf-8", "backslashreplace")
-    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+    """Return the beginning of a body for a person; "…" says that it goes on."""
+    text = whole_text(body[: 4 * length_max])
+    is_whole = len(body) <= 4 * length_max and len(text) <= length_max
+    return text if is_whole else text[: length_max - 1] + "…"
+
+
+def whole_text(body: bytes) -> str:
+    """Return a body for a program that reads lines: all of it, else a quote is never closed."""
+    return body.decode("utf-8", "backslashreplace")

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from timerstore.cli.app import DAMAGED, AsJson, StorePath, answering
+from timerstore.cli.app import AsJson, StorePath, answering
 from timerstore.cli.commands import app
 from timerstore.cli.output import Output, shown_bytes, shown_time
+from timerstore.cli.status import DAMAGED
 from timerstore.errors import InvalidArgumentError
 from timerstore.validation import Spread, Validation
 from timerstore.validation.spread import FIRE_RATE_PER_S
@@ -44,12 +45,12 @@ def validate(
     with answering(as_json=as_json) as out:
         run = _run_on_spark if spark else _run_here
         found = run(out, path, options)
+        if not found.ok:
+            out.status = DAMAGED
         if as_json:
             out.json(found.to_dict())
         else:
             show_validation(out, found)
-        if not found.ok:
-            raise typer.Exit(DAMAGED)
 
 
 def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:

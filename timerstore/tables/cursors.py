@@ -12,6 +12,7 @@ from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.view import StoreView
 from timerstore.timelog.format import STORE_CHECKPOINT
 from timerstore.timelog.reader import Fault
+from timerstore.timelog.smallfile import read_head
 
 _OF_RIP_43: Final = (
     *("read_ms", "timerlog_flushed", "queue_index"),
@@ -37,7 +38,7 @@ def cursors(view: StoreView) -> dict[str, int]:
     path = view.reader.path / "checkpoint"
     if path.is_file():
         size = STORE_CHECKPOINT.itemsize
-        values = np.frombuffer(path.read_bytes()[:size].ljust(size, b"\0"), STORE_CHECKPOINT)[0]
+        values = np.frombuffer(read_head(path, size).ljust(size, b"\0"), STORE_CHECKPOINT)[0]
         found |= {f"store_{name}": int(values[name]) for name in STORE_CHECKPOINT.names or ()}
     return found
 

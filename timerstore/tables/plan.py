@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from timerstore.config import DELAY_LEVELS
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.errors import CorruptStoreError
+from timerstore.kinds import check_int
 from timerstore.offline import level_offsets, level_ranges
 from timerstore.tables import timers
 from timerstore.tables.boundaries import cut_log
@@ -26,6 +27,7 @@ from timerstore.timelog.format import (
     TIMERLOG_BLANK_BYTES,
     UNIT_BYTES,
 )
+from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import Fault
 
 SPLIT_BYTES: Final = 64 << 20
@@ -72,6 +74,7 @@ class _Extent(NamedTuple):
         return (self.stop - self.start) * self.weight
 
 
+@telling
 def plan(
     paths: Sequence[str],
     table: str,
@@ -92,10 +95,9 @@ def plan(
     are not as they must be are an error.
     """
     find_table(table)
-    if partitions is not None and not 0 < partitions <= SPLITS_MAX:
-        raise InvalidArgumentError(f"partitions is {partitions}. Use 1 to {SPLITS_MAX}.")
-    if split_bytes < 1:
-        raise InvalidArgumentError(f"split_bytes is {split_bytes}. Use 1 or more.")
+    if partitions is not None:
+        check_int(partitions, "partitions", 1, SPLITS_MAX)
+    check_int(split_bytes, "split_bytes", 1, 1 << 62)
     bounds = Bounds() if bounds is None else bounds
     stores = [path for path in paths if bounds.may_be("store", path)]
     views = [cut_store(path, upto=upto, delay_levels=delay_levels) for path in stores]

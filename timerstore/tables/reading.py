@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from timerstore.errors import CorruptStoreError
+from timerstore.kinds import check_names
 from timerstore.tables import arrays, commitlog, cursors, problems, queues, timerlog, timers, wheel
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.plan import Range, Split, plan
 from timerstore.tables.schema import STORE, arrow_schema, default_columns
 from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, open_view
+from timerstore.timelog.oserrors import told_of
 from timerstore.timelog.reader import Fault
 
 
@@ -33,9 +35,10 @@ def read_split(
     schema = arrow_schema(split.table, columns) if schema is None else schema
     bounds = Bounds() if bounds is None else bounds
     wanted = tuple(name for name in columns if name != STORE)
-    view = open_view(split.cut)
+    with told_of(split.cut.path):
+        view = open_view(split.cut)
     for part in split.ranges:
-        for item in _read(view, split.table, part, wanted, bounds):
+        for item in _told(view.cut.path, _read(view, split.table, part, wanted, bounds)):
             if isinstance(item, Fault):
                 if failfast:
                     raise CorruptStoreError(*item)
@@ -49,6 +52,11 @@ def read_split(
                 ],
                 schema=schema,
             )
+
+
+def _told(path: str, items: Iterator[list[Any] | Fault]) -> Iterator[list[Any] | Fault]:
+    with told_of(path):
+        yield from items
 
 
 def _read(
@@ -99,6 +107,7 @@ def read_table(
     stores = find_stores(path)
     if columns is None:
         columns = default_columns(table, several=stores.several, body=body)
+    columns = check_names(columns, "columns")
     splits = plan(stores.paths, table, bounds, failfast=failfast, **options)
     batches = [
         batch for split in splits for batch in read_split(split, columns, bounds, failfast=failfast)

@@ -233,7 +233,7 @@ TABLES: Final[dict[str, Table]] = {
 
 def find_table(name: str) -> Table:
     """Return a table by its name."""
-    if name not in TABLES:
+    if not isinstance(name, str) or name not in TABLES:
         raise InvalidArgumentError(f"There is no table {name!r}. Use {', '.join(TABLES)}.")
     return TABLES[name]
 

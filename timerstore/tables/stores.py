@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.errors import NotAStoreError
+from timerstore.errors import InvalidArgumentError, NotAStoreError
+from timerstore.kinds import check_path
+from timerstore.timelog.oserrors import told_of
 
 _PATTERN: Final = frozenset("*?[")
 _DEPTH_MAX: Final = 2
@@ -33,9 +35,17 @@ def find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
     A path is a store, a folder that holds stores (folders whose names begin with `.` or `_` do not
     count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over.
     """
+    with told_of(paths):
+        return _find_stores(paths)
+
+
+def _find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
     several = not isinstance(paths, str | os.PathLike)
+    if several and not isinstance(paths, Iterable):
+        raise InvalidArgumentError(f"path is {paths!r}. Pass a str, a Path, or a list of them.")
     found: list[str] = []
     for path in [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths):
+        path = str(check_path(path))
         path = path.removeprefix("file://") if path.startswith("file:///") else path
         path = path.removeprefix("file:")
         if is_store(Path(path)):

@@ -18,6 +18,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.offline import level_offsets
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import StoreReader
 
 UpTo = Literal["checkpoint", "end"]
@@ -26,6 +27,9 @@ MAPPED_BYTES_MAX: Final = 256 << 20
 _OPEN_COUNT_MAX: Final = 16_384
 _VIEWS_MAX: Final = 2
 """Stores that a process keeps mapped between two splits of a query."""
+_PLANNED_MAX: Final = 8
+"""Stores that a process keeps mapped since it planned a query. What retention removes meanwhile
+takes its space until then."""
 
 
 class Cut(NamedTuple):
@@ -71,6 +75,7 @@ def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreRead
     return reader
 
 
+@telling
 def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
     """Look at a store now.
 
@@ -78,7 +83,7 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
     was flushed; it is read to its end.
     """
-    if upto not in (None, "checkpoint", "end"):
+    if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
         raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
     reader = _reader(path, delay_levels, None)
     checkpoint = reader.checkpoint
@@ -102,7 +107,14 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
         delay_levels=delay_levels,
         level_offsets=_level_offsets(reader, upto_checkpoint=ours and log_stop == log_flushed),
     )
+    while len(_planned) >= _PLANNED_MAX:
+        _planned.pop(next(iter(_planned)), None)
+    _planned[cut.query] = reader
     return StoreView(cut, reader)
+
+
+_planned: dict[str, StoreReader] = {}
+"""By query, the readers that keep open what the plans of this process have seen."""
 
 
 def _level_offsets(reader: StoreReader, *, upto_checkpoint: bool) -> tuple[int, ...]:
@@ -124,7 +136,14 @@ def _level_offsets(reader: StoreReader, *, upto_checkpoint: bool) -> tuple[int, 
 
 @lru_cache(maxsize=_VIEWS_MAX)
 def open_view(cut: Cut) -> StoreView:
-    """Open the store of a split. A process keeps it for the query's next splits."""
+    """Open the store of a split. A process keeps it for the query's next splits.
+
+    The process that planned the query has kept open all that it saw. Another one may find that
+    retention has removed the first segments: their rows are missing.
+    """
+    planned = _planned.get(cut.query)
+    if planned is not None:
+        return StoreView(cut, planned)
     reader = _reader(cut.path, cut.delay_levels, cut.precision_ms)
     reader.checkpoint_data, reader.is_open = cut.checkpoint_data, cut.is_open
     reader.checkpoint = decode_checkpoint(cut.checkpoint_data)

@@ -15,6 +15,8 @@ from typing import IO, Final
 import numpy as np
 
 from timerstore.config import DELAY_LEVELS
+from timerstore.kinds import check_positive
+from timerstore.timelog.oserrors import telling
 from timerstore.timelog.record import Words
 from timerstore.validation.cursors import finish
 from timerstore.validation.notes import COLUMNS, Note
@@ -75,6 +77,7 @@ class Exchange:
             file.close()
 
 
+@telling
 def validate(
     path: str | os.PathLike[str],
     *,
@@ -97,6 +100,7 @@ def validate(
     >>> timerstore.validation.validate("timers/").ok
     True
     """
+    check_positive(fire_rate_per_s, "fire_rate_per_s")
     plan = make_plan(
         path,
         upto=upto,

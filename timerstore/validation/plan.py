@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.config import DELAY_LEVELS
+from timerstore.kinds import check_int, check_path
 from timerstore.tables.plan import Range, Split
 from timerstore.tables.plan import plan as plan_table
 from timerstore.tables.timers import timers_stop
@@ -76,8 +77,10 @@ def make_plan(
     `upto`: "checkpoint", "end"; None: a closed store to its end, any other to its last checkpoint.
     `roll_window_slots`: a broker's, which its store does not say. Raises NotAStoreError.
     """
+    if roll_window_slots is not None:
+        check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
     table: list[Split] = plan_table(
-        [os.fspath(path)],
+        [str(check_path(path))],
         "problems",
         upto=upto,
         delay_levels=delay_levels,

@@ -1,0 +1,70 @@
+"""Rows that were measured beside what was asked for, as a table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass
+class Row:
+    """One row, measured."""
+
+    what: str
+    reach: str
+    stretch: str
+    measured: str
+    reached: bool | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+_MARKS = {True: "reached", False: "missed", None: ""}
+_COLUMNS = ("what", "reach", "stretch", "measured", "")
+
+
+def show(header: str, rows: list[Row]) -> None:
+    """Print the rows."""
+    table = Table(title=header)
+    for name in _COLUMNS:
+        table.add_column(name)
+    for row in rows:
+        colour = {True: "green", False: "red", None: ""}[row.reached]
+        mark = _MARKS[row.reached]
+        table.add_row(row.what, row.reach, row.stretch, row.measured, mark, style=colour)
+    Console().print(table)
+
+
+def markdown(header: str, rows: list[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    lines = [header, "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
+    for row in rows:
+        mark = _MARKS[row.reached]
+        lines.append(f"| {row.what} | {row.reach} | {row.stretch} | {row.measured} | {mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def fill(path: Path, table: str, begin: str, end: str) -> None:
+    """Put a table between the marks of a Markdown file."""
+    before, rest = path.read_text().split(begin)
+    path.write_text(f"{before}{begin}\n{table}{end}{rest.split(end)[1]}")
+
+
+def new_parser(
+    prog: str, description: str | None, quick: str, option: str, names: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Return a parser of what every bench takes; `option` chooses among `names`."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument(option, default=",".join(names), help=f"of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, help="rounds that count")
+    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
+    parser.add_argument("--warm-gib", type=float, default=3.0, help="see machine.warm_memory")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
+    return parser

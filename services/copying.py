@@ -1,0 +1,185 @@
+"""Copying: what dequeue-put does like deliver-levels to copy messages within the commit log.
+
+A message is found, read, given its destination's row, framed into the stage, appended with others,
+counted. Each step says by the thread's `need` what it cannot go on without. All under fire, whose
+holder the stage belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.services.needs import (
+    COMMITLOG_READ,
+    COMMITLOG_SEGMENT,
+    QUEUE_SEGMENT,
+    TOPIC,
+)
+from timerstore.services.state import CopyCounts, ServiceThread
+from timerstore.services.world import World, lateness_bucket
+from timerstore.timelog.append import (
+    NEED,
+    NEED_COMMITLOG,
+    NEED_ROW,
+    NOT_TOLD,
+    STAGE_BYTES,
+    STORED_MS,
+    append,
+)
+from timerstore.timelog.consumequeue import find_row
+from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.timelog.frame import COPY_EXTRA_BYTES, ROLLED, frame_copy
+from timerstore.timelog.intrinsics import prefetch
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.limits import fits_segment
+from timerstore.timelog.message import (
+    GOOD,
+    REAL_QUEUE,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    SIZE,
+    TAGS_AT,
+    TAGS_BYTES,
+    java_hash,
+    read_message,
+)
+from timerstore.timelog.record import Words
+from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+
+# What became of an entry that is not copied; kept in `world.outcome`. What was copied is 0 or more.
+CANCELLED: Final = -1
+UNREADABLE: Final = -2
+WAIT: Final = -3  # there is a need; nothing was done
+
+FOUND: Final = 0
+
+_TIMER_TOPIC_BYTES = len(TIMER_TOPIC)
+_PREFETCHED_BYTES: Final = 448
+
+
+@inlined
+def prefetch_message(world: World, message: int) -> None:
+    """Begin to load a message, if its segment is mapped."""
+    buf = segment_at(world.commitlog, message)
+    position = message % world.commitlog.words[SEGMENT_BYTES]
+    for line in range(0, _PREFETCHED_BYTES, 64):
+        prefetch(buf, position + line)
+
+
+@inlined
+def stage_is_full(staged: int, staged_bytes: int, size: int) -> bool:
+    """Tell whether a message's copy may not fit behind those that are staged."""
+    return staged > 0 and staged_bytes + size + 256 + COPY_EXTRA_BYTES > STAGE_BYTES
+
+
+@inlined
+def find_source(world: World, thread: ServiceThread, message: int) -> int:
+    """Look for a message: FOUND where its segment is mapped, else UNREADABLE or WAIT."""
+    if message < 0 or message >= world.commitlog.words[END]:
+        return UNREADABLE
+    if len(segment_at(world.commitlog, message)) == 0:
+        thread.need = COMMITLOG_READ
+        thread.need_offset = message
+        return WAIT
+    return FOUND
+
+
+@inlined
+def read_source(world: World, buf: Any, found: Words, message: int, size: int) -> bool:
+    """Read a message that was found, in its segment; tell whether it is sound, of this size."""
+    position = message % world.commitlog.words[SEGMENT_BYTES]
+    status = read_message(buf, position, found, True)
+    return status == GOOD and found[SIZE] == size and size + 512 <= STAGE_BYTES
+
+
+@inlined
+def find_destination(world: World, thread: ServiceThread, buf: Any, message: int) -> int:
+    """Return the row of the queue that a message that was read is for; −1 with a need."""
+    found = thread.found
+    topic_at, topic_bytes = found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]
+    row = find_row(world.queues, buf, topic_at, topic_bytes, max(0, found[REAL_QUEUE]))
+    if row < 0:
+        thread.need = TOPIC
+        thread.need_offset = message
+    return row
+
+
+@inlined
+def stage_copy(
+    world: World,
+    buf: Any,
+    found: Words,
+    kind: int,
+    row: int,
+    pending_row: int,
+    message: int,
+    due_ms: int,
+    noted_ms: int,
+    asked_ms: int,
+    i: int,
+    at: int,
+) -> int:
+    """Frame a message's copy as number `i` of the stage, at `at`; return `kind`, or UNREADABLE.
+
+    `row`: its destination's; `pending_row`: where it was counted, −1 where it stays pending.
+    `noted_ms`, `asked_ms`: the last two arguments of `frame_copy`. O(bytes).
+    """
+    stage = world.stage
+    topic, topic_at, topic_bytes = buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]
+    queue_id = max(0, found[REAL_QUEUE])
+    if kind == ROLLED:
+        topic, topic_at, topic_bytes, queue_id = world.queues.name, 0, _TIMER_TOPIC_BYTES, 0
+    size = frame_copy(
+        stage.buffer,
+        at,
+        buf,
+        found,
+        kind,
+        topic,
+        topic_at,
+        topic_bytes,
+        queue_id,
+        message,
+        noted_ms,
+        asked_ms,
+    )
+    if size < 0 or not fits_segment(world.commitlog.words[SEGMENT_BYTES], size):
+        return UNREADABLE
+    stage.size[i] = size
+    stage.row[i] = row
+    stage.pending_row[i] = pending_row
+    stage.pending_change[i] = -1
+    stage.key_at[i] = -1
+    stage.due_ms[i] = NOT_TOLD
+    stage.tags_code[i] = 0
+    if found[TAGS_BYTES] > 0:
+        stage.tags_code[i] = java_hash(buf, found[TAGS_AT], found[TAGS_BYTES])
+    world.staged_due[i] = due_ms
+    return kind
+
+
+@inlined
+def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: int) -> int:
+    """Append what is staged; return how many, with a need where it is not all. O(bytes)."""
+    if staged == 0:
+        return 0
+    stage = world.stage
+    appended = append(
+        world.commitlog, world.queues, world.append_lock, stage, staged, stamp_ms, False
+    )
+    if appended < staged:
+        thread.need = QUEUE_SEGMENT
+        if stage.need[NEED] == NEED_COMMITLOG:
+            thread.need = COMMITLOG_SEGMENT
+        thread.need_offset = stage.need[NEED_ROW]
+    return appended
+
+
+@inlined
+def count_fired(world: World, counts: CopyCounts, i: int) -> None:
+    """Count number `i` of the stage, which was appended just now, by how late it was."""
+    late_ms = max(0, world.queues.words[STORED_MS] - world.staged_due[i])
+    counts.fired_count += 1
+    world.lateness[lateness_bucket(late_ms)] += 1
+    counts.lateness_sum_ms += late_ms
+    counts.lateness_max_ms = max(counts.lateness_max_ms, late_ms)

@@ -1,0 +1,64 @@
+"""Damage: the places of a store that cannot be read, each named once.
+
+An index that is damaged is rebuilt from the commit log (`rebuild.py`). A message that is damaged is
+lost: it is named here, taken off the count of what is pending, and passed by; all others fire.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+log = logging.getLogger("timerstore")
+
+PLACES_MAX: Final = 1_000
+"""Places that are named one by one, in the log and in `stats()`; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where bytes are not what was written; `offset` counts over all segments of `file`."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+class Damage:
+    """What was found since the store was opened. Any thread may note something."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with nothing found."""
+        self.path = path
+        self.places: list[Place] = []
+        self.count = 0
+        self.log_start: Callable[[], int] = lambda: 0
+        """Where the commit log begins: what stood before was removed, which is no damage."""
+        self._known: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def note(self, file: str, offset: int, reason: str) -> bool:
+        """Name a place, in the log too; False where it was named before, or is no damage."""
+        if file == "commitlog" and 0 <= offset < self.log_start():
+            return False
+        with self._lock:
+            if (file, offset) in self._known:
+                return False
+            self.count += 1
+            if self.count > PLACES_MAX:
+                return True
+            self._known.add((file, offset))
+            self.places.append(Place(file, offset, reason))
+        log.error("%s: %s is damaged at offset %d: %s", self.path, file, offset, reason)
+        if self.count == PLACES_MAX:
+            log.error("%s: further damage is counted, and not named any more", self.path)
+        return True
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the places that are named, for JSON."""
+        with self._lock:
+            return [asdict(place) for place in self.places]

@@ -1,0 +1,211 @@
+"""One instant of a store, for whoever lists it: where timers wait, with what judges them.
+
+All of it is captured by one kernel, which takes and gives back the locks without returning to
+Python: the near wheel, what was taken but not appended, the cursors, the cancelled set, the levels'
+offsets, the counts. Only units and messages are read later, for these do not change. A listing that
+asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
+passes its delete.
+
+The set is copied, 32 to 64 bytes for each cancelled timer that is still to come; its copy's pages
+are touched before the lock is taken. A journal of what changes while somebody lists would hold the
+lock for less, but it must end somewhere, and then the set must be copied after all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from timerstore.services.levels import LEVEL_COUNT
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    LATE_COLUMNS,
+    LATE_MESSAGE,
+    LATE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    World,
+    ring_count,
+)
+from timerstore.timelog.append import QUEUE_COUNT, QUEUE_COUNT_MAX
+from timerstore.timelog.format import (
+    LEVEL_COUNT_MAX,
+    SLOT_BYTES,
+    SLOT_LAST_AT,
+    SLOT_TIME_AT,
+)
+from timerstore.timelog.intrinsics import get_i64, load_acquire
+from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.record import Words, observe
+from timerstore.timelog.segments import END
+from timerstore.wheel.cancelled import copy_cancelled
+from timerstore.wheel.near import NEAR_COUNT, list_entries
+from timerstore.wheel.place import ring_top
+
+_CLAIMED: Final = 0
+_CLAIM_OFFSET: Final = 1
+_TOP: Final = 2
+_TIMERLOG_END: Final = 3
+_LINKED: Final = 4
+_QUEUE_END: Final = 5
+_MESSAGES: Final = 6
+_CANCELLED_LENGTH: Final = 7
+_CANCELLED: Final = 8
+_COUNT: Final = 9
+_LEVELS: Final = 10
+_CURSORS: Final = 16
+_SLACK: Final = 4_096
+_SLOTS_AT_FIRST: Final = 1_024
+_TRIES: Final = 8
+
+
+class Instant(NamedTuple):
+    """Where pending timers were at one instant, and which were cancelled by then."""
+
+    messages: Words  # of the near wheel, and in the queues before and behind it
+    claimed: int
+    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
+    top: int
+    timerlog_end: int
+    queue_start: int
+    queue_end: int
+    cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 where it was empty
+    pending_count: int
+    level_start: Words  # of each delay level: the index of the first that waits
+    level_stop: Words
+    slots: Words  # int64[n, 2]: the used slots from `claimed` on, with each one's last unit
+
+
+@kernel
+def _capture(
+    world: World, cursors: Any, messages: Any, cancelled: Any, level_start: Any, level_stop: Any
+) -> bool:
+    """Capture; False, with the lengths that are needed in `cursors`, where it does not fit.
+
+    `cancelled`: uint8[8 * n], or of length 0 where nobody asks for the set.
+    """
+    ring_words, queues, levels = world.ring_words, world.queues, world.levels
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+    taken = ring_count(ring_words, DEQUEUE_RING)
+    late = ring_count(ring_words, LATE_RING)
+    count = world.near.words[NEAR_COUNT]
+    length = world.cancelled.length
+    if world.cancelled.count == 0 or len(cancelled) == 0:
+        length = 0
+    cursors[_MESSAGES] = count + taken + late
+    cursors[_CANCELLED] = world.cancelled.count
+    cursors[_CANCELLED_LENGTH] = world.cancelled.length
+    if count + taken + late > len(messages) or 8 * length > len(cancelled):
+        _release(world)
+        return False
+    list_entries(world.near, messages, messages)  # each message overwrites its due time
+    for i in range(taken):
+        entry = (ring_words[DEQUEUE_RING + RING_HEAD] + i) & (RING_COUNT - 1)
+        messages[count + i] = world.dequeue_ring[entry * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE]
+    for i in range(late):
+        entry = (ring_words[LATE_RING + RING_HEAD] + i) & (RING_COUNT - 1)
+        messages[count + taken + i] = world.late_ring[entry * LATE_COLUMNS + LATE_MESSAGE]
+    if length > 0:
+        copy_cancelled(world.cancelled, cancelled)
+    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
+    cursors[_CLAIM_OFFSET] = world.dequeue_get.claim_offset
+    cursors[_TOP] = ring_top(world.settings, observe(world.flush, "checkpointed_slot"))
+    cursors[_TIMERLOG_END] = world.timerlog.words[END]
+    cursors[_LINKED] = world.enqueue_put.linked_index
+    cursors[_LEVELS] = levels.words[LEVEL_COUNT]
+    lock_acquire(world.append_lock)  # what is appended changes counts and queues together
+    cursors[_QUEUE_END] = load_acquire(queues.next_index, 0)
+    pending = 0
+    for row in range(queues.words[QUEUE_COUNT]):
+        pending += queues.pending[row] + queues.pending[QUEUE_COUNT_MAX + row]
+    cursors[_COUNT] = pending
+    for level in range(levels.words[LEVEL_COUNT]):
+        level_start[level] = levels.offset[level]
+        level_stop[level] = levels.offset[level]
+        if levels.row[level] >= 0:
+            level_stop[level] = load_acquire(queues.next_index, levels.row[level])
+    lock_release(world.append_lock)
+    _release(world)
+    return True
+
+
+@inlined
+def _release(world: World) -> None:
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
+
+
+@kernel
+def _list_slots(world: World, start: int, stop: int, slots: Any) -> int:
+    """Write the used slots in [start, stop), with the last unit of each; return how many there are.
+
+    `slots`: int64[n, 2], in no order; what does not fit is only counted. Without locks: a
+    slot that is used for another time meanwhile was passed before, see `capture_instant`.
+    """
+    wheel, count = world.wheel.slots, 0
+    for index in range(len(wheel) // SLOT_BYTES):
+        time = get_i64(wheel, index * SLOT_BYTES + SLOT_TIME_AT)
+        if start <= time < stop:
+            if count < len(slots):
+                slots[count, 0] = time
+                slots[count, 1] = get_i64(wheel, index * SLOT_BYTES + SLOT_LAST_AT)
+            count += 1
+    return count
+
+
+def capture_instant(world: World, *, whole: bool = True) -> Instant:
+    """Capture one instant. O(near wheel + cancelled) under all locks, O(slots) behind them.
+
+    Without `whole` neither the cancelled set nor the slots are captured.
+    """
+    for _ in range(_TRIES):
+        found = _capture_cursors(world, whole)
+        if not whole:
+            return found
+        used = np.empty((_SLOTS_AT_FIRST, 2), np.int64)
+        while (count := _list_slots(world, found.claimed, found.top, used)) > len(used):
+            used = np.empty((count + _SLACK, 2), np.int64)
+        # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
+        if world.flush.checkpointed_slot <= found.claimed:
+            break
+    used = used[:count]
+    return found._replace(slots=used[np.argsort(used[:, 0], kind="stable")])
+
+
+def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
+    cursors = np.zeros(_CURSORS, np.int64)
+    start, stop = np.zeros(LEVEL_COUNT_MAX, np.int64), np.zeros(LEVEL_COUNT_MAX, np.int64)
+    count, length = int(world.near.words[NEAR_COUNT]), 1
+    if world.cancelled.count:
+        length = world.cancelled.length
+    while True:
+        messages = np.empty(count + count // 8 + 2 * RING_COUNT, np.int64)
+        cancelled = np.empty(length if with_cancelled else 0, np.int64)
+        messages.fill(0)  # touch the pages now, and not under the lock
+        cancelled.fill(0)
+        if _capture(world, cursors, messages, cancelled.view(np.uint8), start, stop):
+            break
+        count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
+    levels = int(cursors[_LEVELS])
+    in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
+    return Instant(
+        messages=messages[: int(cursors[_MESSAGES])],
+        claimed=int(cursors[_CLAIMED]),
+        claim_offset=int(cursors[_CLAIM_OFFSET]),
+        top=int(cursors[_TOP]),
+        timerlog_end=int(cursors[_TIMERLOG_END]),
+        queue_start=int(cursors[_LINKED]),
+        queue_end=int(cursors[_QUEUE_END]),
+        cancelled=cancelled[:in_set],
+        pending_count=int(cursors[_COUNT]),
+        level_start=start[:levels],
+        level_stop=stop[:levels],
+        slots=np.zeros((0, 2), np.int64),
+    )

@@ -1,0 +1,88 @@
+"""Mending queue entries: one that is not its message's is written again from the commit log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from timerstore.services.pass_lost import pass_lost
+from timerstore.services.recover_queues import is_sound
+from timerstore.timelog import scan
+from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.record import Words
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+
+def mend_entry(engine: Engine, row: int, index: int) -> bool:
+    """Write an entry again; False, and named, where its message cannot be found. O(log).
+
+    Looked for between the messages of the nearest entries that are sound.
+    """
+    queues, at = engine.queues, index * ENTRY_BYTES
+    found = _find_message(engine, row, index)
+    if found is None:
+        offset = int(queues.read(row, index, 1)[0]["offset"])
+        if not engine.commitlog.start <= offset < engine.commitlog.end:
+            engine.damage.note(queues.files[row].name, at, "no message belongs to this entry")
+        return False
+    engine.damage.note(queues.files[row].name, at, "it is not its message's; written again")
+    write_entries(engine, row, found.reshape(1, -1))
+    return True
+
+
+def write_entries(engine: Engine, row: int, messages: Words) -> None:
+    """Write the entries of scanned messages of one queue again; durable on return."""
+    for each in messages:
+        entry = np.zeros(1, QUEUE_ENTRY)
+        entry["offset"], entry["size"] = each[scan.ROW_OFFSET], each[scan.ROW_SIZE]
+        entry["tags_code"] = each[scan.ROW_TAGS_CODE]
+        index = int(each[scan.ROW_QUEUE_INDEX])
+        number, place = divmod(index, engine.queues.segment_entries)
+        file = engine.queues.files[row].existing(number)
+        start = place * ENTRY_BYTES
+        file.view[start : start + ENTRY_BYTES] = np.frombuffer(entry.tobytes(), np.uint8)
+        engine.disk.sync(file, file.path)
+
+
+def mend_timer_entry(engine: Engine, index: int) -> None:
+    """Write an entry of the timer topic's queue again, or let enqueue-get pass it by."""
+    if not mend_entry(engine, 0, index):
+        # Enqueue-get passes one by, and waits until that one was noted.
+        pass_lost(engine, engine.world.enqueue_get.thread)
+        engine.world.enqueue_get.lost_index = index
+
+
+def _find_message(engine: Engine, row: int, index: int) -> Words | None:
+    """Return the message of a queue with this index, as a scanned row."""
+    queues, log = engine.queues, engine.commitlog
+    low, high = log.start, log.end
+    for each in range(index - 1, queues.first_index(row) - 1, -1):
+        entry = queues.read(row, each, 1)
+        if is_sound(engine, row, each, entry) and int(entry["offset"][0]) >= log.start:
+            low = int(entry["offset"][0])
+            break
+    for each in range(index + 1, queues.next_index(row)):
+        entry = queues.read(row, each, 1)
+        if is_sound(engine, row, each, entry) and int(entry["offset"][0]) >= low:
+            high = int(entry["offset"][0])
+            break
+    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
+    offset = low
+    while 0 <= offset < high:
+        scanned = reader.scan(offset, high)
+        for rows in scanned:
+            likely = (rows[:, scan.ROW_QUEUE_INDEX] == index) & (
+                rows[:, scan.ROW_QUEUE_ID] == queue_id
+            )
+            for each in rows[likely & (rows[:, scan.ROW_TOPIC_BYTES] == len(topic))]:
+                if log.read(int(each[scan.ROW_TOPIC]), len(topic)) == topic:
+                    return np.array(each)
+        offset = scanned.end
+        if offset < high:
+            offset = reader.next_message(offset, high)
+    return None

@@ -1,0 +1,29 @@
+"""Opening an engine: tried again, without what is damaged, until it is recovered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timerstore.config import Config
+from timerstore.services.clock import Clock
+from timerstore.services.damage import Place
+from timerstore.services.engine import Engine
+from timerstore.services.rebuild import open_rebuilding
+from timerstore.services.recovery import Findings, recover
+from timerstore.timelog.disk import Disk
+
+
+def open_engine(path: Path, config: Config, clock: Clock, disk: Disk) -> tuple[Engine, Findings]:
+    """Return an engine whose services can run, and what recovery found."""
+
+    def attempt(rebuild: frozenset[str], places: tuple[Place, ...]) -> tuple[Engine, Findings]:
+        engine = Engine(path, config, clock, disk, rebuild)
+        try:
+            for place in places:
+                engine.damage.note(place.file, place.offset, place.reason)
+            return engine, recover(engine, clock.now_ms)
+        except BaseException:
+            engine.close_files()
+            raise
+
+    return open_rebuilding(path, disk, attempt)

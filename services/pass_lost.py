@@ -1,0 +1,131 @@
+"""Passing by what is lost: messages that cannot be read are named, then taken off the count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.slot_units import slot_units
+from timerstore.services.state import INFO_LEVEL, LOST_COLUMNS, ServiceThread
+from timerstore.services.world import World
+from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_HASH_AT
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.message import (
+    FOUND_WORDS,
+    GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    IDENTITY_OURS,
+    REAL_QUEUE,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    identify_timer,
+    read_message,
+)
+from timerstore.timelog.record import Words
+from timerstore.timelog.text import java_hash_of
+from timerstore.wheel import chain
+from timerstore.wheel.near import SPAN, info_place
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+
+def pass_lost(engine: Engine, service: ServiceThread) -> None:
+    """Name what a service passed by, and take it off the count of what is pending.
+
+    Only the service's own thread calls this, which answers its needs.
+    """
+    found = np.zeros(FOUND_WORDS, np.int64)
+    count = service.lost_count
+    lost = service.lost[: count * LOST_COLUMNS].reshape(-1, LOST_COLUMNS).tolist()
+    for message, info in lost:
+        if 0 <= message < engine.commitlog.start:
+            service.unreadable_count -= 1
+            continue  # removed by a broker's clean-up: dropped, never counted, no damage
+        engine.damage.note("commitlog", message, "the message there cannot be read")
+        if not engine.count_lost:  # recovery counts without it
+            engine.uncounted.add(message)
+            service.unreadable_count -= 1
+        elif message not in engine.uncounted:
+            if info == INFO_LEVEL or info < 0 or not info & UNIT_DELETE:
+                _uncount(engine, message, info, found)
+    service.lost_count = 0
+
+
+def _uncount(engine: Engine, message: int, info: int, found: Words) -> None:
+    """Take one timer off the count, unless that was done when it was cancelled."""
+    mark = LEVEL_MARK if info == INFO_LEVEL else 0
+    high, low = np.array([IDENTITY_OURS]), np.array([message | mark])
+    engine.uncounted.add(message)
+    rows: list[int] = []
+    if message >= 0:
+        view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
+        at = message % engine.commitlog.segment_bytes
+        if _look_at(view, at, engine.store_tag, found) == GOOD and found[REAL_TOPIC_BYTES] > 0:
+            high[0], low[0] = found[IDENTITY_HIGH], found[IDENTITY_LOW]
+            start = int(found[REAL_TOPIC_AT])
+            topic = view[start : start + int(found[REAL_TOPIC_BYTES])].tobytes()
+            rows = engine.queues.rows(topic)
+            queue_id = max(0, int(found[REAL_QUEUE]))
+            rows = sorted(rows, key=lambda row: engine.queues.table.queue_id[row] != queue_id)
+    with engine.locks.fire:
+        if engine.cancelled.contains(high, low)[0]:
+            return
+    if not rows and info >= 0:
+        rows = _rows_by_unit(engine, message, info)
+    if not rows:
+        engine.unattributed_count += 1
+        return
+    row = rows[0] + (QUEUE_COUNT_MAX if info == INFO_LEVEL else 0)
+    _change_pending(engine.world, row, -1)
+
+
+def _rows_by_unit(engine: Engine, message: int, info: int) -> list[int]:
+    """Return the queues whose topic has the hash that stands in the message's unit."""
+    place, world = info_place(info), engine.world
+    for slot in range(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot):
+        if slot % SPAN == place:
+            offset = _find_unit(engine, slot, message)
+            if offset >= 0:
+                data = engine.timerlog.read(offset + UNIT_HASH_AT, 4)
+                return _rows_of_hash(engine, int.from_bytes(data, "big", signed=True))
+    return []
+
+
+def _find_unit(engine: Engine, slot: int, message: int) -> int:
+    """Return the offset of a message's unit in a slot, or −1, also where a segment is missing."""
+    try:
+        for units in slot_units(engine, slot):
+            mine = np.flatnonzero(units[:, chain.WALK_MESSAGE] == message)
+            if len(mine):
+                return int(units[mine[0], chain.WALK_OFFSET])
+    except CorruptStoreError:
+        pass
+    return -1
+
+
+def _rows_of_hash(engine: Engine, code: int) -> list[int]:
+    topics = enumerate(engine.queues.topics)
+    return [row for row, name in topics if java_hash_of(name.decode("utf-8", "replace")) == code]
+
+
+@kernel
+def _look_at(buf: Any, at: int, tag: int, found: Words) -> int:
+    """Read a message whose checksum does not hold, as far as its structure does."""
+    status = read_message(buf, at, found, False)
+    if status == GOOD:
+        identify_timer(buf, found, tag)
+    return status
+
+
+@kernel
+def _change_pending(world: World, row: int, change: int) -> None:
+    """Change the count of a topic, as `append` does."""
+    lock_acquire(world.append_lock)
+    world.queues.pending[row] += change
+    lock_release(world.append_lock)

@@ -1,0 +1,35 @@
+"""Files that were cut or lost: what was flushed must be there with its full length.
+
+A file that is shorter, and all zeros, was about to be made when a process ended; that holds only
+where nothing of it was ever made durable. The commit log is the truth, so what it lost is an error,
+and nothing is changed. Timer log and consume queues are made anew from it (`rebuild.py`).
+"""
+
+from __future__ import annotations
+
+from timerstore.services.engine import Engine
+from timerstore.services.rebuild import QUEUES, TIMERS
+from timerstore.timelog.checkpoint import Checkpoint
+
+
+def check_files(engine: Engine, checkpoint: Checkpoint | None, rebuilt: list[str]) -> None:
+    """Raise CorruptStoreError where the commit log was cut, or an index that is not made anew.
+
+    A broker's checkpoint, or none, does not say how much of the log was flushed: then only the last
+    file can have been about to be made. How much of a queue was flushed nobody says.
+    """
+    log, timerlog = engine.commitlog, engine.timerlog
+    log.flushed_end = max(log.start, log.allocated_end - log.segment_bytes)
+    if checkpoint is not None and not checkpoint.by_broker:
+        log.flushed_end = checkpoint.commitlog_flushed
+    lost = log.find_lost()
+    if lost is not None:
+        raise lost
+    if checkpoint is not None and TIMERS not in rebuilt:
+        timerlog.flushed_end = checkpoint.timerlog_flushed
+        lost = timerlog.find_lost()
+    if lost is None and QUEUES not in rebuilt:
+        found = (file.find_lost(whole=True) for file in engine.queues.files)
+        lost = next((each for each in found if each is not None), None)
+    if lost is not None:
+        raise lost

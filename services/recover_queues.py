@@ -1,0 +1,151 @@
+"""Recovering the consume queues: where each one ends, what is missing behind that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog import scan
+from timerstore.timelog.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
+from timerstore.timelog.consumequeue import Entries
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    MESSAGE_BYTES_MIN,
+    QUEUE_ENTRY,
+)
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.record import Words
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+LOST_SIZE: Final = 1
+"""Size in the entry of a message that is lost: no message has it, so none is taken for it."""
+
+
+def find_queue_end(engine: Engine, row: int, durable: int) -> None:
+    """Set a queue's end behind its last entry whose message lies before `durable`."""
+    queues, file = engine.queues, engine.queues.files[row]
+    low, high = file.start // ENTRY_BYTES, file.allocated_end // ENTRY_BYTES
+    while low < high:  # the entries before the end are sound, those behind it are not
+        middle = (low + high) // 2
+        if _lies_before(queues.read(row, middle, 1)[0], durable):
+            low = middle + 1
+        else:
+            high = middle
+    queues.set_end(row, low)
+
+
+def _lies_before(entry: Any, offset: int) -> bool:
+    return bool(entry["size"] > 0 and 0 <= entry["offset"] < offset)
+
+
+def check_queue_end(engine: Engine, row: int, durable: int) -> None:
+    """Raise CorruptStoreError where a damaged entry may have hidden a queue's end. O(log entries).
+
+    A search that was led astray ends beside the entry that did it: the last one before the end is
+    no message's, or the first one behind it is not empty and points to nothing that came later.
+    """
+    queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
+    first, stop = file.start // ENTRY_BYTES, file.allocated_end // ENTRY_BYTES
+    for before, after in zip(file.numbers, file.numbers[1:], strict=False):
+        if after != before + 1:
+            offset = (before + 1) * file.segment_bytes
+            raise CorruptStoreError(file.name, offset, "this segment is missing")
+    if end > first and not is_sound(engine, row, end - 1, queues.read(row, end - 1, 1)):
+        raise CorruptStoreError(file.name, (end - 1) * ENTRY_BYTES, "it is the entry of no message")
+    step = 1
+    while end + step - 1 < stop:
+        index = end + step - 1
+        entry = queues.read(row, index, 1)
+        strange = _lies_before(entry[0], durable)
+        # Behind the end of a store that another process writes to, an entry may be half written.
+        if step == 1 and entry.tobytes().strip(b"\0") and not engine.disk.is_shared:
+            strange = not is_sound(engine, row, index, entry)
+        if strange:
+            raise CorruptStoreError(file.name, index * ENTRY_BYTES, "it is behind the queue's end")
+        step *= 2
+
+
+def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
+    """Tell whether an entry is that of a message, as far as that is still there."""
+    log, offset = engine.commitlog, int(entry["offset"][0])
+    if int(entry["size"][0]) == LOST_SIZE and 0 <= offset < log.allocated_end:
+        return True
+    if not 0 <= offset < log.allocated_end:
+        return False
+    log.readable(offset // log.segment_bytes)
+    verdicts, where = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    judge_entries(
+        log.table,
+        np.frombuffer(entry.tobytes(), np.uint8),
+        index,
+        np.frombuffer(engine.queues.topics[row], np.uint8),
+        int(engine.queues.table.queue_id[row]),
+        log.start,
+        log.allocated_end,
+        np.zeros(FOUND_WORDS, np.int64),
+        verdicts,
+        where,
+    )
+    return int(verdicts[0]) in (ENTRY_GOOD, ENTRY_BLANK, ENTRY_REMOVED)
+
+
+def index_part(
+    engine: Engine, part: Words, queue_rows: Words, index_from: int, lost_bytes: int
+) -> None:
+    """Write the queue entries of scanned messages from `index_from` on.
+
+    `lost_bytes`: what could not be read before them: as many messages as fit into it may be missing
+    from a queue, and get entries that lead to none.
+    """
+    fresh = part[:, scan.ROW_OFFSET] >= index_from
+    for row in np.unique(queue_rows[fresh]).tolist():
+        _index_queue(engine, row, part[fresh & (queue_rows == row)], lost_bytes)
+
+
+def _index_queue(engine: Engine, row: int, mine: Words, lost_bytes: int) -> None:
+    queues, file = engine.queues, engine.queues.files[row]
+    indexes = mine[:, scan.ROW_QUEUE_INDEX]
+    if not file.numbers:
+        queues.fill_blanks(row, int(indexes[0]))
+        queues.set_end(row, int(indexes[0]))
+    first = min(queues.next_index(row), int(indexes[0]))
+    steps = np.diff(indexes, prepend=first - 1)
+    lost_count = int(steps.sum()) - len(steps)
+    if (steps < 1).any() or first < 0 or lost_count * MESSAGE_BYTES_MIN > lost_bytes:
+        at = int(np.argmax((steps != 1) | (first < 0)))
+        offset = int(mine[at, scan.ROW_OFFSET])
+        if at == 0 and not lost_bytes and file.numbers:
+            raise CorruptStoreError(file.name, first * ENTRY_BYTES, "entries are missing from here")
+        raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
+    entries = np.zeros(len(mine) + lost_count, QUEUE_ENTRY)
+    entries["size"] = LOST_SIZE
+    entries["offset"] = mine[0, scan.ROW_OFFSET]  # goes up with the index, as any queue's
+    place = indexes - first
+    for name, column in (
+        ("offset", scan.ROW_OFFSET),
+        ("size", scan.ROW_SIZE),
+        ("tags_code", scan.ROW_TAGS_CODE),
+    ):
+        entries[name][place] = mine[:, column]
+    if lost_count:
+        entries["offset"] = np.maximum.accumulate(entries["offset"])
+    _write(engine, row, first, entries)
+
+
+def _write(engine: Engine, row: int, first: int, entries: Entries) -> None:
+    """Write entries from index `first` on; the queue ends behind them."""
+    queues, done = engine.queues, 0
+    while done < len(entries):
+        number, position = divmod(first + done, queues.segment_entries)
+        room = min(queues.segment_entries - position, len(entries) - done)
+        view = queues.files[row].ensure(number).view
+        data = entries[done : done + room].tobytes()
+        at = position * ENTRY_BYTES
+        view[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        done += room
+    end = first + len(entries)
+    queues.table.next_index[row] = queues.table.planned[row] = end

@@ -1,0 +1,418 @@
+"""Histories of the real store in which a plan says where each thread hands over to another.
+
+A plan is data: what callers do, the turns of the baton (`tests/rigs/baton.py`), where each life
+ends. It is made up by Hypothesis, or from a seed, by the same function. All services run resident
+in their own threads, with helping, sleeping and waking. The ledger judges from the commit log; what
+`cancel` and `put` said is compared with it; nobody may be asleep while something is due.
+"""
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import timerstore.services.deliver_levels as levels_module
+import timerstore.services.dequeue_put as put_module
+from tests.models.ledger import Ledger, Root, check_store, read_ledger
+from tests.models.power_disk import PowerDisk
+from tests.rigs.baton import Baton, attached
+from timerstore import Config, TimerStore, TooLateError
+from timerstore.timelog.disk import MappedFile
+from timerstore.timelog.format import LEVEL_MARK
+from timerstore.wheel import near
+
+SLOT_MS = 100
+START_MS = 1_800_000_000_000
+LEVELS = "1s 1s 2s"
+GAPS = (1, 1, 2, 3, 5, 8, 13, 20, 40, 80, 200, 800)
+DELAYS_MS = (-150, -1, 0, 1, 30, 99, 100, 150, 250, 420, 700, 2_600)
+TICKS_MS = (1, 1, 30, 60, 100, 110, 250, 900, -60)
+
+RARER = ("reschedule", "level", "cancel level", "flush", "list", "rest")
+
+Integers = Callable[[int, int], int]
+Act = tuple[Any, ...]
+
+
+class BrokenError(AssertionError):
+    """The store broke a promise."""
+
+
+def check(holds: object, promise: str) -> None:
+    """Be the oracle."""
+    if not holds:
+        raise BrokenError(promise)
+
+
+@dataclass(frozen=True)
+class Life:
+    """What happens between opening and an end."""
+
+    callers: tuple[tuple[Act, ...], ...]
+    turns: tuple[tuple[int, int], ...]  # how many boundaries, then whose turn; see `Baton`
+    cuts: tuple[tuple[int, str], ...] = ()  # at which publication somebody goes before all others
+    ends_at: int = 0  # the boundary at which the process ends; 0: it is closed in peace
+    power: bool = False  # the power is cut there
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole history."""
+
+    lives: tuple[Life, ...]
+    group: bool = False  # durability
+    segment_bytes: int = 1 << 13
+
+
+def make_plan(integers: Integers) -> Plan:
+    """Make up a plan; `integers(a, b)` is any number from a to b."""
+
+    def one_of(values: tuple[Any, ...]) -> Any:
+        return values[integers(0, len(values) - 1)]
+
+    def make_act() -> Act:
+        kind = one_of((*("put",) * 5, *("cancel",) * 3, *("tick",) * 3, *RARER))
+        if kind == "put":
+            return kind, one_of(DELAYS_MS)
+        if kind == "tick":
+            return kind, one_of(TICKS_MS)
+        if kind == "reschedule":
+            return kind, integers(0, 5), one_of(DELAYS_MS)
+        if kind in ("cancel", "cancel level"):
+            return kind, integers(0, 5)
+        if kind == "level":
+            return kind, integers(1, 3)
+        return (kind,)
+
+    def make_life(last: bool) -> Life:
+        callers = tuple(
+            tuple(make_act() for _ in range(integers(1, 6))) for _ in range(integers(1, 3))
+        )
+        turns = tuple((one_of(GAPS), integers(0, 9)) for _ in range(integers(0, 120)))
+        cuts = tuple(
+            (cut, one_of(("caller 0", "caller 1", "timerstore-dequeue-get")))
+            for cut in sorted(integers(1, 600) for _ in range(integers(0, 3)))
+        )
+        ends_at = 0 if last else integers(1, 3_000)
+        return Life(callers, turns, cuts, ends_at, power=bool(integers(0, 1)))
+
+    lives = integers(1, 3)
+    return Plan(
+        tuple(make_life(i == lives - 1) for i in range(lives)),
+        group=bool(integers(0, 1)),
+        segment_bytes=one_of((1 << 12, 1 << 13, 1 << 15)),
+    )
+
+
+def seeded(seed: int) -> Plan:
+    """Make up a plan from a seed."""
+    return make_plan(random.Random(seed).randint)
+
+
+SCENES: dict[str, tuple[tuple[Act, ...], ...]] = {
+    "cancel against taking": (
+        (("put", 0), ("put", 0)),
+        (("rest",), ("cancel", 0), ("cancel", 1)),
+    ),
+    "cancel of what is due soon": (
+        (("put", 30), ("put", 30), ("put", 60), ("rest",), ("tick", 30)),
+        (("rest",), ("cancel", 1), ("cancel", 0), ("cancel", 2)),
+    ),
+    "claim against link": (
+        (("rest",), ("tick", 100)),
+        (("rest",), ("put", 150), ("put", 150)),
+    ),
+    "cancel at a slot's end": (
+        (("put", 99), ("cancel", 0), ("rest",), ("tick", 200)),
+        (("rest",), ("cancel", 0), ("put", -1), ("cancel", 0)),
+    ),
+    "cancel against a level": (
+        (("level", 1), ("level", 1), ("rest",), ("tick", 1_000)),
+        (("rest",), ("cancel level", 0), ("cancel level", 1)),
+    ),
+}
+
+
+def scene(name: str, cut: int = 0, *before: str) -> Plan:
+    """Return a scene in which the second caller goes on at a publication, these before it."""
+    cuts = tuple((cut, each) for each in (*before, "caller 1")) if cut else ()
+    return Plan((Life(SCENES[name], (), cuts),))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Make up any plan."""
+    return make_plan(lambda least, most: draw(st.integers(least, most)))
+
+
+class TurningDisk(PowerDisk):
+    """A disk that can lose its power, and each of whose events is a boundary."""
+
+    baton: Baton
+
+    def event(self, kind: str, path: Path) -> None:
+        self.baton.boundary()
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        self.baton.boundary()
+        super().sync(file, path)
+
+
+class Recorder:
+    """What was promised by the calls of all lives."""
+
+    def __init__(self) -> None:
+        self.put: dict[str, int] = {}  # due times
+        self.gone: set[str] = set()  # cancelled or rescheduled
+        self.touched: set[str] = set()  # a call that would make it go has begun
+
+
+class Player:
+    """Plays one plan in a folder of its own."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self.rnd = random.Random(1)  # of what a power cut leaves
+        self.now_ms = START_MS
+        self.said = Recorder()
+        self.path = folder / "0"
+        self.synced: dict[Path, bytes] = {}
+        self.count = self.published = 0
+
+        self.config = Config(
+            durability="group" if self.plan.group else "process",
+            precision_ms=SLOT_MS,
+            roll_window_slots=6,
+            wheel_slot_count=128,
+            commitlog_segment_bytes=self.plan.segment_bytes,
+            consumequeue_segment_bytes=60,
+            timerlog_segment_bytes=104,
+            near_count_max=1 << 10,
+            delay_levels=LEVELS,
+            level_batch_count=2,
+        )
+
+    def play(self) -> None:
+        """Play all lives. Raises BrokenError."""
+        for number, life in enumerate(self.plan.lives, 1):
+            self.baton = Baton(self.now_ms, life.turns, life.cuts)
+            with attached(self.baton), oracle(self.baton):
+                self._live(life, number)
+            self.count += self.baton.count
+            self.published += self.baton.published
+            self.now_ms = self.baton.latest_ms
+
+    def _live(self, life: Life, number: int) -> None:
+        baton = self.baton
+        disk = TurningDisk(self.path, self.synced)
+        disk.baton = baton
+        self.known = Ledger(levels_ms=self.config.delay_levels_ms())
+        self.store = store = TimerStore(self.path, config=self.config, disk=disk)
+        self.callers = [
+            baton.spawn(f"caller {i}", lambda acts=acts: self._call(acts))  # type: ignore[misc]
+            for i, acts in enumerate(life.callers)
+        ]
+        baton.on_quiet = self.check_nothing_is_due
+        if life.ends_at:
+            baton.stop_at = life.ends_at
+        baton.play_on(lambda: all(caller.ended for caller in self.callers))
+        if life.ends_at:
+            baton.play_on(lambda: False) if not self._is_over() else None
+            self._end(life, number)
+            return
+        baton.play_on(self._is_over)
+        self._judge()
+        baton.on_quiet = lambda: None
+        store.close()
+        baton.kill()
+
+    def _end(self, life: Life, number: int) -> None:
+        target = self.folder / str(number)
+        disk = self.store.disk
+        assert isinstance(disk, PowerDisk)
+        if life.power and self.plan.group:
+            disk.image(target, self.rnd)
+            self.synced = {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}
+        else:
+            shutil.copytree(self.path, target, ignore=shutil.ignore_patterns("lock"))
+            self.synced = {
+                target / path.relative_to(self.path): content
+                for path, content in disk.synced.items()
+            }
+        self.baton.kill()
+        self.store.abandon()
+        shutil.rmtree(self.path)
+        self.path = target
+
+    # --- the callers
+
+    def _call(self, acts: tuple[Act, ...]) -> None:
+        for act in acts:
+            self.baton.boundary()
+            getattr(self, f"do_{act[0].replace(' ', '_')}")(*act[1:])
+
+    def do_tick(self, by_ms: int) -> None:
+        self.baton.move_clock(by_ms)
+
+    def do_rest(self) -> None:
+        """Let the others go on until a cut comes, or for a while."""
+        self.baton.rest(20)
+
+    def do_put(self, delay_ms: int) -> None:
+        due_ms = self.baton.now_ms + delay_ms
+        self.said.put[self.store.put(b"x" * 40, topic="a", at_ms=due_ms)] = due_ms
+
+    def do_level(self, level: int) -> None:
+        self.said.put[self.store.put(b"l", topic="b", delay_level=level)] = 0
+
+    def do_flush(self) -> None:
+        self.store.flush()
+
+    def _some(self, back: int, *, of_level: bool) -> str | None:
+        ids = [id for id in self.said.put if is_of_level(id) == of_level]
+        return ids[-1 - back % len(ids)] if ids else None
+
+    def do_cancel(self, back: int, of_level: bool = False) -> None:
+        id = self._some(back, of_level=of_level)
+        if id is None:
+            return
+        self.said.touched.add(id)
+        if self.store.cancel(id):
+            self.said.gone.add(id)
+        else:
+            self._check_gone(id)
+
+    def do_cancel_level(self, back: int) -> None:
+        self.do_cancel(back, of_level=True)
+
+    def do_reschedule(self, back: int, delay_ms: int) -> None:
+        id = self._some(back, of_level=False)
+        if id is None:
+            return
+        self.said.touched.add(id)
+        due_ms = self.baton.now_ms + delay_ms
+        try:
+            self.said.put[self.store.reschedule(id, at_ms=due_ms)] = due_ms
+        except TooLateError:
+            self._check_gone(id)
+        else:
+            self.said.gone.add(id)
+
+    def _check_gone(self, id: str) -> None:
+        """What is too late was fired, or somebody else has cancelled it."""
+        root = self._roots()[id]
+        check(not root.pending, f"False of {id}, which waits")
+
+    def do_list(self) -> None:
+        gone, before = set(self.said.gone), dict(self.said.put)
+        listed = {timer.id for timer in self.store.pending()}
+        check(not listed & gone, "what was cancelled is listed")
+        waits = {
+            id
+            for id, due_ms in before.items()
+            if due_ms > self.baton.latest_ms and id not in self.said.touched
+        }
+        check(waits <= listed, "what is pending is not listed")
+
+    # --- the oracle
+
+    def ledger(self) -> Ledger:
+        """Read what this life has appended since it was asked for last."""
+        return read_ledger(self.path, self.known)
+
+    def _roots(self) -> dict[str, Root]:
+        return {root.key: root for root in self.ledger().roots.values()}
+
+    def _is_over(self) -> bool:
+        """Whether nobody calls any more, and everything that was put has come."""
+        if not all(caller.ended for caller in self.callers):
+            return False
+        engine = self.store.engine
+        if engine.world.enqueue_put.linked_index != engine.queues.table.next_index[0]:
+            return False
+        if (engine.wheel.slots["time"] >= engine.read_slot).any():
+            return False
+        levels = engine.levels
+        ends = [engine.queues.table.next_index[row] for row in levels.row if row >= 0]
+        offsets = levels.offset[levels.row >= 0]
+        asleep = all(task.ended or task.until_ms is not None for task in self.baton.tasks)
+        return asleep and bool(np.array_equal(ends, offsets))
+
+    def check_nothing_is_due(self) -> None:
+        """All sleep: so no timer may be due, unless somebody looks again within a millisecond."""
+        near.check(self.store.engine.near)
+        now_ms, blocked = self.baton.now_ms, set()
+        if any(
+            task.until_ms is not None and task.until_ms <= now_ms + 1 for task in self.baton.tasks
+        ):
+            return
+        for root in self.ledger().roots.values():
+            if root.level and root.pending and root.due_ms > now_ms:
+                blocked.add(root.level)
+            late = root.pending and root.due_ms <= now_ms and root.level not in blocked
+            check(not late, f"all sleep, and {root.key} is due")
+
+    def _judge(self) -> None:
+        store, said = self.store, self.said
+        ledger = self.ledger()
+        ledger.check()
+        check_store(store, ledger)
+        roots = {root.key: root for root in ledger.roots.values()}
+        check(said.put.keys() <= roots.keys(), "what was acknowledged is lost")
+        for id, root in roots.items():
+            check(not root.pending, f"{id} is lost")
+            check(id not in said.gone or root.deleted, f"{id} was cancelled, and fired")
+            if id not in said.touched and not root.level:
+                named = any(id == other.replaces for other in roots.values())
+                check(not root.deleted or named, f"{id} was deleted by nobody")
+        for root in roots.values():
+            if root.replaces is not None:
+                check(roots[root.replaces].deleted, "both times of a reschedule hold")
+        engine = store.engine
+        check(store.count() == 0, "the count is wrong")
+        engine.cancelled.check()
+        check(engine.cancelled.set.count == 0, "an entry stays in the cancelled set")
+        near.check(engine.near)
+
+
+def is_of_level(id: str) -> bool:
+    """Whether an id is that of a delay level's message."""
+    return bool(int(id[12:24], 16) & LEVEL_MARK)
+
+
+@contextlib.contextmanager
+def oracle(baton: Baton) -> Iterator[None]:
+    """Have each copy looked at when it is made: nothing is fired before it is due."""
+    put_stage, levels_stage = put_module._stage, levels_module._stage
+
+    def stage_timer(world: Any, message: int, info: int, i: int, *others: Any) -> int:
+        outcome = put_stage(world, message, info, i, *others)
+        if outcome == put_module.FIRED:
+            check(world.staged_due[i] <= baton.latest_ms, "fired early")
+        return outcome
+
+    put_module._stage = stage_timer
+    try:
+        yield
+    finally:
+        put_module._stage, levels_module._stage = put_stage, levels_stage
+
+
+def play(plan: Plan, folder: Path) -> tuple[int, int]:
+    """Play a plan; return how many boundaries and publications there were. Raises what is wrong."""
+    folder.mkdir(parents=True)
+    player = Player(plan, folder)
+    try:
+        player.play()
+        return player.count, player.published
+    finally:
+        player.baton.kill()
+        with contextlib.suppress(Exception):
+            player.store.abandon()
+        shutil.rmtree(folder, ignore_errors=True)

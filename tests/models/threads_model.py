@@ -1,0 +1,527 @@
+"""The pipeline as service threads: its protocol, executable, for whoever builds the kernels.
+
+A service is a generator; what stands between two `yield`s is one atomic action, and `yield
+condition` sleeps until that holds. `tests/models/threads_play.py` plays random histories with kills
+and power cuts, and all interleavings of small scenes. Each rule of `WRONG` can be taken away; then
+the oracle (`check`, and `threads_play.judge` at the end) finds what goes wrong.
+
+    put → timer queue → enqueue-get → ring A → enqueue-put → wheel, timer log
+                                                    ↓ ring B: units of slots that are claimed
+              commit log ← dequeue-put ← ring C ← dequeue-get
+              commit log ← deliver-levels ← level queue ← put at a level
+
+Who owns what. `Words` refuses a write by anybody but its owner; a ring has one producer, one
+consumer.
+
+    enqueue-get      fetched_index; ring A's tail
+    enqueue-put      linked_index (Q), late[]; units, slots, the timer log's end; ring B's tail
+    dequeue-get      near, deletes, claimed_slot (C), claim_at, walked_slot, chained[]; ring C's
+                     tail
+    dequeue-put      passed_slot (R), settled[], first_copy[], roll_index[], rolls_before, frontier
+    deliver-levels   offset
+    flush            checkpointed_slot
+    the fire lock    cancelled, held, held_from: whoever has it may write
+
+Locks, in this order: *fire*, *near*, *wheel*; the append lock, here one action, inside any of them.
+Each is held for one bounded step.
+
+    fire    a look into the cancelled set, the append, and its settling are one: dequeue-put,
+            deliver-levels, cancel and reschedule hold it. Captured with it: R, Q, L, level offsets.
+    near    dequeue-get's own words, for who looks for a timer in them.
+    wheel   slots, units and Q against C and R: enqueue-put reads C and R anew for each unit;
+            dequeue-get reads a slot's head and moves C at once; dequeue-put moves R.
+
+The steps.
+
+- Enqueue-put writes unit, slot, late (where slot < C), then Q, and only then ring B's tail.
+- Dequeue-get empties ring B first. It claims a slot, walks its chain afterwards, and says so in
+  walked_slot. It takes what is due; once a slot has ended, was walked whole, and nothing of it or
+  before it is near, the slot's plain deletes follow through ring C.
+- Dequeue-put settles a batch of ring C. A delete takes its target out of the set, after `frontier`
+  was raised to its slot's end; one of a level's message that still waits is *held* instead.
+- R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
+  settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
+  than the wheel's length ahead of the durable R.
+- Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
+- Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
+  level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
+  unlinked, near, rings B and C, the half-claimed chain, the slots ahead. Reschedule is cancel with
+  the new timer and the delete under one append; recovery mends one that was torn by a power cut.
+- Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
+  copied later, piecewise; so the timer log is synced up to its end after the last piece. L is the
+  oldest copy of a slot that R has not passed, of an earlier life whose slots it has not, and the
+  oldest delete that is held.
+- Helping: a service's step, which keeps nothing over its end but words, is run by any service
+  thread that gets its token; tokens are tried, never waited for (`wake_model.py` says how). A
+  thread whose own input is empty runs the next one's step.
+
+Not modelled: retention, handover, several levels (each is a loop like this one), torn reads of more
+words than one, a level's message that a broker wrote. Here a thread that could act is never asleep:
+that it is woken is shown in `wake_model.py`.
+"""
+
+from typing import Any
+
+from tests.models.threads_store import (
+    BATCH,
+    CELLS,
+    CHAIN,
+    FAR,
+    LEAD,
+    LEVEL_MS,
+    NONE,
+    PRECISION_MS,
+    RING,
+    SLOTS,
+    SPAN,
+    Message,
+    Steps,
+    Store,
+    Unit,
+    check,
+)
+
+
+class Pipeline(Store):
+    """A store with its services, its callers and its flush."""
+
+    # --- the services' threads
+
+    def has_work(self, name: str) -> bool:
+        """Whether a service's step would do anything; read without a lock."""
+        return bool(getattr(self, f"{name}_has_work")())
+
+    def service_thread(self, mine: str, helps: bool = True) -> Steps:
+        """Run a service's step whenever there is work, and help the services behind it.
+
+        Here even around: the last one helps the first. The kernels need not.
+        """
+        behind: tuple[str, ...] = (mine,)
+        if helps and mine in CHAIN:
+            behind = CHAIN[CHAIN.index(mine) :] + CHAIN[: CHAIN.index(mine)]
+        while True:
+            yield lambda: self.has_work(mine) and not self.tokens[mine]
+            for name in behind:
+                if self.tokens[name] or not self.has_work(name):
+                    continue
+                if not self.right("tokens are looked at, then taken"):
+                    yield None
+                self.tokens[name] = True
+                yield from self.acting(name, getattr(self, f"{name}_step")())
+                self.tokens[name] = False
+                yield None
+                if self.has_work(mine):
+                    break  # one's own work goes first
+
+    def acting(self, owner: str, steps: Steps) -> Steps:
+        """Run somebody's steps in that one's name: only its own words may be written."""
+        while True:
+            self.writer = owner
+            try:
+                condition = next(steps)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.writer = "nobody"
+            yield condition
+
+    # --- enqueue-get
+
+    def enqueue_get_has_work(self) -> bool:
+        """Something is not fetched, and ring A has room."""
+        return self.enqueue_get.fetched_index < len(self.timer_queue) and len(self.ring_a) < RING
+
+    def enqueue_get_step(self) -> Steps:
+        """Fetch entries of the timer queue into ring A. No lock."""
+        own = self.enqueue_get
+        for _ in range(BATCH):
+            if not self.enqueue_get_has_work():
+                break
+            entry = self.timer_queue[own.fetched_index]
+            yield None
+            self.ring_a.append(entry)
+            own.fetched_index += 1
+
+    # --- enqueue-put
+
+    def enqueue_put_has_work(self) -> bool:
+        """Something was fetched, and a late arrival would have room in ring B."""
+        return bool(self.ring_a) and len(self.ring_b) < RING
+
+    def enqueue_put_step(self) -> Steps:
+        """Give each fetched message its unit. Under wheel."""
+        own, claimed, passed = (
+            self.enqueue_put,
+            self.dequeue_get.claimed_slot,
+            self.dequeue_put.passed_slot,
+        )
+        yield from self.take("wheel")
+        for _ in range(min(BATCH, len(self.ring_a))):
+            if self.right("C is read before wheel"):
+                claimed = self.dequeue_get.claimed_slot
+            if self.right("R is read before wheel"):
+                passed = self.dequeue_put.passed_slot
+            slot, rolls = self.place(self.ring_a[0], passed)
+            late = slot < claimed
+            if late and len(self.ring_b) == RING:
+                break
+            unit = self.write_unit(self.ring_a[0], slot, rolls)
+            yield None
+            self.wheel[slot % CELLS] = (slot, unit)
+            own.late[slot % SPAN] += late
+            self.ring_a.pop(0)
+            yield None
+            in_order = self.right("Q after ring B")
+            own.linked_index += in_order
+            yield None
+            if late:
+                self.ring_b.append(unit)
+                yield None
+            own.linked_index += not in_order
+        self.give("wheel")
+
+    # --- dequeue-get
+
+    def can_claim(self, now: int, passed_slot: int) -> bool:
+        """Whether the next slot is close enough, and the near wheel has a place for it."""
+        own = self.dequeue_get
+        close = own.claimed_slot <= max(now // PRECISION_MS, passed_slot) + LEAD
+        return own.claim_at == NONE and close and own.claimed_slot < passed_slot + SPAN
+
+    def due(self, now: int, passed_slot: int) -> list[tuple[int, int, int]]:
+        """Return what is due of the near wheel, in its order; not past a half-walked slot."""
+        own, limit = self.dequeue_get, now
+        if own.claim_at != NONE:
+            limit = min(now, (own.claimed_slot - 1) * PRECISION_MS - 1)
+        start = passed_slot * PRECISION_MS  # the clock may have gone back behind it
+        return sorted(
+            entry
+            for entry in own.near
+            if entry[0] <= limit or (now < start == entry[0] and entry[2] <= now)
+        )
+
+    def ended_deletes(self, now: int) -> list[tuple[int, int]]:
+        """Return the plain deletes of slots of which nothing else will come."""
+        own = self.dequeue_get
+        slots = [self.units[unit].slot for _, unit, _ in own.near]
+        ended = min([*slots, now // PRECISION_MS, own.walked_slot])
+        at_once = not self.right("deletes at once")
+        return sorted(each for each in own.deletes if each[0] < ended or at_once)
+
+    def dequeue_get_has_work(self) -> bool:
+        """A late arrival, a slot to claim or to walk, or something due while ring C has room."""
+        own, passed = self.dequeue_get, self.dequeue_put.passed_slot
+        if self.ring_b or own.claim_at != NONE or self.can_claim(self.now, passed):
+            return True
+        takes = self.due(self.now, passed) or self.ended_deletes(self.now)
+        return bool(takes) and len(self.ring_c) < RING
+
+    def insert(self, unit: int) -> int:
+        """Put a unit into the near wheel; return 1 where it counts."""
+        own, entry = self.dequeue_get, self.units[unit]
+        check(unit not in self.inserted, "a unit came twice")
+        check(entry.slot >= self.dequeue_put.passed_slot, "a unit came behind R")
+        self.inserted.add(unit)
+        if entry.message in self.done:  # an earlier life made its copy; `recovered_copy` keeps L
+            self.settled_units.add(unit)
+            return 0
+        m = self.log[entry.message]
+        if m.kind == "delete" and not entry.rolls:
+            own.deletes.append((entry.slot, unit))
+        else:
+            due = entry.slot * PRECISION_MS if entry.rolls else m.due
+            own.near.append((max(due, entry.slot * PRECISION_MS), unit, due))
+        return 1
+
+    def dequeue_get_step(self) -> Steps:
+        """Empty ring B, claim, walk, take what is due. Under near; for C under wheel as well."""
+        own = self.dequeue_get
+        yield from self.take("near")
+        now, passed = self.now, self.dequeue_put.passed_slot  # an old R only makes it wait
+        while self.ring_b:
+            self.insert(self.ring_b[0])
+            yield None
+            self.ring_b.pop(0)
+        if self.can_claim(now, passed):
+            locks = self.unless("claims without wheel", "wheel")
+            yield from self.take(*locks)
+            own.claim_at = self.head(own.claimed_slot)
+            yield None
+            own.claimed_slot += 1
+            self.give(*locks)
+            yield None
+            own.walked_slot += own.claim_at == NONE
+        for _ in range(BATCH):
+            if own.claim_at == NONE:
+                break
+            own.chained[(own.claimed_slot - 1) % SPAN] += self.insert(own.claim_at)
+            yield None
+            own.claim_at = self.units[own.claim_at].before
+            own.walked_slot += own.claim_at == NONE
+        yield from self._hand_on(own.near, self.due(now, passed))
+        yield from self._hand_on(own.deletes, self.ended_deletes(now))
+        self.give("near")
+
+    def _hand_on(self, entries: list[Any], taken: list[Any]) -> Steps:
+        for entry in taken[: min(BATCH, RING - len(self.ring_c))]:
+            entries.remove(entry)
+            self.ring_c.append(entry[1])
+            yield None
+
+    # --- dequeue-put
+
+    def can_pass(self) -> bool:
+        """Whether R may move over its slot."""
+        own, get = self.dequeue_put, self.dequeue_get
+        slot, i = own.passed_slot, own.passed_slot % SPAN
+        walked = self.right("R passes what is claimed, not walked")
+        whole = get.walked_slot if walked else get.claimed_slot
+        settled = self.enqueue_put.late[i] + get.chained[i] == own.settled[i]
+        near = slot < self.flush.checkpointed_slot + SLOTS
+        return (
+            self.now // PRECISION_MS > slot
+            and slot < whole
+            and settled
+            and self.enqueue_put.linked_index >= own.rolls_before
+            and (near or not self.right("R outruns the checkpoint"))
+        )
+
+    def dequeue_put_has_work(self) -> bool:
+        """Something was taken, or R can move."""
+        return bool(self.ring_c) or self.can_pass()
+
+    def judge(self, unit: Unit) -> tuple[str, int]:
+        """Return what becomes of a unit, and up to when that is known. Under fire.
+
+        A kind to copy it as, or `drop`, or `forget`.
+        """
+        m = self.log[unit.message]
+        if m.kind == "delete" and not unit.rolls:
+            ends = self.right("frontier ignores deletes")
+            return "forget", (unit.slot + ends) * PRECISION_MS - 1
+        if m.kind == "timer" and m.id in self.fire.cancelled:
+            return "drop", unit.slot * PRECISION_MS
+        if unit.rolls and (m.kind == "delete" or m.due > self.now):
+            return m.kind, unit.slot * PRECISION_MS
+        check(m.due <= self.latest, "fired early")
+        return "fired", m.due
+
+    def dequeue_put_step(self) -> Steps:
+        """Settle a batch of ring C, then move R. Under fire; for R under wheel."""
+        if self.ring_c:
+            yield from self._settle_batch()
+        if self.can_pass():  # a look without the lock
+            yield from self._pass_slot()
+
+    def _settle_batch(self) -> Steps:
+        own = self.dequeue_put
+        early, late = self.right("set is read before fire"), self.right("settles after fire")
+        yield from self.take(*(("fire",) if early else ()))
+        units = self.ring_c[:BATCH]
+        judged, copies = [self.judge(self.units[unit]) for unit in units], []
+        yield None
+        yield from self.take(*(() if early else ("fire",)))
+        for unit, (kind, _) in zip(units, judged, strict=True):
+            m, copy = self.log[self.units[unit].message], FAR
+            if kind not in ("drop", "forget"):
+                copy = self.append(m._replace(kind=kind, origin=self.units[unit].message))
+                yield None
+            copies.append(copy)
+        self.give(*(() if late else ("fire",)))
+        own.frontier = max([own.frontier, *(ms for _, ms in judged)])
+        yield None
+        for unit, (kind, _), copy in zip(units, judged, copies, strict=True):
+            i, m = self.units[unit].slot % SPAN, self.log[self.units[unit].message]
+            own.first_copy[i] = min(own.first_copy[i], copy)
+            if kind in ("timer", "delete"):
+                own.roll_index[i] = self.timer_queue.index(copy) + 1
+            if kind == "forget":
+                self._forget(m, self.units[unit].message)
+                yield None
+            self.settled_units.add(unit)
+            self.ring_c.pop(0)
+            own.settled[i] += 1
+            yield None
+        self.give(*(("fire",) if late else ()))
+
+    def _forget(self, delete: Message, offset: int) -> None:
+        """Take a delete's target out of the set; hold that of a level's message that waits."""
+        fire = self.fire
+        of_level = self.log[delete.id].kind == "level"
+        if of_level and delete.id in fire.cancelled and self.right("held deletes are forgotten"):
+            fire.held |= {delete.id}
+            fire.held_from = min(fire.held_from, offset)
+        else:
+            fire.cancelled -= {delete.id}
+
+    def _pass_slot(self) -> Steps:
+        own, locks = self.dequeue_put, self.unless("R moves without wheel", "wheel")
+        yield None
+        yield from self.take(*locks)
+        if self.can_pass() or not self.right("R is judged before wheel"):
+            slot, i = own.passed_slot, own.passed_slot % SPAN
+            mine = {unit for unit, entry in enumerate(self.units) if entry.slot == slot}
+            yield None
+            check(mine <= self.settled_units, "R passes what is not settled")
+            own.rolls_before = max(own.rolls_before, own.roll_index[i])
+            own.first_copy[i], own.roll_index[i] = FAR, 0  # for slot + SPAN
+            own.passed_slot = slot + 1
+        self.give(*locks)
+
+    # --- deliver-levels
+
+    def deliver_levels_has_work(self) -> bool:
+        """The level's first message is due."""
+        index = self.deliver_levels.offset
+        due = index < len(self.level_queue) and self.log[self.level_queue[index]].due <= self.now
+        return due and not self.level_stalls
+
+    def deliver_levels_step(self) -> Steps:
+        """Copy what is due of the level, in the order of arrival. Under fire."""
+        own, fire, locks = (
+            self.deliver_levels,
+            self.fire,
+            self.unless("levels without fire", "fire"),
+        )
+        in_time = self.right("level offset after fire")
+        yield from self.take(*locks)
+        offset, outcomes = own.offset, []
+        for message in self.level_queue[offset : offset + BATCH]:
+            if self.log[message].due > self.now:
+                break
+            outcomes.append((message, message in fire.cancelled))
+        yield None
+        for message, dropped in outcomes:
+            if not dropped and message not in self.done:
+                m = self.log[message]
+                self.append(m._replace(kind="fired", origin=message))
+                yield None
+        self.give(*(() if in_time else locks))
+        yield None
+        own.offset = offset + len(outcomes)
+        for message, dropped in outcomes:
+            if dropped:
+                fire.cancelled -= {message}
+                fire.held -= {message}
+                if not fire.held:
+                    fire.held_from = FAR
+        self.give(*(locks if in_time else ()))
+
+    # --- callers
+
+    def put(self, due: int) -> Steps:
+        """Put a timer; durable on return."""
+        yield from self._append_durably(Message("timer", NONE, due))
+
+    def put_at_level(self) -> Steps:
+        """Put a message at the delay level; durable on return."""
+        yield from self._append_durably(Message("level", NONE, self.now + LEVEL_MS))
+
+    def _append_durably(self, *messages: Message) -> Steps:
+        end = self.append(*messages) + len(messages)
+        yield None
+        self.acked = max(self.acked, end)
+        yield None
+
+    def waits(self, id: int) -> bool:
+        """Look for an overdue timer in each place where one can wait. Under all three locks."""
+        get, own = self.dequeue_get, self.enqueue_put
+        units = [unit for _, unit, _ in get.near]
+        units += self.ring_b if self.right("cancel passes ring B by") else []
+        units += self.ring_c if self.right("cancel passes ring C by") else []
+        ahead = range(get.claimed_slot, self.flush.checkpointed_slot + CELLS)
+        for first in (get.claim_at, *map(self.head, ahead)):
+            units += self.chain(first)
+        messages = self.timer_queue[own.linked_index :] + [self.units[u].message for u in units]
+        timers = (m for m in messages if m not in self.done and self.log[m].kind == "timer")
+        return any(self.log[m].id == id for m in timers)
+
+    def may_cancel(self, id: int) -> Steps:
+        """Return whether a timer waits and is not cancelled. Under fire."""
+        m, passed = self.log[id], self.dequeue_put.passed_slot
+        frontier = max(self.dequeue_put.frontier, passed * PRECISION_MS - 1)
+        yield None
+        if id in self.fire.cancelled:
+            return False
+        if m.kind == "level":
+            waits = self.level_queue.index(id) >= self.deliver_levels.offset
+        else:
+            linked = self.enqueue_put.linked_index
+            waits = m.due > frontier or self.timer_queue.index(id) >= linked
+            if not waits:
+                yield from self.take("near", "wheel")
+                waits = self.waits(id)
+                self.give("near", "wheel")
+        gone = any(each.id == id and each.kind in ("fired", "delete") for each in self.log)
+        check(waits or gone, "False of what waits")
+        return waits
+
+    def cancel(self, id: int) -> Steps:
+        """Cancel a timer, or a level's message; durable on return."""
+        yield from self.take("fire")
+        if (yield from self.may_cancel(id)):
+            self.fire.cancelled |= {id}
+            yield None
+            yield from self._append_durably(Message("delete", id, self.log[id].due))
+        self.give("fire")
+
+    def reschedule(self, id: int, due: int) -> Steps:
+        """Move a timer: the new one with the delete of the old; durable on return."""
+        yield from self.take("fire")
+        if (yield from self.may_cancel(id)):
+            self.fire.cancelled |= {id}
+            yield None
+            new = Message("timer", NONE, due, replaces=id)
+            delete = Message("delete", id, self.log[id].due)
+            if self.right("reschedule in two appends"):
+                yield from self._append_durably(new, delete)
+            else:
+                yield from self._append_durably(new)
+                yield from self._append_durably(delete)
+        self.give("fire")
+
+    # --- flush
+
+    def flush_steps(self) -> Steps:
+        """Write a checkpoint: capture, then log, timer log, wheel, level file, checkpoint."""
+        put, get, fire = self.dequeue_put, self.dequeue_get, self.fire
+        passed, offset = put.passed_slot, self.deliver_levels.offset
+        pages = [] if self.right("pages before Q") else list(self.wheel)
+        yield None
+        locks = self.unless("L without fire", "fire")
+        yield from self.take(*locks, "wheel")
+        if self.right("R before L"):
+            passed = put.passed_slot
+        if self.right("level offset is captured before"):
+            offset = self.deliver_levels.offset
+        kept = {"R": passed, "Q": self.enqueue_put.linked_index, "units": len(self.units)}
+        kept |= {"offset": offset, "frontier": put.frontier}
+        end = len(self.log)
+        yield None
+        oldest = [end, *(put.first_copy[slot % SPAN] for slot in range(passed, get.claimed_slot))]
+        oldest += [fire.held_from] if self.right("L ignores held deletes") else []
+        oldest += [self.recovered_copy] if passed <= self.recovered_until else []
+        kept["L"] = min(oldest)
+        self.give(*locks)
+        while len(pages) < CELLS:
+            pages += self.wheel[len(pages) : len(pages) + CELLS // 2]
+            self.give("wheel")
+            yield None
+            yield from self.take("wheel")
+        to_end = self.right("units are synced to Q's end")
+        synced = len(self.units) if to_end else kept["units"]
+        self.give("wheel")
+        if not self.right("level file before the log"):
+            self.level_file = offset
+        yield None
+        self.acked = max(self.acked, end)
+        yield None
+        self.synced = synced
+        yield None
+        self.disk = pages
+        yield None
+        self.level_file = max(self.level_file, offset)
+        yield None
+        self.checkpoint = kept
+        yield None
+        self.flush.checkpointed_slot = passed

@@ -1,0 +1,391 @@
+"""Slow, obvious twins of the services, each from what it takes to what it hands on.
+
+A twin is told what stands in the log, which segments can be read, how much room there is. Like all
+of `tests/naive.py` it imports nothing of timerstore.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests import naive
+
+RING = 4_096
+SPAN = 8
+LEAD = 1
+LEVEL_MARK = 1 << 47
+TIMER, DELETE, UNREADABLE = 0, 1, 2  # kinds of entries between the two enqueue services
+PLAIN, ROLL, MARKS_DELETE = 1, 2, 4  # a unit's magic
+NO_NEED = ("", 0)
+FAR = 1 << 62
+
+
+class Enqueued(NamedTuple):
+    """What enqueue-get hands on for one entry of the timer topic's queue."""
+
+    out_ms: int
+    due_ms: int
+    message: int
+    size: int
+    topic_hash: int
+    kind: int
+    high: int = 0
+    low: int = 0
+
+
+class Late(NamedTuple):
+    """A unit that was linked into a slot that was claimed before."""
+
+    slot: int
+    magic: int
+    message: int
+    size: int
+    due_ms: int
+
+
+class Taken(NamedTuple):
+    """What dequeue-get hands on: a timer or a roll with its bucket, a delete with its slot."""
+
+    message: int
+    size: int
+    place: int  # its slot's, in SPAN
+    magic: int
+    at: int
+
+
+@dataclass
+class Log:
+    """What a service can read of the commit log."""
+
+    tag: int
+    precision_ms: int
+    segment_bytes: int
+    messages: dict[int, naive.Message] = field(default_factory=dict)  # whole ones, by offset
+    spoilt: set[int] = field(default_factory=set)  # of these, whose CRC does not hold
+    unmapped: set[int] = field(default_factory=set)  # segments
+    end: int = 0
+
+    def take(self, message: naive.Message) -> None:
+        """Know of a message that was put."""
+        self.messages[message.offset] = message
+        self.end = message.offset + message.size_bytes
+
+    def is_unmapped(self, offset: int) -> bool:
+        """Whether the segment with this offset must be mapped before it can be read."""
+        return 0 <= offset < self.end and offset // self.segment_bytes in self.unmapped
+
+    def is_sound(self, offset: int, size: int, *, verify: bool) -> bool:
+        """Whether a pending message with its real topic stands here, of this size."""
+        message = self.messages.get(offset)
+        if message is None or message.size_bytes != size or (verify and offset in self.spoilt):
+            return False
+        return "REAL_TOPIC" in message.properties
+
+    def due_ms(self, offset: int) -> int:
+        """When a pending timer may first be handed out."""
+        return naive.due_ms(self.messages[offset].properties, self.precision_ms, self.tag)
+
+    def identity(self, offset: int) -> tuple[int, int]:
+        """Which timer it is, or which one a delete takes back."""
+        properties = self.messages[offset].properties
+        topic = properties["REAL_TOPIC"].encode()
+        if "TIMER_DEL_UNIQKEY" in properties:
+            named = properties["TIMER_DEL_UNIQKEY"].encode()
+            return naive.target_identity(topic, named, self.tag)
+        return naive.identity(topic, properties.get("UNIQ_KEY", "").encode(), self.tag)
+
+
+# --------------------------------------------------------------------- enqueue-get
+
+
+@dataclass
+class EnqueueGet:
+    """From the timer topic's queue to ring A."""
+
+    log: Log
+    entries: list[naive.Entry]
+    unmapped: set[int]  # segments of the queue
+    segment_entries: int
+    room: int = RING
+    recovering: bool = False
+    batch: int = 512
+    got: int = 0
+    pass_index: int = -1
+    need: tuple[str, int] = NO_NEED
+    out: list[Enqueued] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+    def step(self) -> int:
+        """Read a batch, up to whatever must be made or looked at first."""
+        if self.lost:
+            self.need = "lost", 0
+            return 0
+        begin = self.got
+        while self.got - begin < min(self.room, self.batch) and self.got < len(self.entries):
+            if self.got // self.segment_entries in self.unmapped:
+                self.need = "timer queue read", self.got * naive.ENTRY_BYTES
+                break
+            entry = self.entries[self.got]
+            if self.log.is_unmapped(entry.message_offset):
+                self.need = "commitlog read", entry.message_offset
+                break
+            if self._is_its_message(entry):
+                self.out.append(self._read(entry))
+            elif self.pass_index == self.got and not self.lost:
+                self.lost.append(entry.message_offset)
+                self.out.append(
+                    Enqueued(0, 0, entry.message_offset, entry.message_bytes, 0, UNREADABLE)
+                )
+            else:
+                self.need = "bad entry", self.got
+                break
+            self.got += 1
+        self.room -= self.got - begin
+        return self.got - begin
+
+    def _is_its_message(self, entry: naive.Entry) -> bool:
+        offset = entry.message_offset
+        if not self.log.is_sound(offset, entry.message_bytes, verify=self.recovering):
+            return False
+        message = self.log.messages[offset]
+        own = (message.topic, message.queue_id, message.queue_offset, message.offset)
+        if own != (naive.TIMER_TOPIC, 0, self.got, offset):
+            return False
+        return naive.number(message.properties.get("TIMER_OUT_MS")) >= 0
+
+    def _read(self, entry: naive.Entry) -> Enqueued:
+        offset = entry.message_offset
+        properties = self.log.messages[offset].properties
+        is_delete = "TIMER_DEL_UNIQKEY" in properties
+        return Enqueued(
+            int(properties["TIMER_OUT_MS"]),
+            self.log.due_ms(offset),
+            offset,
+            entry.message_bytes,
+            naive.java_hash(properties["REAL_TOPIC"]),
+            DELETE if is_delete else TIMER,
+            *(self.log.identity(offset) if is_delete else (0, 0)),
+        )
+
+
+# --------------------------------------------------------------------- enqueue-put
+
+
+@dataclass
+class EnqueuePut:
+    """From ring A to the timer log, the wheel, and ring B."""
+
+    wheel: naive.Wheel
+    claimed: int
+    segment_bytes: int
+    late_room: int = RING
+    recovering: bool = False
+    batch: int = 512
+    done: set[int] = field(default_factory=set)  # sources that an earlier life copied
+    cancelled: set[tuple[int, int]] = field(default_factory=set)
+    cancelled_room: int = FAR
+    segments: set[int] = field(default_factory=set)  # of the timer log: what is mapped
+    units: dict[int, naive.Unit] = field(default_factory=dict)
+    slots: dict[int, naive.Slot] = field(default_factory=dict)
+    late: list[Late] = field(default_factory=list)
+    late_count: Counter[int] = field(default_factory=Counter)  # by the slot's place
+    latest_slot: dict[int, int] = field(default_factory=dict)  # by commit log segment
+    end: int = 0
+    linked: int = 0
+    need: tuple[str, int] = NO_NEED
+
+    def step(self, waiting: list[Enqueued], now_ms: int, commitlog_segment_bytes: int) -> int:
+        """Link what waits; return how much of it."""
+        done = 0
+        for each in waiting[: self.batch]:
+            if each.kind != UNREADABLE and not self._link(each, now_ms, commitlog_segment_bytes):
+                break
+            self.linked += 1
+            done += 1
+        return done
+
+    def _link(self, entry: Enqueued, now_ms: int, commitlog_segment_bytes: int) -> bool:
+        if entry.kind == DELETE and self.recovering:
+            if not (entry.high == -1 and entry.low >= LEVEL_MARK):
+                if len(self.cancelled) + 1 > self.cancelled_room:
+                    self.need = "cancelled room", 0
+                    return False
+                self.cancelled.add((entry.high, entry.low))
+        if self.late_room == 0:
+            return False
+        offset = naive.next_unit_offset(self.segment_bytes, self.end)
+        if offset // self.segment_bytes not in self.segments:
+            self.need = "timerlog segment", offset
+            return False
+        place = naive.place(entry.out_ms, now_ms, self.wheel)
+        if entry.message in self.done:
+            read_ms = self.wheel.read * self.wheel.precision_ms
+            is_own = entry.out_ms // self.wheel.precision_ms == self.wheel.read
+            place = naive.Place(self.wheel.read, entry.out_ms if is_own else read_ms, False)
+        before = self.slots.get(place.slot)
+        magic = PLAIN | ROLL * place.is_roll | MARKS_DELETE * (entry.kind == DELETE)
+        written_ms = naive.write_ms(place.slot, now_ms, self.wheel.precision_ms)
+        unit = naive.Unit(
+            naive.UNIT_BYTES,
+            before.last_offset if before else -1,
+            magic,
+            written_ms,
+            place.time_ms - written_ms,
+            entry.message,
+            entry.size,
+            entry.topic_hash,
+            extra=naive.unit_extra(entry.due_ms, place.time_ms, place.is_roll),
+        )
+        self.units[offset] = naive.seal_unit(unit, offset)
+        change = -1 if entry.kind == DELETE else 1
+        first, count = (before.first_offset, before.net_count) if before else (offset, 0)
+        self.slots[place.slot] = naive.Slot(place.slot, first, offset, count + change)
+        self.end = offset + naive.UNIT_BYTES
+        segment = entry.message // commitlog_segment_bytes
+        self.latest_slot[segment] = max(self.latest_slot.get(segment, -1), place.slot)
+        if place.slot < self.claimed and entry.message not in self.done:
+            self.late.append(Late(place.slot, magic, entry.message, entry.size, entry.due_ms))
+            self.late_count[place.slot % SPAN] += 1
+            self.late_room -= 1
+        return True
+
+
+# --------------------------------------------------------------------- dequeue-get
+
+
+class Waiting(NamedTuple):
+    """What the near wheel holds of a timer or a roll."""
+
+    due_ms: int
+    message: int
+    size: int
+    slot: int
+    magic: int
+
+
+@dataclass
+class DequeueGet:
+    """From the wheel's chains and ring B to ring C, over the near wheel."""
+
+    log: Log
+    segment_bytes: int  # of the timer log
+    read: int
+    claimed: int
+    walked: int  # slots before it were walked whole
+    units: dict[int, naive.Unit] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)  # of each slot's chain
+    unmapped: set[int] = field(default_factory=set)  # segments of the timer log
+    damaged: set[int] = field(default_factory=set)  # units
+    done: set[int] = field(default_factory=set)
+    claim_offset: int = -1
+    take_limit: int = FAR
+    room: int = RING
+    buckets: dict[int, list[Waiting]] = field(default_factory=dict)
+    deletes: dict[int, list[int]] = field(default_factory=dict)  # by slot
+    waiting: Counter[int] = field(default_factory=Counter)  # in buckets, by slot
+    chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
+    out: list[Taken] = field(default_factory=list)
+    need: tuple[str, int] = NO_NEED
+
+    def step(self, late: list[Late], now_ms: int) -> int:
+        """Take late arrivals, claim, take what is due, hand deletes on; return the work done."""
+        for each in late:
+            self._insert(
+                each.slot, each.magic, each.message, each.size, each.due_ms, in_front=False
+            )
+        done = len(late) + self._claim(now_ms)
+        before = self.room
+        self._take(now_ms)
+        self._hand_on_deletes(now_ms)
+        return done + before - self.room
+
+    def _insert(
+        self, slot: int, magic: int, message: int, size: int, due_ms: int, *, in_front: bool
+    ) -> None:
+        if magic & (MARKS_DELETE | ROLL) == MARKS_DELETE:
+            self.deletes.setdefault(slot, []).append(message)
+            return
+        precision = self.log.precision_ms
+        at = slot * precision
+        if not magic & ROLL:  # in its own slot's time, or one later
+            at = min(max(due_ms, at), at + 2 * precision)
+        entry = Waiting(at if magic & ROLL else due_ms, message, size, slot, magic)
+        bucket = self.buckets.setdefault(at, [])
+        bucket.insert(0 if in_front else len(bucket), entry)
+        self.waiting[slot] += 1
+
+    def _claim(self, now_ms: int) -> int:
+        limit = max(now_ms // self.log.precision_ms, self.read) + LEAD
+        work = 0
+        while True:
+            if self.claim_offset < 0:
+                if self.claimed > limit or self.claimed >= self.read + SPAN:
+                    return work
+                self.claim_offset = self.last.get(self.claimed, -1)
+                self.claimed += 1
+            elif not self._claim_unit(self.claimed - 1, self.claim_offset):
+                return work
+            else:
+                self.claim_offset = self.units[self.claim_offset].prev_pos
+            work += 1
+            if self.claim_offset < 0:
+                self.walked = self.claimed
+
+    def _claim_unit(self, slot: int, offset: int) -> bool:
+        if offset // self.segment_bytes in self.unmapped:
+            self.need = "timerlog segment", offset
+            return False
+        if offset in self.damaged:
+            self.need = "damaged timerlog", offset
+            return False
+        unit = self.units[offset]
+        due_ms = unit.time_ms + unit.extra
+        is_brokers = (unit.crc, unit.extra) == (0, 0)
+        if not unit.is_roll and (is_brokers or unit.extra == naive.UINT32_MAX):
+            if self.log.is_unmapped(unit.message_offset):
+                self.need = "commitlog read", unit.message_offset
+                return False
+            due_ms = unit.time_ms
+            message = self.log.messages.get(unit.message_offset)
+            if message is not None and "TIMER_OUT_MS" in message.properties:
+                due_ms = self.log.due_ms(unit.message_offset)
+        if unit.message_offset not in self.done:
+            self._insert(
+                *(slot, unit.magic, unit.message_offset, unit.message_bytes, due_ms), in_front=True
+            )
+            self.chained[slot % SPAN] += 1
+        return True
+
+    def _take(self, now_ms: int) -> None:
+        read_ms = self.read * self.log.precision_ms
+        behind = now_ms < read_ms
+        limit = min(now_ms, self.take_limit)
+        if self.claim_offset >= 0:  # half a slot: an earlier one of it may still be to come
+            limit = min(limit, (self.claimed - 1) * self.log.precision_ms - 1)
+        for at in sorted(self.buckets):
+            for entry in list(self.buckets[at]):
+                due = at == read_ms and entry.due_ms <= now_ms if behind else at <= limit
+                if due and self.room > 0:
+                    self.buckets[at].remove(entry)
+                    self.waiting[entry.slot] -= 1
+                    self._hand_on(
+                        Taken(entry.message, entry.size, entry.slot % SPAN, entry.magic, at)
+                    )
+        self.buckets = {at: bucket for at, bucket in self.buckets.items() if bucket}
+
+    def _hand_on_deletes(self, now_ms: int) -> None:
+        for slot in range(self.read, self.walked):
+            if now_ms // self.log.precision_ms <= slot or self.waiting[slot]:
+                return
+            waiting = self.deletes.get(slot, [])
+            while waiting and self.room > 0:
+                self._hand_on(Taken(waiting.pop(), 0, slot % SPAN, MARKS_DELETE, slot))
+
+    def _hand_on(self, taken: Taken) -> None:
+        self.out.append(taken)
+        self.room -= 1
+
+    def can_pass(self) -> bool:
+        """Whether all that R's slot held was handed on."""
+        slot = self.read
+        return self.walked > slot and not self.waiting[slot] and not self.deletes.get(slot)

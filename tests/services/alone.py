@@ -1,0 +1,462 @@
+"""One service by itself: an engine without threads, whose rings, logs or slots a test fills.
+
+It alone knows how services keep their state; the tests name cursors, rings or counters.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tests import naive
+from tests.models.quiet_disk import QuietDisk
+from timerstore import Config, ManualClock
+from timerstore.services import levels, needs, state, world
+from timerstore.services.engine import Engine
+from timerstore.services.steps import step
+from timerstore.timelog.acting import ALONE, acting_as
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.segments import SegmentedFile
+from timerstore.wheel import near, sets
+
+PRECISION_MS = 100
+START_SLOT = 17_000_000_000
+START_MS = START_SLOT * PRECISION_MS
+CONFIG = Config(
+    durability="process",
+    precision_ms=PRECISION_MS,
+    wheel_slot_count=128,
+    roll_window_slots=12,
+    delay_levels="1s 5s 1m",
+    commitlog_segment_bytes=4_096,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+    near_count_max=1 << 14,
+)
+RING_COUNT = world.RING_COUNT
+ENQUEUE_GET, ENQUEUE_PUT = state.ENQUEUE_GET, state.ENQUEUE_PUT
+DEQUEUE_GET, DEQUEUE_PUT = state.DEQUEUE_GET, state.DEQUEUE_PUT
+DELIVER_LEVELS = state.DELIVER_LEVELS
+
+RINGS = {
+    "enqueue": (world.ENQUEUE_RING, world.ENQUEUE_COLUMNS),
+    "late": (world.LATE_RING, world.LATE_COLUMNS),
+    "dequeue": (world.DEQUEUE_RING, world.DEQUEUE_COLUMNS),
+}
+CURSORS = {
+    "recovering": "settings.recovering",
+    "got": "enqueue_get.fetched_index",
+    "pass_index": "enqueue_get.lost_index",
+    "linked": "enqueue_put.linked_index",
+    "linked_count": "enqueue_put.linked_count",
+    "collisions": "enqueue_put.collision_count",
+    "claimed": "dequeue_get.claimed_slot",
+    "walked": "dequeue_get.walked_slot",
+    "claim_offset": "dequeue_get.claim_offset",
+    "scan": "dequeue_get.emptied_ms",
+    "read": "dequeue_put.passed_slot",
+    "frontier": "dequeue_put.frontier_ms",
+    "rolls_before": "dequeue_put.rolled_index",
+    "rolled": "dequeue_put.rolled_count",
+    "want_flush": "dequeue_put.flush_wanted",
+    "checkpointed": "flush.checkpointed_slot",
+    "take_limit": "callers.take_limit_ms",
+    # of the service that is played
+    "fired": "counts.fired_count",
+    "dropped": "counts.dropped_count",
+    "lateness_sum": "counts.lateness_sum_ms",
+    "lateness_max": "counts.lateness_max_ms",
+}
+LEVEL_CURSORS = {
+    "count": levels.LEVEL_COUNT,
+    "turn": levels.LEVEL_TURN,
+    "stop": levels.LEVEL_STOP,
+    "batch_max": levels.LEVEL_BATCH_MAX,
+    "failed": levels.LEVEL_FAILED,
+    "delivered": levels.COUNT_DELIVERED,
+    "clamped": levels.COUNT_CLAMPED,
+    "skipped": levels.COUNT_SKIPPED,
+}
+SLOT_COLUMNS = {
+    "waiting": near.SLOT_WAITING,
+    "chain": near.SLOT_CHAIN,
+    "late": near.SLOT_LATE,
+    "settled": near.SLOT_SETTLED,
+    "first_copy": near.SLOT_FIRST_COPY,
+    "roll_index": near.SLOT_ROLL_INDEX,
+}
+NEEDS = {
+    needs.NOTHING: "",
+    needs.COMMITLOG_SEGMENT: "commitlog segment",
+    needs.QUEUE_SEGMENT: "queue segment",
+    needs.TIMERLOG_SEGMENT: "timerlog segment",
+    needs.COMMITLOG_READ: "commitlog read",
+    needs.TIMER_QUEUE_READ: "timer queue read",
+    needs.TOPIC: "topic",
+    needs.CANCELLED_ROOM: "cancelled room",
+    needs.NEAR_FULL: "near full",
+    needs.DAMAGED_TIMERLOG: "damaged timerlog",
+    needs.FLUSHED: "flushed",
+    needs.LOST: "lost",
+    needs.BAD_ENTRY: "bad entry",
+    needs.LEVEL_READ: "level read",
+}
+WITHOUT_PLACE = {"cancelled room", "near full", "flushed", "lost"}
+WITHOUT_PLACE |= {"commitlog segment", "queue segment"}
+
+
+class Alone:
+    """A store's engine, of which one service is run."""
+
+    def __init__(self, service: int, disk: Disk | None = None, **settings: Any) -> None:
+        self.service = service
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name) / "s"
+        self.clock = ManualClock(START_MS)
+        config = replace(CONFIG, **settings)
+        self.engine = Engine(self.path, config, self.clock, disk or QuietDisk())
+        self.engine.set_cursors(START_SLOT, 0, START_MS - 1)
+        self.tag = self.engine.store_tag
+        self.index_of: dict[int, int] = {}  # of each message that was put, by its offset
+
+    def __enter__(self) -> "Alone":
+        self._acting = acting_as(ALONE)  # the test; the service says itself who it is
+        self._acting.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._acting.__exit__(None, None, None)
+        self.engine.close_files()
+        self._folder.cleanup()
+
+    def step(self, now_ms: int) -> int:
+        """Run one step of the service; return the work done."""
+        self.clock._now_ms = now_ms
+        return step(self.engine.world, self.service, now_ms)
+
+    # --- needs
+
+    def thread(self, service: int) -> Any:
+        """What a service has as every one."""
+        return self.engine.services[service]
+
+    @property
+    def _mine(self) -> Any:
+        return self.thread(self.service)
+
+    @property
+    def need(self) -> tuple[str, int]:
+        """What the service waits for, and where."""
+        name = NEEDS[self._mine.need]
+        return name, 0 if not name or name in WITHOUT_PLACE else self._mine.need_offset
+
+    def meet(self) -> None:
+        """Answer the need, as its thread does."""
+        self.engine.provide(self.service)
+
+    def clear_need(self) -> None:
+        """Take the need back without an answer."""
+        self._mine.need = needs.NOTHING
+
+    def lost(self) -> list[int]:
+        """The messages that the service passed by, and that nobody has named."""
+        rows = self._mine.lost.reshape(-1, state.LOST_COLUMNS)
+        return [int(each) for each in rows[: self._mine.lost_count, state.LOST_MESSAGE]]
+
+    def lose(self, message: int, info: int) -> None:
+        """Have the service pass a message by, and ask for it to be named."""
+        self._mine.lost[state.LOST_MESSAGE], self._mine.lost[state.LOST_INFO] = message, info
+        self._mine.lost_count = 1
+        self._mine.unreadable_count += 1
+        self._mine.need = needs.LOST
+
+    def name_lost(self) -> None:
+        """Say that they were named."""
+        self._mine.lost_count = 0
+        self.clear_need()
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many messages the service passed by."""
+        return int(self._mine.unreadable_count)
+
+    # --- cursors
+
+    def _place(self, name: str) -> tuple[Any, str]:
+        record, field = CURSORS[name].split(".")
+        if record == "counts":
+            own = "dequeue_put" if self.service == DEQUEUE_PUT else "deliver_levels"
+            return getattr(self.engine.world, own).counts, field
+        return getattr(self.engine.world, record), field
+
+    def cursor(self, name: str) -> int:
+        """A cursor or a counter by its name."""
+        record, field = self._place(name)
+        return int(getattr(record, field))
+
+    def set_cursors(self, **cursors: int) -> None:
+        """Set cursors or counters by name."""
+        for name, value in cursors.items():
+            record, field = self._place(name)
+            setattr(record, field, value)
+
+    def get_level(self, name: str) -> int:
+        """A word of the delay levels by its name."""
+        return int(self.engine.levels.words[LEVEL_CURSORS[name]])
+
+    def set_level(self, **words: int) -> None:
+        """Set words of the delay levels by name."""
+        for name, value in words.items():
+            self.engine.levels.words[LEVEL_CURSORS[name]] = value
+
+    def level_offsets(self, count: int) -> list[int]:
+        """How far each delay level was delivered."""
+        return [int(each) for each in self.engine.levels.offset[:count]]
+
+    def slot_column(self, name: str) -> list[int]:
+        """A column of the near wheel's slots, by the slot's place."""
+        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.SPAN)
+        return [int(each) for each in columns[SLOT_COLUMNS[name]]]
+
+    def set_slot_column(self, name: str, slot: int, value: int) -> None:
+        """Set what a column says of one slot."""
+        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.SPAN)
+        columns[SLOT_COLUMNS[name], slot % near.SPAN] = value
+
+    def near_messages(self) -> list[tuple[int, int]]:
+        """(due time, message) of all that waits in the near wheel's buckets, in no order."""
+        near.check(self.engine.near)
+        due_ms, messages = near.near_entries(self.engine.near)
+        return sorted(zip(due_ms.tolist(), messages.tolist(), strict=True))
+
+    def fill_near(self) -> None:
+        """Leave no chunk of the near wheel free."""
+        wheel = self.engine.near
+        wheel.words[near.NEAR_USED] = len(wheel.chunks) // near.CHUNK_WORDS
+
+    # --- rings
+
+    def begin_ring(self, ring: str, at: int) -> None:
+        """Let an empty ring's next entry be the one with this number."""
+        word = RINGS[ring][0]
+        self.engine.world.ring_words[word + world.RING_HEAD] = at
+        self.engine.world.ring_words[word + world.RING_TAIL] = at
+
+    def _ring(self, ring: str) -> tuple[Any, int, Any]:
+        word, columns = RINGS[ring]
+        array = getattr(self.engine.world, f"{ring}_ring").reshape(-1, columns)
+        return array, word, self.engine.world.ring_words
+
+    def waiting(self, ring: str) -> int:
+        """How many entries are in a ring."""
+        _, word, words = self._ring(ring)
+        return int(words[word + world.RING_TAIL] - words[word + world.RING_HEAD])
+
+    def push(self, ring: str, rows: Iterable[Iterable[int]]) -> None:
+        """Put entries into a ring."""
+        array, word, words = self._ring(ring)
+        for row in rows:
+            tail = int(words[word + world.RING_TAIL])
+            array[tail % RING_COUNT] = list(row)
+            words[word + world.RING_TAIL] = tail + 1
+        assert self.waiting(ring) <= RING_COUNT
+
+    def tail(self, ring: str) -> int:
+        """The number of a ring's next entry."""
+        _, word, words = self._ring(ring)
+        return int(words[word + world.RING_TAIL])
+
+    def leave_room(self, ring: str, room: int) -> None:
+        """Let a ring's consumer be so far behind that there is room for so many entries alone."""
+        _, word, words = self._ring(ring)
+        words[word + world.RING_HEAD] = words[word + world.RING_TAIL] + room - RING_COUNT
+
+    def since(self, ring: str, number: int) -> list[list[int]]:
+        """The entries of a ring from this number on."""
+        array, _, _ = self._ring(ring)
+        assert 0 <= self.waiting(ring) <= RING_COUNT
+        return [[int(v) for v in array[at % RING_COUNT]] for at in range(number, self.tail(ring))]
+
+    def pop(self, ring: str, count: int) -> None:
+        """Take entries out of a ring."""
+        _, word, words = self._ring(ring)
+        words[word + world.RING_HEAD] += min(count, self.waiting(ring))
+
+    # --- the cancelled set, and what an earlier life did
+
+    def cancelled(self) -> set[tuple[int, int]]:
+        """The entries of the cancelled set, whose counts agree."""
+        self.engine.cancelled.check()
+        table = self.engine.cancelled.table.reshape(-1, sets.ENTRY_WORDS)
+        return {(int(high), int(low)) for high, low in table.tolist() if high or low}
+
+    @property
+    def held_from(self) -> int:
+        """The oldest delete of a delay level's message that is held."""
+        return int(self.engine.cancelled.set.held_from)
+
+    def use_sets(
+        self,
+        cancelled: Iterable[tuple[int, int]] = (),
+        done: dict[int, int] | None = None,
+        held_from: int = 0,
+    ) -> None:
+        """Have this cancelled set, and these copies of sources; −2: it is held."""
+        timers = self.engine.cancelled
+        for high, low in self.cancelled():
+            timers.remove(-1 if high == -2 else high, low)
+        entries = np.array(sorted(cancelled), np.int64).reshape(-1, 2)
+        held = entries[:, 0] == -2
+        timers.add(entries[~held, 0].copy(), entries[~held, 1].copy())
+        timers.add_held(entries[held, 1].copy(), np.full(int(held.sum()), held_from))
+        copies, done = sets.new_table(64), done or {}
+        keys, values = np.array([*done], np.int64), np.array([*done.values()], np.int64)
+        sets.map_put_all(copies, keys, values)
+        self.engine.use_done(copies, len(done))
+
+    def narrow_cancelled(self, count: int) -> None:
+        """Have an empty cancelled set with room for so many entries, a power of two."""
+        timers = self.engine.cancelled
+        table = np.zeros(sets.ROOM_WORDS * count, np.int64)
+        timers._tables = [table]
+        timers.set.address, timers.set.length = table.ctypes.data, len(table)
+
+    # --- logs, as a test writes them
+
+    def row(self, topic: str, queue_id: int = 0) -> int:
+        """A queue's row, made if needed."""
+        return self.engine.queues.row(topic.encode("utf-8", "surrogateescape"), queue_id)
+
+    def put(self, message: naive.Message, *, indexed: bool = True) -> naive.Message:
+        """Append a message to the log, and its entry to its queue; return it in its place.
+
+        Its key, where it is one of ours that names no offset, is made to name its own.
+        """
+        row, log = self.row(message.topic, message.queue_id), self.engine.commitlog
+        index = self.engine.queues.next_index(row)
+        size = message.size_bytes
+        offset = naive.place_behind(log.segment_bytes, log.end, size)
+        properties = dict(message.properties)
+        key = naive.decode_unique_key(properties.get("UNIQ_KEY", ""), self.tag)
+        if key is not None and key.message_offset == 0 and "TIMER_ORIGIN" not in properties:
+            mark = LEVEL_MARK if message.topic == naive.LEVEL_TOPIC else 0
+            own = key._replace(message_offset=offset | mark)
+            properties["UNIQ_KEY"] = naive.encode_unique_key(own)
+        placed = replace(message, offset=offset, queue_offset=index, properties=properties)
+        if offset != log.end and log.end % log.segment_bytes:
+            self._write(log, log.end, naive.blank_message(offset - log.end)[:8])
+        self._write(log, offset, naive.encode_message(placed))
+        log.end = offset + size
+        if indexed:
+            code = naive.tags_code(placed, [int(ms) for ms in self.engine.level_ms])
+            self.write_entry(row, index, naive.Entry(offset, size, code))
+        return placed
+
+    def write_entry(self, row: int, index: int, entry: naive.Entry) -> None:
+        """Write an entry of a queue, whose end is moved behind it."""
+        queues = self.engine.queues
+        self._write(queues.files[row], index * naive.ENTRY_BYTES, naive.encode_entry(entry))
+        if index >= queues.next_index(row):
+            queues.set_end(row, index + 1)
+
+    def write_unit(self, unit: naive.Unit) -> int:
+        """Append a unit to the timer log; return its offset. Ours is sealed."""
+        log = self.engine.timerlog
+        offset = naive.next_unit_offset(log.segment_bytes, log.end)
+        if offset != log.end:
+            self._write(log, log.end, naive.blank_unit(offset - log.end)[:16])
+        sealed = naive.seal_unit(unit, offset) if unit.crc else unit
+        self._write(log, offset, naive.encode_unit(sealed))
+        log.end = offset + naive.UNIT_BYTES
+        return offset
+
+    def link(self, slot: int, unit: naive.Unit) -> int:
+        """Append a unit of a slot, and make it the slot's last one."""
+        cells = self.engine.wheel.slots
+        cell = cells[slot % len(cells)]
+        if int(cell["time"]) != slot:
+            cell["time"], cell["count"], cell["last"] = slot, 0, -1
+        last = int(cell["last"])
+        offset = self.write_unit(unit._replace(prev_pos=last))
+        if last < 0:
+            cell["first"] = offset
+        cell["last"] = offset
+        cell["count"] += -1 if unit.is_delete else 1
+        return offset
+
+    def _write(self, file: SegmentedFile, offset: int, data: bytes) -> None:
+        number, position = divmod(offset, file.segment_bytes)
+        file.ensure(number).view[position : position + len(data)] = np.frombuffer(data, np.uint8)
+
+    def spoil(self, offset: int, count: int = 4) -> None:
+        """Turn bytes of the commit log over."""
+        log = self.engine.commitlog
+        number, position = divmod(offset, log.segment_bytes)
+        log.ensure(number).view[position : position + count] ^= 0xFF
+
+    def unmap(self, file: SegmentedFile, *numbers: int) -> set[int]:
+        """Take segments out of the kernels' sight; return those that were in it."""
+        found = {number for number in numbers if number in file._mapped}
+        for number in found:
+            file._unmap(number)
+        return found
+
+    # --- what is on disk
+
+    def messages(self, start: int = 0) -> list[naive.Message]:
+        """All messages of the log from an offset on."""
+        log = self.engine.commitlog
+        files = {n * log.segment_bytes: log.path(n).read_bytes() for n in log.numbers}
+        found = naive.scan_commit_log(files, start)
+        assert found.damage is None and found.end == log.end, found
+        return found.messages
+
+    def message(self, offset: int, size: int) -> naive.Message:
+        """The message at an offset of the log."""
+        return naive.decode_message(self.engine.commitlog.read(offset, size), offset)
+
+    def entries(self, row: int, start: int = 0) -> list[naive.Entry]:
+        """The entries of a queue from an index on."""
+        queues = self.engine.queues
+        count = queues.next_index(row) - start
+        found = queues.read(row, start, count) if count > 0 else ()
+        return [naive.Entry(int(e["offset"]), int(e["size"]), int(e["tags_code"])) for e in found]
+
+    def units(self) -> naive.TimerLogScan:
+        """The timer log."""
+        log = self.engine.timerlog
+        return naive.scan_timer_log(
+            {n * log.segment_bytes: log.path(n).read_bytes() for n in log.numbers}
+        )
+
+    def slots(self) -> dict[int, naive.Slot]:
+        """The used slots, by their time."""
+        found = naive.used_slots(self.engine.wheel.array.slots.tobytes()).values()
+        return {slot.number: slot for slot in found}
+
+    def pending(self, row: int, *, in_levels: bool = False) -> int:
+        """How many timers are counted as pending for a queue."""
+        return int(self.engine.queues.table.pending.reshape(2, -1)[int(in_levels), row])
+
+
+def timer(tag: int, topic: str, due_ms: int, **more: str) -> naive.Message:
+    """A timer of ours, before it is put."""
+    return naive.new_timer(topic, b"body", due_ms, START_MS, tag, more)
+
+
+def brokers_timer(topic: str, out_ms: int, key: str, **more: str) -> naive.Message:
+    """A timer as a broker writes it."""
+    properties = {"TIMER_OUT_MS": str(out_ms), "UNIQ_KEY": key, "REAL_TOPIC": topic, **more}
+    return naive.Message(naive.TIMER_TOPIC, b"theirs", {"REAL_QID": "0", **properties})
+
+
+def delete(tag: int, topic: str, due_ms: int, target: str) -> naive.Message:
+    """A delete of ours of the timer with the unique key `target`."""
+    return timer(tag, topic, due_ms, TIMER_DEL_UNIQKEY=f"{topic}+{target}")

@@ -1,0 +1,440 @@
+"""Background threads that end: each of them, by anything, is seen by the next call."""
+
+import ctypes
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.faulty_disk import FaultyDisk
+from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore
+from timerstore.services import runner as runner_module
+from timerstore.services.background import BackgroundThread, Failure, Flag
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    # A signal's exception may fall into a destructor, where Python reports and drops it.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+CONFIG = Config(
+    durability="process",
+    precision_ms=100,
+    wheel_slot_count=2_048,
+    roll_window_slots=600,
+    commitlog_segment_bytes=1 << 14,
+    consumequeue_segment_bytes=2_000,
+    timerlog_segment_bytes=5_200,
+    near_count_max=1 << 16,
+    flush_interval_ms=10,
+    retention_ms=1,
+)
+
+
+class AnyEnd(BaseException):
+    """What nobody expects."""
+
+
+ENDS = [ValueError("a mistake of ours"), MemoryError(), SystemExit(3), AnyEnd("the end")]
+
+
+def wait_until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 50
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.002)
+
+
+def repeat(act: Callable[[], None]) -> None:
+    while True:
+        act()
+
+
+def ours() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("timerstore")]
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def end(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return end
+
+
+def end_run(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(runner_module, "run", raising(error))
+
+
+def end_meet(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.engine, "provide", raising(error))
+    store.put_many([b"x"] * 300, delay_ms=3_600_000)  # more than a segment of units
+
+
+def end_ahead(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.engine, "prepare_ahead", raising(error))
+
+
+def end_changed(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.flusher, "_changed", raising(error))
+
+
+def end_flush(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.flusher, "flush", raising(error))
+
+
+def end_write(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.flusher, "_write", raising(error))
+
+
+def end_offsets(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    store.flusher.before = raising(error)
+
+
+def end_retention(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    patch.setattr(store.retention, "_remove", raising(error))
+
+
+def end_after(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    store.flusher.after = raising(error)
+
+
+PLACES = {
+    "timer": [end_run, end_meet],
+    "flush": [end_ahead, end_changed, end_flush, end_write, end_offsets, end_retention, end_after],
+}
+STORE_ENDS = [
+    pytest.param(thread, place, error, id=f"{place.__name__}-{type(error).__name__}")
+    for thread, places in PLACES.items()
+    for i, place in enumerate(places)
+    for error in (ENDS if i == 0 else ENDS[-1:])
+]
+
+
+@pytest.mark.parametrize(("thread", "place", "error"), STORE_ENDS)
+def test_a_thread_that_ends_is_seen(
+    tmp_path: Path,
+    thread: str,
+    place: Callable[..., None],
+    error: BaseException,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the next call of whatever kind, in `stats()`, in the log; and the store lets go."""
+    path, count = tmp_path / "store", 1
+    store = timerstore.open(path, config=CONFIG)
+    store.put(b"x", delay=timedelta(hours=1))
+    with monkeypatch.context() as patch:
+        place(store, patch, error)
+        count = store.engine.queues.next_index(0)
+        os_wake(store)
+        wait_until(lambda: store.failure.error is not None)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.put(b"x"),
+        lambda: store.put(b"x", delay=timedelta(hours=1), key="k"),
+        lambda: store.put_many([b"x"]),
+        lambda: store.count(),
+        lambda: store.pull("default", timeout=1),
+        lambda: next(store.consume("default")),
+        lambda: store.flush(),
+        lambda: list(store.pending()),
+        lambda: Consumer(store, "g").redrive(),
+    ]
+    for call in calls:
+        with pytest.raises(type(error)) as raised:
+            call()
+        assert raised.value is error
+    stats = store.stats()
+    assert stats.stopped_by is not None and type(error).__name__ in stats.stopped_by
+    wait_until(lambda: any(each.exc_info and each.exc_info[1] is error for each in caplog.records))
+    wait_until(lambda: f"timerstore-{thread}" not in ours())
+    with pytest.raises(type(error)):
+        store.close()
+    assert ours() == []
+    with timerstore.open(path, config=CONFIG) as again:
+        assert again.count() == count
+
+
+def os_wake(store: TimerStore) -> None:
+    """Have the services' threads come out of their kernel."""
+    store.engine.world.callers.stop = 1
+    for eventfd in store.engine.eventfds:
+        os.eventfd_write(eventfd, 1)
+    time.sleep(0.1)
+    store.engine.world.callers.stop = 0
+
+
+def test_a_failure_is_the_first_one_and_its_trace_does_not_grow() -> None:
+    failure = Failure()
+    failure.check()
+    for error in ENDS:
+        failure.keep(error)
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(type(ENDS[0])) as raised:
+            failure.check()
+        lengths.append(len(raised.traceback))
+    assert failure.error is ENDS[0] and lengths[0] == lengths[2]
+
+
+def test_a_thread_tells_its_end() -> None:
+    told: list[BaseException] = []
+    thread = BackgroundThread("timerstore-test", raising(ENDS[-1]), told.append)
+    thread.join()  # it was not started: nothing to wait for
+    thread.start()
+    thread.join(10)
+    assert told == [ENDS[-1]] and not thread.is_alive and not thread.is_current
+
+
+def test_an_interrupted_wait_does_not_take_it_for_ended() -> None:
+    stop, told = threading.Event(), list[BaseException]()
+    before = signal.signal(signal.SIGALRM, raising(ENDS[-1]))
+    thread = BackgroundThread("timerstore-test", lambda: stop.wait() and None, told.append)
+    try:
+        thread.start()
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(AnyEnd):
+                thread.join()
+            assert thread.is_alive
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    stop.set()
+    thread.join()
+    assert not thread.is_alive and not told
+
+
+def test_a_store_whose_threads_cannot_start_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        no_thread = raising(RuntimeError("can't start new thread"))
+        patch.setattr("timerstore.services.flush.BackgroundThread.start", no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            timerstore.open(tmp_path, config=CONFIG)
+    assert ours() == []
+    with timerstore.open(tmp_path, config=CONFIG) as store:
+        assert store.count() == 0
+
+
+# --- a full or failing disk under the flush thread
+
+
+def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing stops; checkpoints, offsets and retention go on once there is room."""
+    disk = FaultyDisk()
+    with TimerStore(tmp_path, config=CONFIG, disk=disk) as store:
+        ids = [store.put(b"x", delay=timedelta(hours=1))]
+        for kinds, where in (
+            (("write",), "timercheck"),
+            (("replace",), "consumerOffset"),
+            (("create", "mkdir", "write", "replace", "remove"), ""),
+        ):
+            for delivery in store.consume("now", timeout=0):
+                delivery.ack()
+            disk.refuse(errno.ENOSPC, *kinds, where=where)
+            ids.append(store.put(b"x", delay=timedelta(hours=1)))
+            store.put(b"x", topic="now")
+            for delivery in store.consume("now", timeout=10):
+                delivery.ack()
+                break
+            wait_until(lambda: store.stats().waiting_for_space is not None)
+            assert "No space left" in (store.stats().waiting_for_space or "")
+            assert store.stats().stopped_by is None and store.count() == len(ids)
+            disk.heal()
+            before = store.stats().checkpoint_count
+            wait_until(lambda: store.stats().waiting_for_space is None)
+            wait_until(lambda: store.stats().checkpoint_count > before)  # noqa: B023
+    with timerstore.open(tmp_path, config=CONFIG) as again:
+        assert again.findings.clean and again.count() == len(ids)
+    messages = [each.getMessage() for each in caplog.records]
+    assert any("No space left" in each for each in messages)
+    assert any("there is room again" in each for each in messages)
+
+
+def test_segments_ahead_wait_for_room(tmp_path: Path) -> None:
+    """What is made ahead of its need finds no room: the next put alone fails, and only then."""
+    disk = FaultyDisk()
+    with TimerStore(tmp_path, config=CONFIG, disk=disk) as store:
+        disk.refuse(errno.ENOSPC, "create")
+        ids: list[str] = []
+
+        def put_one() -> None:
+            ids.append(store.put(bytes(1_000), delay=timedelta(hours=1)))
+
+        with pytest.raises(StoreFullError):
+            repeat(put_one)
+        wait_until(lambda: store.stats().waiting_for_space is not None)
+        assert store.count() == len(ids) > 5
+        disk.heal()
+        wait_until(lambda: store.stats().waiting_for_space is None)
+        for _ in range(30):
+            put_one()
+        assert store.count() == len(ids)
+
+
+@pytest.mark.parametrize("kind", ["create", "sync", "sync_folder", "replace", "write", "remove"])
+def test_a_failing_disk_stops_the_store(tmp_path: Path, kind: str) -> None:
+    """Wherever it fails: every call says so, and the directory is let go of."""
+    disk, path = FaultyDisk(), tmp_path / "store"
+    store = TimerStore(path, config=CONFIG, disk=disk)
+    error: type[BaseException] = FlushFailedError
+    kept_count = int(kind != "remove")  # one that is pending keeps what lies behind it
+    store.put_many([b"kept"] * kept_count, delay_ms=3_600_000)
+    disk.refuse(errno.EIO, kind)
+
+    def put_and_take() -> None:
+        store.put(bytes(500))
+        for delivery in store.consume("default", timeout=0.01):
+            delivery.ack()
+            break
+
+    with pytest.raises((FlushFailedError, OSError)) as first:
+        repeat(put_and_take)
+    wait_until(lambda: store.failure.error is not None or first.type is OSError)
+    if store.failure.error is None:  # a call met it, and no thread of ours did
+        wait_until(lambda: disk.refused[kind] > 3 or store.failure.error is not None)
+    if store.failure.error is not None:
+        error = type(store.failure.error)
+        with pytest.raises(error):
+            store.count()
+    with pytest.raises(error):
+        store.close()
+    assert ours() == []
+    with timerstore.open(path, config=CONFIG) as again:
+        assert again.count() >= kept_count
+
+
+def test_removing_goes_on_where_a_full_disk_kept_a_segment(tmp_path: Path) -> None:
+    """The oldest that stayed goes before any other, else a log would have a gap."""
+    disk, clock = FaultyDisk(), timerstore.ManualClock(1_700_000_000_000)
+    store = TimerStore(tmp_path, config=CONFIG, disk=disk, clock=clock)
+    folder = tmp_path / "commitlog"
+
+    def live_a_while() -> None:
+        for _ in range(60):
+            store.put(bytes(1_000))
+        for delivery in store.consume("default", timeout=0):
+            delivery.ack()
+        clock.advance(timedelta(seconds=10))
+
+    live_a_while()
+    disk.refuse(errno.ENOSPC, "remove", where="commitlog")
+    with pytest.raises(StoreFullError):
+        store.flush()
+    live_a_while()
+    with pytest.raises(StoreFullError):
+        store.flush()
+    kept = sorted(int(each.name) for each in folder.iterdir())
+    assert kept[0] == 0 and kept == list(range(0, kept[-1] + 1, CONFIG.commitlog_segment_bytes))
+    disk.heal()
+    store.flush()
+    left = sorted(int(each.name) for each in folder.iterdir())
+    assert left[0] == store.engine.commitlog.start > 0
+    assert left == [each for each in kept if each >= left[0]]
+    assert store.retention.removed_count >= len(kept) - len(left)
+    store.close()
+
+
+# --- arrays that grow while NumPy looks
+
+
+def test_topics_that_appear_while_segments_are_made_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy counts what is not zero before it collects it; others append in between."""
+    clock = timerstore.ManualClock()
+    with timerstore.open(tmp_path, config=CONFIG, clock=clock) as store:
+        queues, stop = store.engine.queues, threading.Event()
+        next_index = queues.table.next_index
+        count = len(next_index)
+
+        def appear() -> None:  # as a kernel does, without the GIL
+            while not stop.is_set():
+                for value in (0x01, 0x00):
+                    ctypes.memset(next_index.ctypes.data + 8, value, 8 * (count - 1))
+
+        monkeypatch.setattr(queues, "prepare", lambda row, ahead: None)
+        monkeypatch.setattr(queues, "files", queues.files * count)
+        thread = threading.Thread(target=appear)
+        thread.start()
+        try:
+            for _ in range(200):
+                store.engine.prepare_ahead()
+        finally:
+            stop.set()
+            thread.join()
+            next_index[1:] = 0
+            monkeypatch.undo()
+
+
+@pytest.mark.parametrize("step", ["_place_deletes", "_append_last", "_write_topics"])
+@pytest.mark.parametrize("manual", [False, True], ids=["wall clock", "manual clock"])
+def test_time_goes_on_where_a_handover_fails(
+    tmp_path: Path, manual: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops the timer thread before its last steps; what fails there starts it again."""
+    clock = timerstore.ManualClock() if manual else None
+    with timerstore.open(tmp_path, config=CONFIG, clock=clock) as store:
+        store.put(b"before", delay=timedelta(hours=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"timerstore.handover.{step}", raising(ENDS[-1]))
+            with pytest.raises(AnyEnd):
+                store.handover()
+        store.put(b"x", topic="later", delay=timedelta(milliseconds=1))
+        if clock is not None:
+            clock.advance(timedelta(seconds=1))
+        (delivery,) = store.pull("later", timeout=10)
+        assert delivery.body == b"x"
+        assert store.count() == 1 and store.stats().stopped_by is None
+
+
+def test_a_flag_wakes_all_and_can_be_taken_back() -> None:
+    flag, woken = Flag(), list[bool]()
+    threads = [threading.Thread(target=lambda: woken.append(flag.wait(30))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert not flag.wait(0.001) and not flag.is_set()
+    flag.set()
+    flag.set()
+    for thread in threads:
+        thread.join()
+    assert woken == [True] * 3 and flag.is_set() and flag.wait(0)
+    flag.clear()
+    assert not flag.wait(0.001)
+
+
+@pytest.mark.timeout(60)
+def test_no_signal_breaks_a_flag() -> None:
+    before = signal.signal(signal.SIGALRM, raising(ENDS[-1]))
+    flag, hits = Flag(), 0
+    until = time.monotonic() + 1
+    try:
+        while time.monotonic() < until:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0003)
+                while time.monotonic() < until:  # one may fall into a destructor, and be dropped
+                    flag.set()
+                    flag.wait(0.01)
+                    flag.clear()
+                    flag.wait(0.00001)
+            except AnyEnd:
+                hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    thread = threading.Thread(target=flag.set)
+    thread.start()
+    while not flag.wait(0.1):
+        pass
+    thread.join()
+    assert hits

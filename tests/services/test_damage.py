@@ -1,0 +1,185 @@
+"""Damage that a store meets while it is open: what is sound goes on firing."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.models.damaged import check_damaged
+from tests.models.ledger import read_ledger
+from tests.models.quiet_disk import QuietDisk
+from timerstore import Config, ManualClock, TimerStore
+from timerstore.services.damage import PLACES_MAX, Damage
+from timerstore.services.rebuild import MARK_FILE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
+
+START_MS = 1_800_000_000_000
+SECOND = timedelta(seconds=1)
+CONFIG = Config(
+    durability="process",
+    wheel_slot_count=128,
+    roll_window_slots=6,
+    commitlog_segment_bytes=8_192,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+)
+TIMER_QUEUE = "consumequeue/rmq_sys_wheel_timer/0"
+
+
+def flip(path: Path, folder: str, offset: int) -> None:
+    """Flip a bit of a log as it lies there."""
+    files = sorted((path / folder).iterdir())
+    size, start = files[0].stat().st_size, int(files[0].name)
+    number, position = divmod(offset - start, size)
+    with open(files[number], "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 4]))
+
+
+def filled(path: Path) -> tuple[TimerStore, ManualClock, list[str]]:
+    """A store with chains of several units, rolls, deletes; nothing is due yet."""
+    clock = ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    delays = [2_000 + (i * 379) % 20_000 for i in range(80)]
+    ids = list(store.put_many([b"body %d" % i for i in range(80)], topic="t", delay_ms=delays))
+    store.cancel_many(ids[5::16])
+    clock.advance(SECOND)  # all are linked
+    return store, clock, ids
+
+
+@pytest.mark.parametrize("field", [4, 12, 16, 28, 36, 44])
+@pytest.mark.parametrize("number", [0, 7, 40, 84])
+def test_a_damaged_unit_is_written_again(field: int, number: int, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, clock, _ = filled(path)
+    before = read_ledger(path)
+    units_in_segment = (520 - 16) // 52
+    offset = number // units_in_segment * 520 + number % units_in_segment * 52
+    assert offset < store.engine.timerlog.end
+    flip(path, "timerlog", offset + field)
+    clock.advance(60 * SECOND)
+    check_damaged(store, before)
+    ledger = read_ledger(path)
+    ledger.check()
+    assert not any(ledger.pending_count().values()) and store.count() == 0
+    assert [(each["file"], each["offset"]) for each in store.stats().damage] in (
+        [("timerlog", offset)],
+        [],  # a slot's last unit, which nothing points to, may have been passed as another slot's
+    )
+    store.close()
+    again = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert not (path / MARK_FILE).exists()
+    clock.advance(60 * SECOND)
+    read_ledger(path).check()
+    assert again.count() == 0
+    again.close()
+
+
+def test_what_cannot_be_written_again_waits_for_the_rebuild(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, clock, _ = filled(path)
+    before = read_ledger(path)
+    for number in range(20, 29):
+        offset = number // 9 * 520 + number % 9 * 52
+        flip(path, "timerlog", offset + 30)
+    clock.advance(60 * SECOND)
+    fired = sum(len(root.fired_ms) for root in read_ledger(path).roots.values())
+    assert 0 < store.count() < 12
+    assert fired + store.count() == sum(root.pending for root in before.roots.values())
+    assert (path / MARK_FILE).exists()
+    store.close()
+    again = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert "timer index" in again.findings.rebuilt
+    clock.advance(60 * SECOND)
+    ledger = read_ledger(path)
+    ledger.check()
+    assert not any(ledger.pending_count().values()) and again.count() == 0
+    again.close()
+
+
+@pytest.mark.parametrize("what", ["last", "first"])
+def test_a_damaged_slot_is_linked_anew(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, clock, _ = filled(path)
+    slots = store.engine.wheel.slots
+    used = np.flatnonzero(slots["time"] > START_MS // 1000 + 2)
+    slots[what][used[1]] ^= 1 << 44 if what == "last" else 1 << 3
+    clock.advance(60 * SECOND)
+    ledger = read_ledger(path)
+    ledger.check()
+    assert not any(ledger.pending_count().values()) and store.count() == 0
+    store.close()
+
+
+@pytest.mark.parametrize("at", [2, 5, 30, 130, 200])
+@pytest.mark.parametrize("when", ["linked", "before it is linked"])
+def test_a_damaged_message_is_named_and_passed_by(
+    at: int, when: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    ids = list(store.put_many([b"body %d" % i for i in range(9)], topic="t", delay_ms=5_000))
+    offset = int(ids[4][12:24], 16)
+    before = read_ledger(path)
+    if when == "linked":
+        clock.advance(SECOND)
+    store.engine.queues.table.told[:] = -1  # else it would be read only when it fires
+    flip(path, "commitlog", offset + at)
+    with caplog.at_level(logging.ERROR, "timerstore"):
+        clock.advance(20 * SECOND)
+    check_damaged(store, before)
+    assert f"commitlog is damaged at offset {offset}" in caplog.text
+    stats = store.stats()
+    assert stats.unreadable_count == 1 and stats.fired_count == 8
+    assert store.count() == 0
+    if at not in (2, 5) and (at, when) != (200, "before it is linked"):  # its topic is not known
+        assert store.count("t") == 0
+    assert len(store.pull("t", timeout=0)) == 8
+    store.close()
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as again:
+        clock.advance(20 * SECOND)
+        assert again.count() == again.count("t") == 0
+        check_damaged(again, before, everything_due=False)
+
+
+@pytest.mark.parametrize("at", [0, 6, 9, 11])
+def test_a_damaged_entry_is_written_again(at: int, tmp_path: Path) -> None:
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put_many([b"body %d" % i for i in range(30)], topic="t", delay_ms=5_000)
+    store.engine.queues.table.told[:] = -1  # the put is long ago: enqueue-get reads it in the log
+    flip(path, TIMER_QUEUE, 12 * 20 + at)
+    clock.advance(20 * SECOND)
+    ledger = read_ledger(path)
+    ledger.check()
+    assert not any(ledger.pending_count().values()) and store.count() == 0
+    assert [(each["file"], each["offset"]) for each in store.stats().damage] == [(TIMER_QUEUE, 240)]
+    store.close()
+
+
+@pytest.mark.parametrize("at", [5, 30, 200])
+def test_a_damaged_message_of_a_level_is_passed_by(at: int, tmp_path: Path) -> None:
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    ids = [store.put(b"body %d" % i, topic="t", delay_level=2) for i in range(5)]
+    offset = int(ids[2][12:24], 16) & ~(1 << 47)
+    flip(path, "commitlog", offset + at)
+    clock.advance(20 * SECOND)
+    assert len(store.pull("t", timeout=0)) == 4
+    assert store.count() == 0
+    assert [each["offset"] for each in store.stats().damage] == [offset]
+    store.close()
+
+
+def test_places_are_named_once_and_not_without_end() -> None:
+    damage = Damage(Path("s"))
+    assert damage.note("commitlog", 7, "why") and not damage.note("commitlog", 7, "why")
+    for offset in range(PLACES_MAX + 10):
+        damage.note("timerlog", offset, "why")
+    assert damage.count == PLACES_MAX + 11
+    assert len(damage.to_list()) == PLACES_MAX

@@ -1,0 +1,228 @@
+"""Dequeue-get alone: from the wheel's chains or ring B to ring C, beside its twin."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.naive_services import (
+    MARKS_DELETE,
+    NO_NEED,
+    PLAIN,
+    ROLL,
+    SPAN,
+    DequeueGet,
+    Late,
+    Log,
+    Taken,
+)
+from tests.services.alone import (
+    DEQUEUE_GET,
+    PRECISION_MS,
+    RING_COUNT,
+    START_MS,
+    START_SLOT,
+    Alone,
+    brokers_timer,
+    timer,
+)
+
+DEQUEUE_BEGIN = 2 * RING_COUNT - 2
+MAGICS = st.sampled_from([PLAIN] * 5 + [PLAIN | ROLL, PLAIN | MARKS_DELETE, 7])
+WHEN = st.tuples(st.integers(0, 12), st.sampled_from([0, 1, 40, 99]))  # slots ahead, ms within
+EXTRA = st.sampled_from([0, 0, 0, 30, PRECISION_MS, "read", "broker's", "lost"])
+UNITS = st.lists(st.tuples(MAGICS, WHEN, EXTRA), max_size=40)
+LATE = st.tuples(MAGICS, st.integers(0, 7), st.sampled_from([-500, 0, 1, 60, 150]))
+TURNS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 35, 99, 100, 350, -250, 1_200]),  # the clock's step, ms
+        st.lists(LATE, max_size=3),
+        st.integers(0, 6),  # the room in ring C
+        st.integers(0, 3),  # slots that R may pass
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def link(alone: Alone, log: Log, i: int, magic: int, when: tuple[int, int], extra: object) -> None:
+    """Put a unit into its slot's chain; what it does not say itself stands in its message."""
+    slots, within_ms = when
+    slot = START_SLOT + slots
+    time_ms = slot * PRECISION_MS + within_ms
+    message, size = (1 << 30) + i, 300  # never read, but for these
+    more = extra if isinstance(extra, int) else 0
+    if extra in ("read", "broker's"):
+        placed = alone.put(brokers_timer("t", time_ms, f"key {i}"), indexed=False)
+        if extra == "read":
+            placed = alone.put(timer(alone.tag, "t", time_ms - 7), indexed=False)
+        log.take(placed)
+        message, size = placed.offset, placed.size_bytes
+    if extra in ("read", "lost"):
+        more = naive.UINT32_MAX
+    written_ms = naive.write_ms(slot, START_MS, PRECISION_MS)
+    crc = 0 if extra == "broker's" else 1
+    unit = naive.Unit(52, -1, magic, written_ms, time_ms - written_ms, message, size, 9, crc, more)
+    alone.link(slot, unit)
+
+
+def taken(row: list[int]) -> Taken:
+    """An entry of ring C, taken apart."""
+    message, info, at = row
+    return Taken(message, info >> 16, info >> 8 & 0xFF, info & 0xFF, at)
+
+
+def compare(alone: Alone, twin: DequeueGet) -> None:
+    """Whatever dequeue-get knows or hands on is what the twin does."""
+    assert [taken(row) for row in alone.since("dequeue", DEQUEUE_BEGIN)] == twin.out
+    found = (alone.cursor(name) for name in ("claimed", "walked", "claim_offset"))
+    assert tuple(found) == (twin.claimed, twin.walked, twin.claim_offset)
+    waiting = [each for bucket in twin.buckets.values() for each in bucket]
+    assert alone.near_messages() == sorted((each.due_ms, each.message) for each in waiting)
+    assert alone.cursor("scan") <= min(twin.buckets, default=1 << 62)
+    places = [sum(n for s, n in twin.waiting.items() if s % SPAN == place) for place in range(SPAN)]
+    assert alone.slot_column("waiting") == places
+    assert alone.slot_column("chain") == [twin.chained[place] for place in range(SPAN)]
+
+
+def answer(alone: Alone, twin: DequeueGet) -> None:
+    """Give both what they need."""
+    kind, offset = twin.need
+    if kind == "timerlog segment":
+        twin.unmapped.discard(offset // twin.segment_bytes)
+    elif kind == "commitlog read":
+        twin.log.unmapped.discard(offset // twin.log.segment_bytes)
+    if kind:
+        alone.meet()
+    twin.need = NO_NEED
+
+
+@given(
+    UNITS,
+    TURNS,
+    st.sets(st.integers(0, 4), max_size=2),
+    st.sets(st.integers(0, 40), max_size=2),
+    st.integers(0, 3),
+)
+def test_alone(
+    units: list[tuple[int, tuple[int, int], object]],
+    turns: list[tuple[int, list[tuple[int, int, int]], int, int]],
+    unmapped: set[int],
+    done: set[int],
+    begin: int,
+) -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        engine = alone.engine
+        log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
+        for i, unit in enumerate(units):
+            link(alone, log, i, *unit)
+        log.unmapped = alone.unmap(engine.commitlog, *unmapped)
+        gone = alone.unmap(engine.timerlog, *unmapped)
+        twin = DequeueGet(log, engine.timerlog.segment_bytes, START_SLOT, START_SLOT, START_SLOT)
+        twin.units, twin.unmapped = alone.units().units, gone
+        twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
+        twin.done = {(1 << 30) + i for i in done}
+        alone.use_sets(done=dict.fromkeys(twin.done, 5))
+        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
+        alone.begin_ring("late", begin + RING_COUNT - 2)
+        now_ms, number = START_MS, 1 << 31
+        to_the_end = [(300, [], 60, 3)] * 40
+        for step_ms, arrivals, room, passes in [*turns, *to_the_end]:
+            now_ms += step_ms
+            late = []
+            for magic, place, later_ms in arrivals:
+                if twin.claimed > twin.read:
+                    slot = twin.read + place % (twin.claimed - twin.read)
+                    late.append(Late(slot, magic, number, 77, slot * PRECISION_MS + later_ms))
+                    number += 1
+            alone.push("late", late)
+            twin.room = room
+            alone.leave_room("dequeue", room)
+            assert alone.step(now_ms) == twin.step(late, now_ms)
+            assert alone.need == twin.need and alone.waiting("late") == 0
+            compare(alone, twin)
+            answer(alone, twin)
+            for _ in range(passes):
+                if twin.can_pass() and now_ms // PRECISION_MS > twin.read:
+                    twin.read += 1
+                    alone.set_cursors(read=twin.read)
+        assert not twin.buckets and twin.read > START_SLOT + 12
+        handed = sorted(each.message for each in twin.out)
+        linked = [unit.message_offset for unit in twin.units.values()]
+        everyone = [each for each in linked if each not in twin.done]
+        assert handed == sorted([*everyone, *range(1 << 31, number)])
+
+
+def test_what_was_taken_is_due_and_in_order() -> None:
+    """The twin's word is not needed for this: by its bucket, then by its arrival."""
+    with Alone(DEQUEUE_GET) as alone:
+        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
+        for i, within_ms in enumerate([70, 20, 70, 0, 20]):
+            link(alone, log, i, PLAIN, (1, within_ms), 0)
+        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
+        alone.step(START_MS + 120)
+        alone.step(START_MS + 169)
+        first = [taken(row).message & 0xFF for row in alone.since("dequeue", DEQUEUE_BEGIN)]
+        alone.step(START_MS + 170)
+        then = [taken(row).message & 0xFF for row in alone.since("dequeue", DEQUEUE_BEGIN)]
+        assert (first, then) == ([3, 1, 4], [3, 1, 4, 0, 2])
+
+
+def test_a_damaged_unit_stops_the_walk_and_nothing_of_its_slot_is_taken_before() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
+        for i in range(3):
+            link(alone, log, i, PLAIN, (0, 10 * i), 0)
+        alone.engine.timerlog.ensure(0).view[52 + 30] ^= 1
+        alone.step(START_MS + 50)
+        assert alone.need == ("damaged timerlog", 52)
+        assert (alone.cursor("claimed"), alone.cursor("walked")) == (START_SLOT + 1, START_SLOT)
+        assert alone.near_messages() == [(START_MS + 20, (1 << 30) + 2)]
+        assert alone.waiting("dequeue") == 0
+
+
+def test_a_unit_in_a_slot_that_is_not_its_own_is_damage() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        unit = naive.Unit(52, -1, PLAIN, START_MS, 0, 1 << 30, 300, 9, 1, 0)
+        alone.link(START_SLOT + 1, unit)
+        alone.step(START_MS)
+        assert alone.need == ("damaged timerlog", 0)
+
+
+def test_a_full_near_wheel_stops_it() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
+        link(alone, log, 0, PLAIN, (0, 0), 0)
+        alone.fill_near()
+        alone.step(START_MS)
+        assert alone.need == ("near full", 0)
+        alone.clear_need()
+        alone.push("late", [Late(START_SLOT, PLAIN, 5, 77, START_MS)])
+        alone.step(START_MS)
+        assert (alone.need, alone.waiting("late")) == (("near full", 0), 1)
+
+
+def test_a_handover_takes_nothing_behind_its_limit() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
+        for within_ms in (10, 20):
+            link(alone, log, within_ms, PLAIN, (0, within_ms), 0)
+        alone.set_cursors(take_limit=START_MS + 10)
+        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
+        alone.step(START_MS + 50)
+        rows = alone.since("dequeue", DEQUEUE_BEGIN)
+        assert [taken(row).at for row in rows] == [START_MS + 10]
+
+
+def test_a_handover_takes_nothing_behind_its_limit_while_the_clock_is_set_back() -> None:
+    """What is due before R shares R's first bucket, whose slot a broker will read again."""
+    with Alone(DEQUEUE_GET) as alone:
+        link(alone, Log(alone.tag, PRECISION_MS, 4_096), 0, PLAIN, (0, 0), 0)
+        alone.step(START_MS - 1)
+        late = Late(START_SLOT, PLAIN, 5, 77, START_MS - 50)
+        alone.push("late", [late])
+        alone.set_cursors(take_limit=START_MS - 1)
+        alone.step(START_MS - 20)
+        assert alone.waiting("dequeue") == 0
+        alone.set_cursors(take_limit=START_MS)
+        alone.step(START_MS - 20)
+        assert [taken(row).message for row in alone.since("dequeue", 0)] == [5]

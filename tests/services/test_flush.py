@@ -1,0 +1,170 @@
+"""Flushing: the order of a checkpoint, one fsync for all who wait, what a failure leaves."""
+
+import errno
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests import naive
+from tests.faulty_disk import FaultyDisk
+from tests.models.quiet_disk import QuietDisk
+from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
+from timerstore.errors import FlushFailedError
+from timerstore.services.flush import Flusher, remove_abort, write_abort
+from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+
+
+class TellingDisk(QuietDisk):
+    """Keeps what was done, in order, with the path inside the store."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def event(self, kind: str, path: Path) -> None:
+        """Keep it."""
+        self.told.append((kind, str(path).partition("/s/")[2]))
+
+
+def fill(alone: Alone) -> None:
+    """A message, a unit and a slot that nobody has made durable."""
+    placed = alone.put(timer(alone.tag, "orders", START_MS + 50))
+    unit = naive.Unit(52, -1, 1, START_MS, 50, placed.offset, placed.size_bytes, 9, 1, 0)
+    alone.link(START_SLOT, unit)
+    alone.engine.wheel.array.dirty[0] = 1
+    alone.set_cursors(linked=1)
+
+
+def written(alone: Alone) -> Checkpoint:
+    """The checkpoint on disk."""
+    found = read_checkpoint(alone.path / "config" / "timercheck")
+    assert found is not None
+    return found
+
+
+def test_what_is_pointed_to_is_durable_before_what_points() -> None:
+    disk = TellingDisk()
+    with Alone(DEQUEUE_PUT, disk) as alone:
+        flusher = Flusher(alone.engine)
+        flusher.durable_end = 0
+        flusher._flushed_timerlog = 0
+        fill(alone)
+        flusher._flushed_index[:] = 0
+        disk.told.clear()
+        flusher.flush()
+        synced = [name for kind, name in disk.told if kind == "sync"]
+        order = ["commitlog", "consumequeue", "timerlog", "timerwheel", "config/timercheck"]
+        places = [[i for i, name in enumerate(synced) if name.startswith(each)] for each in order]
+        assert all(places), synced
+        for earlier, later in pairwise(places):
+            assert max(earlier) < min(later), synced
+        found = written(alone)
+        assert (found.commitlog_flushed, found.timerlog_flushed) == (alone.engine.commitlog.end, 52)
+        assert (found.queue_index, found.read_ms, found.clean) == (1, START_MS, False)
+
+
+def test_r_is_said_to_be_durable_only_once_it_is() -> None:
+    disk = FaultyDisk()
+    with Alone(DEQUEUE_PUT, disk) as alone:
+        flusher = Flusher(alone.engine)
+        fill(alone)
+        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2, want_flush=1)
+        disk.refuse(errno.EIO, "sync", where="timercheck")
+        told: list[BaseException] = []
+        flusher.on_failure = told.append
+        with pytest.raises(FlushFailedError):
+            flusher.flush()
+        assert alone.cursor("checkpointed") == START_SLOT and flusher.checkpoint_count == 0
+        assert alone.engine.wheel.array.dirty[0] != 0  # the next one takes the page again
+        disk.heal()
+        with pytest.raises(FlushFailedError):
+            flusher.flush()  # a failed fsync is final
+        offset = alone.put(timer(alone.tag, "t", START_MS)).offset
+        with pytest.raises(FlushFailedError):
+            flusher.wait_durable(offset + 1)
+        assert told == [flusher.error]
+
+
+def test_a_checkpoint_says_what_waits_for_it() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        flusher, calls = Flusher(alone.engine), list[str]()
+        flusher.before = lambda: calls.append("before")
+        flusher.on_checkpoint = lambda: calls.append(str(alone.cursor("checkpointed") - START_SLOT))
+        flusher.after = lambda: calls.append("after")
+        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2, want_flush=1)
+        assert flusher._changed()
+        flusher.flush()
+        assert calls == ["before", "2", "after"] and alone.cursor("want_flush") == 0
+        assert not flusher._changed()
+        flusher.flush(clean=True)
+        assert calls[3:] == ["before", "2"]  # nothing is removed of a store that is being closed
+        assert written(alone).clean and (alone.path / "config" / "timermetrics").exists()
+
+
+@pytest.mark.parametrize("moves", ["log", "units", "levels", "read", "asked"])
+def test_whatever_moved_is_a_change(moves: str) -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        flusher = Flusher(alone.engine)
+        flusher.flush()
+        assert not flusher._changed()
+        if moves == "log":
+            alone.put(timer(alone.tag, "t", START_MS))
+        elif moves == "units":
+            alone.write_unit(naive.Unit(52, -1, 1, START_MS, 0, 0, 300, 9, 1, 0))
+        elif moves == "levels":
+            alone.engine.levels.offset[3] += 1
+        elif moves == "read":
+            alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 1)
+        else:
+            alone.set_cursors(want_flush=1)
+        assert flusher._changed()
+        flusher.flush()
+        assert not flusher._changed()
+
+
+def test_one_fsync_serves_all_who_wait_for_it() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        flusher = Flusher(alone.engine)
+        ends = [alone.put(timer(alone.tag, "t", START_MS)).offset + 1 for _ in range(3)]
+        with flusher._sync_lock:  # while another is under way
+            threads = [threading.Thread(target=flusher.wait_durable, args=(end,)) for end in ends]
+            for thread in threads:
+                thread.start()
+        for thread in threads:
+            thread.join()
+        assert flusher.durable_end == alone.engine.commitlog.end and flusher.sync_count == 1
+        flusher.wait_durable(ends[0])
+        flusher.sync_log()
+        assert flusher.sync_count == 1
+
+
+def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is() -> None:
+    disk = FaultyDisk()
+    with Alone(DEQUEUE_PUT, disk, flush_interval_ms=1) as alone:
+        flusher = Flusher(alone.engine)
+        seen, again = threading.Event(), threading.Event()
+
+        def after() -> None:
+            (again if flusher.waiting_for_space is None else seen).set()
+
+        flusher.after = after
+        disk.refuse(errno.ENOSPC, where="timercheck")
+        alone.put(timer(alone.tag, "t", START_MS))
+        flusher.start()
+        try:
+            assert seen.wait(60) and flusher.waiting_for_space is not None
+            again.clear()
+            disk.heal()
+            assert again.wait(60)
+        finally:
+            flusher.stop()
+        assert flusher.error is None and written(alone).commitlog_flushed > 0
+
+
+def test_abort_is_there_while_a_store_is_open(tmp_path: Path) -> None:
+    write_abort(QuietDisk(), tmp_path)
+    assert (tmp_path / "abort").read_text().isdigit()
+    remove_abort(tmp_path)
+    remove_abort(tmp_path)
+    assert not (tmp_path / "abort").exists()

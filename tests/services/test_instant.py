@@ -1,0 +1,93 @@
+"""What is captured of an instant, against the same words read one by one."""
+
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore.services.instant import capture_instant
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+)
+from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.wheel.near import near_entries
+
+START_MS = 1_700_000_000_000
+
+
+def slow_slots(store: timerstore.TimerStore) -> list[tuple[int, int]]:
+    world = store.engine.world
+    start = world.dequeue_get.claimed_slot
+    stop = world.flush.checkpointed_slot + 2 * world.settings.slot_count
+    slots = store.engine.wheel.slots
+    return sorted((int(s["time"]), int(s["last"])) for s in slots if start <= s["time"] < stop)
+
+
+def slow_messages(store: timerstore.TimerStore) -> list[int]:
+    world = store.engine.world
+    head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
+    tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
+    places = [i % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE for i in range(head, tail)]
+    return sorted(near_entries(world.near)[1].tolist() + world.dequeue_ring[places].tolist())
+
+
+def pairs(table: np.ndarray) -> set[tuple[int, int]]:
+    return {(high, low) for high, low in table.reshape(-1, 2).tolist() if high or low}
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 90_000)),
+        st.tuples(st.just("level"), st.integers(1, 3)),
+        st.tuples(st.just("cancel"), st.integers(0, 50)),
+        st.tuples(st.just("pass"), st.integers(1, 20_000)),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_an_instant_is_what_the_words_say(steps: list[tuple[str, int]]) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        timerstore.open(Path(folder) / "store", config=SMALL, clock=clock) as store,
+    ):
+        ids: list[str] = []
+        for what, value in steps:
+            if what == "put":
+                ids.append(store.put(b"b", at_ms=clock.now_ms + value))
+            elif what == "level":
+                ids.append(store.put(b"b", delay_level=value))
+            elif what == "cancel" and ids:
+                store.cancel(ids[value % len(ids)])
+            elif what == "pass":
+                clock.advance(timedelta(milliseconds=value))
+        world, levels = store.engine.world, 18
+        found = capture_instant(world)
+        assert sorted(found.messages.tolist()) == slow_messages(store)
+        assert [tuple(row) for row in found.slots.tolist()] == slow_slots(store)
+        assert pairs(found.cancelled) == pairs(store.engine.cancelled.table)
+        assert len(pairs(found.cancelled)) == store.engine.cancelled.set.count
+        assert found.pending_count == store.count() == len(list(store.pending()))
+        assert found.claimed == world.dequeue_get.claimed_slot
+        assert found.claim_offset == world.dequeue_get.claim_offset
+        assert found.timerlog_end == store.engine.timerlog.end
+        assert found.queue_start == world.enqueue_put.linked_index
+        assert found.queue_end == store.engine.queues.next_index(0)
+        assert found.level_start.tolist() == store.engine.levels.offset[:levels].tolist()
+        waiting = int((found.level_stop - found.level_start).sum())
+        assert waiting >= store.engine.queues.table.pending[QUEUE_COUNT_MAX:].sum()
+        light = capture_instant(store.engine.world, whole=False)
+        assert sorted(light.messages.tolist()) == slow_messages(store)
+        assert len(light.cancelled) == len(light.slots) == 0

@@ -1,0 +1,64 @@
+"""Files that are gone from either end of a queue, or have grown: the queue is written anew."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.models.quiet_disk import QuietDisk
+from tests.services.test_damage import CONFIG, START_MS
+from tests.sparse_copy import copy_tree
+from timerstore import ManualClock, TimerStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
+SECOND = timedelta(seconds=1)
+COUNTS = {"a": 52, "small": 2, "b": 30}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], int]:
+    """A store as it was left by a kill, and closed, with messages in every kind of queue."""
+    path, clock = tmp_path_factory.mktemp("queues") / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    for _ in range(20):
+        store.put(b"level", topic="a", delay_level=4)
+    store.put_many([b"body"] * 30, topic="a", delay_ms=1_000)
+    store.put(b"only", topic="small", delay=SECOND)
+    store.put_many([b"later"] * 30, topic="b", delay_ms=60_000)
+    clock.advance(3 * SECOND)
+    store.flusher.flush()
+    killed = copy_tree(path, path.parent / "killed")
+    store.close()
+    return {"closed": path, "killed": killed}, clock.now_ms
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("what", ["nothing", "first", "last", "all", "grown"])
+@pytest.mark.parametrize(
+    "queue", ["a/0", "small/0", "SCHEDULE_TOPIC_XXXX/3", "rmq_sys_wheel_timer/0"]
+)
+def test_nothing_is_lost(
+    queue: str, what: str, end: str, stores: tuple[dict[str, Path], int], tmp_path: Path
+) -> None:
+    path = copy_tree(stores[0][end], tmp_path / "s")
+    files = sorted((path / "consumequeue" / queue).iterdir())
+    used = [file for file in files if any(file.read_bytes())]
+    gone = {"first": used[:1], "last": files[files.index(used[-1]) :], "all": files}
+    for file in gone.get(what, []):
+        file.unlink()
+    if what == "grown":
+        with used[0].open("ab") as grown:
+            grown.write(b"\0" * 20)
+    clock = ManualClock(stores[1])
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert store.findings.rebuilt == ([] if what == "nothing" else ["consume queues"])
+    store.put(b"new", topic="a", delay=SECOND)
+    store.put(b"new", topic="a", delay_level=1)
+    store.put(b"new", topic="small")
+    clock.advance(100 * SECOND)
+    for topic, count in COUNTS.items():
+        assert len(store.pull(topic, timeout=0)) == count
+    store.close()
+    report = timerstore.verify(path)
+    assert report.ok, str(report)

@@ -1,0 +1,141 @@
+"""The runner: whom it wakes, how it answers needs, what it plays on a manual clock."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.models.quiet_disk import QuietDisk
+from tests.services.alone import (
+    DELIVER_LEVELS,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    ENQUEUE_PUT,
+    PRECISION_MS,
+    START_MS,
+    START_SLOT,
+    Alone,
+    timer,
+)
+from timerstore.errors import StoreFullError
+from timerstore.services import needs
+from timerstore.services.flush import Flusher
+from timerstore.services.runner import Runner
+from timerstore.services.steps import WAKE_COUNT
+from timerstore.timelog.disk import MappedFile
+
+
+def runner_of(alone: Alone) -> Runner:
+    """A runner whose threads were not started."""
+    return Runner(alone.engine, Flusher(alone.engine), lambda error: None)
+
+
+def woken(alone: Alone, service: int) -> bool:
+    """Whether a service's thread was woken."""
+    try:
+        return os.eventfd_read(alone.engine.eventfds[service]) > 0
+    except BlockingIOError:
+        return False
+
+
+def test_who_is_awake_is_not_woken() -> None:
+    with Alone(ENQUEUE_GET) as alone:
+        runner, mine = runner_of(alone), alone.thread(ENQUEUE_GET)
+        runner.wake(ENQUEUE_GET)
+        assert not woken(alone, ENQUEUE_GET)
+        mine.sleeping_until_ms = START_MS
+        runner.wake(ENQUEUE_GET)
+        runner.wake(ENQUEUE_GET)
+        assert woken(alone, ENQUEUE_GET) and not woken(alone, ENQUEUE_GET)
+        assert mine.sleeping_until_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "waiting", "wakes"), [(-1, 1, True), (0, 1, False), (9, 1, False), (9, 1_024, True)]
+)
+def test_a_put_wakes_who_would_sleep_for_too_long(due_ms: int, waiting: int, wakes: bool) -> None:
+    """It is due sooner; or many wait by now."""
+    assert WAKE_COUNT == 1_024
+    with Alone(ENQUEUE_GET) as alone:
+        runner = runner_of(alone)
+        alone.thread(ENQUEUE_GET).sleeping_until_ms = START_MS
+        alone.engine.queues.table.next_index[0] = waiting
+        runner.wake_for(START_MS + due_ms)
+        assert woken(alone, ENQUEUE_GET) == wakes
+
+
+class FullDisk(QuietDisk):
+    """A disk on which no file can be made while it is full."""
+
+    full = False
+
+    def create_mapped(self, path: Path, length: int) -> MappedFile:
+        """Make a file, or refuse."""
+        if self.full:
+            raise StoreFullError(f"{path}: no space left. Make some.")
+        return super().create_mapped(path, length)
+
+
+def test_a_need_that_cannot_be_met_is_met_later_and_told_meanwhile() -> None:
+    disk = FullDisk()
+    with Alone(ENQUEUE_PUT, disk) as alone:
+        runner = runner_of(alone)
+        alone.push("enqueue", [[START_MS, START_MS, 0, 300, 9, 0, 0, 0]])
+        disk.full = True
+        for _ in range(2):
+            alone.step(START_MS)
+            assert alone.need == ("timerlog segment", 0)
+            runner._meet(ENQUEUE_PUT)
+            assert isinstance(runner.waiting_for_space, StoreFullError) and alone.need == ("", 0)
+        disk.full = False
+        alone.step(START_MS)
+        runner._meet(ENQUEUE_PUT)
+        assert runner.waiting_for_space is None
+        assert alone.step(START_MS) == 1
+
+
+def test_a_near_wheel_that_is_full_is_no_matter_of_waiting() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        runner = runner_of(alone)
+        alone.thread(DEQUEUE_PUT).need = needs.NEAR_FULL
+        with pytest.raises(StoreFullError, match="near_count_max"):
+            runner._meet(DEQUEUE_PUT)
+
+
+def test_it_plays_a_timers_way_at_its_time() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        runner = runner_of(alone)
+        for ahead_ms in (250, 50, 1_900):
+            alone.put(timer(alone.tag, "orders", START_MS + ahead_ms))
+        end = alone.engine.commitlog.end
+        runner.play(START_MS, START_MS + 300)
+        fired = alone.messages(end)
+        assert [m.stored_ms for m in fired] == [START_MS + 50, START_MS + 250]
+        assert alone.cursor("read") == START_SLOT + 3
+        runner.play(START_MS + 300, START_MS + 100)  # the clock goes back: R does not
+        assert alone.cursor("read") == START_SLOT + 3 and alone.cursor("fired") == 2
+
+
+def test_it_writes_a_checkpoint_where_r_waits_for_one() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        runner = runner_of(alone)
+        slots = 3 * alone.engine.config.wheel_slot_count
+        runner.play(START_MS, START_MS + slots * PRECISION_MS)
+        assert alone.cursor("read") == START_SLOT + slots
+        assert runner.flusher.checkpoint_count >= 2
+
+
+@pytest.mark.slow
+def test_threads_end_when_they_are_told_and_begin_again() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        runner = runner_of(alone)
+        alone.engine.clock.manual = False  # type: ignore[misc]
+        for _ in range(2):
+            runner.start() if not runner._stop.is_set() else runner.resume()
+            names = {thread.name for thread in threading.enumerate()}
+            assert {"timerstore-enqueue-get", "timerstore-deliver-levels"} <= names
+            runner.stop()
+            names = {thread.name for thread in threading.enumerate()}
+            assert "timerstore-enqueue-get" not in names
+            assert len(runner._threads) == 0 and DELIVER_LEVELS in range(5)

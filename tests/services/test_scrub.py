@@ -1,0 +1,81 @@
+"""The scrub finds what nothing else has met yet."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from tests.models.quiet_disk import QuietDisk
+from tests.services.test_damage import CONFIG, START_MS, TIMER_QUEUE, filled, flip
+from timerstore import ManualClock, TimerStore
+from timerstore.services.rebuild import MARK_FILE
+
+
+def scrub(store: TimerStore) -> list[tuple[str, int]]:
+    """Let one pass come to its end; return the places that are known now."""
+    while store.flusher.scrub.step():
+        pass
+    return [(each["file"], each["offset"]) for each in store.stats().damage]
+
+
+def test_a_sound_store_has_nothing_to_find(tmp_path: Path) -> None:
+    store, clock, _ = filled(tmp_path / "s")
+    clock.advance(timedelta(seconds=5))
+    store.flush()
+    assert scrub(store) == []
+    assert store.stats().scrub == {"pass_count": 1, "file": "", "offset": 0}
+    assert store.flusher.scrub.step() > 0
+    assert store.stats().scrub["file"] == "timerwheel"
+    store.close()
+
+
+def test_entries_and_pages_are_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, _, _ = filled(path)
+    store.flush()
+    page = store.engine.wheel.array.slots[4096:8192]
+    page[:] = page.copy()  # it was written to, so what the file holds is not seen any more
+    sound = [(path / TIMER_QUEUE / f"{0:020d}").read_bytes(), (path / "timerwheel").read_bytes()]
+    flip(path, TIMER_QUEUE, 3 * 20 + 6)
+    with open(path / "timerwheel", "r+b") as file:
+        file.seek(5000)
+        file.write(bytes([sound[1][5000] ^ 1]))
+    assert scrub(store) == [("timerwheel", 4096), (TIMER_QUEUE, 60)]
+    store.flush()
+    assert (path / TIMER_QUEUE / f"{0:020d}").read_bytes() == sound[0]
+    assert (path / "timerwheel").read_bytes() == sound[1]
+    assert len(scrub(store)) == 2
+    store.close()
+
+
+def test_a_page_that_is_wrong_in_memory_too(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, clock, _ = filled(path)
+    store.close()
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    data = (path / "timerwheel").read_bytes()
+    used = next(i for i in range(4095, 0, -1) if data[i])
+    with open(path / "timerwheel", "r+b") as file:
+        file.seek(used)
+        file.write(bytes([data[used] ^ 1]))
+    assert scrub(store) == [("timerwheel", 0)]
+    assert (path / MARK_FILE).exists()
+    store.close()
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    clock.advance(timedelta(seconds=60))
+    assert store.count() == 0
+    store.close()
+
+
+def test_units_and_messages_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store, _, ids = filled(path)
+    offset = int(ids[50][12:24], 16)
+    flip(path, "commitlog", offset + 100)
+    flip(path, "timerlog", 20)
+    assert scrub(store) == [("timerlog", 0), ("commitlog", offset)]
+    assert (path / MARK_FILE).exists()
+    count = store.count()
+    store.close()
+    clock = ManualClock(START_MS + 1_000)
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as again:
+        assert again.findings.rebuilt == ["timer index"]
+        assert again.count() == count - 1  # without the one that is lost

@@ -1,0 +1,102 @@
+"""With which sizes a store is opened that has lost what it was made with."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.models.ledger import TIMER_TOPIC
+from tests.models.quiet_disk import QuietDisk
+from tests.services.test_recovery import CONFIG, START_MS, content_of
+from timerstore import Config, ManualClock, NotAStoreError, TimerStore
+from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.format import CHECKPOINT_COPY_AT, IDENTITY, IDENTITY_AT
+from timerstore.timelog.identity import SIZES
+
+pytestmark = pytest.mark.slow
+
+
+def sizes_of(config: Config) -> dict[str, int]:
+    return {name: getattr(config, name) for name in SIZES}
+
+
+def make(path: Path) -> int:
+    """A store with a cancelled timer and one that waits; return its tag."""
+    store = TimerStore(path, config=CONFIG, clock=ManualClock(START_MS), disk=QuietDisk())
+    ids = store.put_many([b"x" * 100] * 200, topic="a", at_ms=START_MS + 5_000)
+    store.cancel(ids[3])
+    tag = store.engine.store_tag
+    store.close()
+    return tag
+
+
+def forget(path: Path, *, copies: bool, checkpoint: bool) -> None:
+    (path / "timerstore.json").unlink()
+    file = path / "config" / "timercheck"
+    if checkpoint:
+        file.unlink()
+    elif copies:
+        content = bytearray(file.read_bytes())
+        for at in (IDENTITY_AT, CHECKPOINT_COPY_AT + IDENTITY_AT):
+            content[at : at + IDENTITY.itemsize] = bytes(IDENTITY.itemsize)
+        file.write_bytes(content)
+
+
+def test_the_copy_does(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    tag = make(path)
+    before = (path / "timerstore.json").read_text()
+    forget(path, copies=False, checkpoint=False)
+    clock = ManualClock(START_MS)
+    store = TimerStore(path, clock=clock, disk=QuietDisk())
+    assert sizes_of(store.engine.config) == sizes_of(CONFIG)
+    assert store.engine.store_tag == tag and store.findings.restored_sizes
+    assert (path / "timerstore.json").read_text() == before
+    assert store.count() == 199
+    clock.advance(timedelta(seconds=6))
+    assert len(store.pull("a", max_count=300, timeout=0)) == 199
+    store.close()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_without_a_copy_nothing_is_guessed(tmp_path: Path, checkpoint: bool) -> None:
+    path = tmp_path / "store"
+    tag = make(path)
+    described = json.loads((path / "timerstore.json").read_text())
+    forget(path, copies=True, checkpoint=checkpoint)
+    before = content_of(path)
+    config = Config(roll_window_slots=CONFIG.roll_window_slots)
+    with pytest.raises(NotAStoreError, match="no broker's store") as caught:
+        TimerStore(path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
+    assert content_of(path) == before
+    said = str(caught.value)
+    written = json.loads(said[said.index("{") :])
+    assert written == described and written["store_tag"] == tag
+    (path / "timerstore.json").write_text(json.dumps(written))
+    store = TimerStore(path, clock=ManualClock(START_MS), disk=QuietDisk())
+    assert store.count() == 199
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_brokers_store_is_measured(golden: Callable[[str], Path]) -> None:
+    path = golden("fired")
+    os.truncate(path / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}", 0)  # the first of many
+    config = Config(precision_ms=1_000, roll_window_slots=20)
+    store = TimerStore(path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
+    sizes = sizes_of(store.engine.config)
+    assert (sizes["precision_ms"], sizes["roll_window_slots"]) == (100, 20)
+    assert sizes["commitlog_segment_bytes"] == 1 << 20
+    assert sizes["consumequeue_segment_bytes"] == 2_000
+    assert sizes["timerlog_segment_bytes"] == 5_248
+    assert sizes["wheel_slot_count"] == 604_800
+    store.close()
+
+
+def test_an_empty_commit_log_alone_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(InvalidArgumentError, match="no segment"):
+        TimerStore(tmp_path, clock=ManualClock(START_MS), disk=QuietDisk())

@@ -1,0 +1,102 @@
+"""The services' state: every word has an owner, in cache lines of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore.services.state import (
+    CANCEL,
+    DELIVER_LEVELS,
+    DEQUEUE_GET,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    ENQUEUE_PUT,
+    FLUSH,
+    new_thread,
+)
+from timerstore.timelog.acting import ALONE, CALLER, acting_as
+from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.record import NotTheOwnerError
+
+EVERYONE = (
+    *(ENQUEUE_GET, ENQUEUE_PUT, DEQUEUE_GET, DELIVER_LEVELS, DEQUEUE_PUT),
+    *(FLUSH, CANCEL, CALLER),
+)
+OF_FIRE = {DEQUEUE_PUT, DELIVER_LEVELS, CANCEL}
+OWNERS = {
+    "settings": set(),
+    "enqueue_get": {ENQUEUE_GET},
+    "enqueue_put": {ENQUEUE_PUT},
+    "dequeue_get": {DEQUEUE_GET},
+    "deliver_levels": {DELIVER_LEVELS},
+    "dequeue_put": {DEQUEUE_PUT},
+    "cancelled": OF_FIRE,
+    "done": set(),
+    "flush": {FLUSH},
+    "callers": {CALLER},
+}
+
+
+def words_of(each: Any, where: str) -> Iterator[tuple[Any, str, str, bool]]:
+    """Yield (record, where it is, a word's name, is it shared) of a record and those in it."""
+    for name, word in each.numba_type.words.items():
+        yield each, where, name, word.shared
+    for name, (kind, _) in each.numba_type.places.items():
+        if hasattr(kind, "words"):
+            yield from words_of(getattr(each, name), where)
+
+
+def test_every_word_has_its_owners(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
+        found = [
+            each
+            for name in store.engine.world.numba_type.places  # type: ignore[attr-defined]
+            if hasattr(getattr(store.engine.world, name), "numba_type")
+            for each in words_of(getattr(store.engine.world, name), name)
+        ]
+        assert {where for _, where, _, shared in found if not shared} == set(OWNERS)
+        for each, where, name, shared in found:
+            before = getattr(each, name)
+            for who in EVERYONE:
+                with acting_as(who):
+                    if INTERPRETED and not shared and who not in OWNERS[where]:
+                        with pytest.raises(NotTheOwnerError, match=name):
+                            setattr(each, name, before)
+                    else:
+                        setattr(each, name, before)
+            with acting_as(ALONE):
+                setattr(each, name, before)
+
+
+def test_records_share_no_cache_line(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
+        world = store.engine.world
+        records = {
+            id(each): each
+            for name in world.numba_type.places  # type: ignore[attr-defined]
+            if hasattr(getattr(world, name), "numba_type")
+            for each, *_ in words_of(getattr(world, name), name)
+        }
+        lines = [
+            int(each.block[0]) // 64 + i
+            for each in records.values()
+            for i in range(each.cells.nbytes // 64)
+        ]
+        assert all(int(each.block[0]) % 64 == 0 for each in records.values())
+        assert len(lines) == len(set(lines))
+        assert len(records) == 17
+
+
+def test_what_threads_wait_on_has_lines_of_its_own() -> None:
+    thread: Any = new_thread(DEQUEUE_PUT, 7)
+    lines = {name: word.place // 8 for name, word in thread.numba_type.words.items()}
+    assert lines["sleeping_until_ms"] == lines["blocked"]
+    apart = ["need", "sleeping_until_ms", "token", "step", "eventfd"]
+    assert len({lines[name] for name in apart}) == len(apart)
+    assert lines["need"] == lines["need_offset"] == lines["step_count"]

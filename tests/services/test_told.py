@@ -1,0 +1,93 @@
+"""What a put tells of its timers is what enqueue-get would have read in the log."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timerstore
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from timerstore.services.state import (
+    ENQUEUE_GET,
+)
+from timerstore.services.steps import step
+from timerstore.services.world import (
+    ENQUEUE_COLUMNS,
+    ENQUEUE_DUE_MS,
+    ENQUEUE_HASH,
+    ENQUEUE_KIND,
+    ENQUEUE_MESSAGE,
+    ENQUEUE_OUT_MS,
+    ENQUEUE_RING,
+    ENQUEUE_SIZE,
+    RING_HEAD,
+    RING_TAIL,
+)
+from timerstore.timelog.acting import ALONE, acting_as
+from timerstore.timelog.record import Words
+
+START_MS = 1_700_000_000_000
+COMPARED = (
+    *(ENQUEUE_KIND, ENQUEUE_MESSAGE, ENQUEUE_SIZE),
+    *(ENQUEUE_OUT_MS, ENQUEUE_DUE_MS, ENQUEUE_HASH),
+)
+
+
+def read_all(store: timerstore.TimerStore) -> Words:
+    """Have enqueue-get read everything anew; return what it handed on."""
+    engine = store.engine
+    words = engine.world.ring_words
+    words[ENQUEUE_RING + RING_HEAD] = words[ENQUEUE_RING + RING_TAIL] = 0
+    with acting_as(ALONE):
+        engine.world.enqueue_get.fetched_index = 0
+    while step(engine.world, ENQUEUE_GET, START_MS) or engine.needing() >= 0:
+        if engine.needing() >= 0:
+            engine.provide(engine.needing())
+    rows = engine.world.enqueue_ring.reshape(-1, ENQUEUE_COLUMNS)
+    return np.array(rows[: words[ENQUEUE_RING + RING_TAIL]][:, COMPARED])
+
+
+@settings(max_examples=20)
+@given(
+    puts=st.lists(
+        st.tuples(
+            st.sampled_from(["t", "%RETRY%a|b", "x" * 120]),
+            st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=30),
+            st.integers(1, 10**9),
+            st.booleans(),
+            st.sampled_from(["put_many", "put", "properties", "cancel", "reschedule", "level"]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_told_or_read(
+    puts: list[tuple[str, list[bytes], int, bool, str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("told")
+    clock = timerstore.ManualClock(START_MS)
+    store = timerstore.TimerStore(path, config=SMALL, clock=clock, disk=QuietDisk())
+    for topic, bodies, delay_ms, tagged, way in puts:
+        tag = "a tag" if tagged else None
+        if way == "put_many":
+            keys = ["key"] * len(bodies) if tagged else None
+            store.put_many(bodies, topic=topic, delay_ms=delay_ms, keys=keys, tag=tag)
+            continue
+        for body in bodies[:3]:
+            if way == "level":
+                store.put(body, topic=topic, delay_level=3, tag=tag)
+                continue
+            properties = {"a": "b"} if way == "properties" else None
+            at_ms = START_MS + delay_ms
+            id = store.put(body, topic=topic, at_ms=at_ms, tag=tag, properties=properties)
+            if way == "cancel":
+                store.cancel(id)
+            elif way == "reschedule":
+                store.reschedule(id, at_ms=at_ms + 5)
+    told = read_all(store)
+    assert (store.engine.queues.table.told >= 0).any() or all(way != "put_many" for *_, way in puts)
+    store.engine.queues.table.told[:] = -1
+    assert told.tolist() == read_all(store).tolist()
+    store.abandon()

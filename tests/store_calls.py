@@ -1,0 +1,62 @@
+"""Every public call of a store, for tests that make all of them."""
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import timerstore
+
+Calls = dict[str, Callable[[], object]]
+
+ENDING = ("handover", "close", "abandon")
+"""After these calls a store is closed."""
+
+WITHOUT_ARGUMENTS = ("stats", "flush", *ENDING)
+
+
+def arguments(id: str) -> dict[str, dict[str, Any]]:
+    """Good arguments for each call that takes some; `id`: a pending timer's."""
+    return {
+        "put": {"body": b"x", "topic": "t"},
+        "put_many": {"bodies": [b"x", b"y", b"z"], "topic": "t"},
+        "cancel": {"id": id},
+        "cancel_many": {"ids": [id]},
+        "reschedule": {"id": id, "delay": timedelta(seconds=1)},
+        "get": {"id": id},
+        "pending": {},
+        "count": {},
+        "horizon": {"bucket_ms": 1_000},
+        "consume": {"topic": "t", "group": "fresh", "timeout": 0},
+        "pull": {"topic": "t", "group": "fresh", "timeout": 0},
+    }
+
+
+LAZY = ("pending", "consume")
+"""These calls begin when something is asked of what they return."""
+
+
+def calls_of(store: timerstore.TimerStore, id: str) -> Calls:
+    """Each call with good arguments, the ending ones last."""
+
+    def call(name: str, given: dict[str, Any]) -> object:
+        result = getattr(store, name)(**given)
+        return next(result) if name in LAZY else result
+
+    given = arguments(id) | {name: {} for name in WITHOUT_ARGUMENTS}
+    return {name: lambda name=name, each=each: call(name, each) for name, each in given.items()}  # type: ignore[misc]
+
+
+# What other modules of the package call, with the public ones as their doors.
+INTERNAL = frozenset(
+    {
+        *("check_open", "check_process", "check_writable", "refuse", "report_unreadable"),
+        *("write_offsets", "group", "retries", "wait_for_batch", "make_visible", "send_back"),
+        *("clock_moved", "end_short_way", "play_now"),
+    }
+)
+
+
+def methods(kind: type) -> set[str]:
+    """The public methods of a class."""
+    return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}

@@ -1,0 +1,111 @@
+"""Bits that flip in a closed store, in any of its files: nothing is lost without a word.
+
+`FLIPS` says how many stores are damaged, `FLIPS_SEED` with which seed the first.
+"""
+
+import os
+import random
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.models.damaged import check_damaged
+from tests.models.ledger import Ledger, read_ledger
+from tests.models.quiet_disk import QuietDisk
+from tests.sparse_copy import copy_tree
+from timerstore import Config, CorruptStoreError, ManualClock, NotAStoreError, TimerStore
+
+START_MS = 1_800_000_000_000
+SECOND = timedelta(seconds=1)
+CONFIG = Config(
+    durability="process",
+    precision_ms=1_000,
+    roll_window_slots=6,
+    wheel_slot_count=128,
+    commitlog_segment_bytes=16_384,
+    consumequeue_segment_bytes=400,
+    timerlog_segment_bytes=1_040,
+)
+KINDS = {
+    "commitlog": "commitlog/*",
+    "timerlog": "timerlog/*",
+    "timerwheel": "timerwheel",
+    "queues": "consumequeue/*/*/*",
+    "checkpoint": "config/timercheck",
+    "config": "config/*.json",
+    "counts": "config/timermetrics",
+    "sums": "config/wheelsums",
+    "flush times": "checkpoint",
+    "sizes": "timerstore.json",
+}
+FLIPS = int(os.environ.get("FLIPS", "40"))
+SEED = int(os.environ.get("FLIPS_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ledger, int]:
+    """A store with fired, cancelled, moved, rolled, delayed and overdue timers, closed."""
+    path, rnd = tmp_path_factory.mktemp("flips") / "s", random.Random(5)
+    clock = ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    ids = [
+        store.put(b"%03d" % i * 9, topic="ab"[i % 2], at_ms=START_MS + rnd.randrange(60_000))
+        for i in range(90)
+    ]
+    for level in (1, 2, 3, 4):
+        store.put(b"level", topic="a", delay_level=level)
+    store.cancel_many(ids[::9])
+    clock.advance(20 * SECOND)
+    store.pull("a", max_count=4, timeout=0).ack()
+    waiting = [timer.id for timer in store.pending()]
+    store.reschedule(waiting[5], at_ms=START_MS + 90_000)
+    clock.advance(5 * SECOND)
+    store.put_many([b"late"] * 12, topic="b", at_ms=[START_MS + 28_000, START_MS + 300_000] * 6)
+    store.close()
+    return path, read_ledger(path), clock.now_ms
+
+
+def flip(file: Path, rnd: random.Random) -> tuple[int, int]:
+    """Flip one bit of a file, more often than not of a byte that is used."""
+    data = bytearray(file.read_bytes())
+    used = [i for i, byte in enumerate(data) if byte]
+    at = rnd.choice(used) if used and rnd.random() < 0.8 else rnd.randrange(len(data))
+    bit = rnd.randrange(8)
+    data[at] ^= 1 << bit
+    file.write_bytes(data)
+    return at, bit
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("number", range(FLIPS))
+def test_nothing_is_lost_without_a_word(
+    number: int, closed: tuple[Path, Ledger, int], tmp_path: Path
+) -> None:
+    made, before, now_ms = closed
+    rnd = random.Random(SEED + number)
+    kinds = list(KINDS)
+    path = copy_tree(made, tmp_path / "s")
+    kind = kinds[number % len(kinds)]
+    files = sorted(file for file in path.glob(KINDS[kind]) if file.stat().st_size)
+    file = rnd.choice(files)
+    at, bit = flip(file, rnd)
+    print(f"bit {bit} of byte {at} of {file.relative_to(path)}, seed {SEED + number}")
+    clock = ManualClock(now_ms)
+    try:
+        store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    except (CorruptStoreError, NotAStoreError) as e:
+        if file.suffix != ".json" or file.name not in str(e):
+            raise
+        return
+    clock.advance(400 * SECOND)
+    check_damaged(store, before)
+    counted = store.count()
+    store.close()
+    # And once more: what was made of it is a sound store, but for what is lost.
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    clock.advance(400 * SECOND)
+    check_damaged(store, before, everything_due=False)
+    assert store.count() == counted == 0
+    store.close()

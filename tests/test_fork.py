@@ -1,0 +1,161 @@
+"""A forked child: every call on what its parent opened is refused, or does nothing by design."""
+
+import json
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from tests.store_calls import INTERNAL, Calls, calls_of, methods
+from timerstore.consume import Group
+
+pytestmark = pytest.mark.slow
+
+CHILD_SECONDS = 20
+
+
+def told_by_a_child(calls: Calls) -> dict[str, str]:
+    """What each call ended with in a forked child: an error's name, or what it returned."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # later Pythons warn of threads
+        pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(CHILD_SECONDS)  # a lock that a thread of the parent held
+        try:
+            told = {}
+            for name, call in calls.items():
+                try:
+                    told[name] = repr(call())
+                except BaseException as e:
+                    told[name] = type(e).__name__
+            os.write(write, json.dumps(told).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    assert data, "the child hung, or died"
+    return dict(json.loads(data))
+
+
+HARMLESS = {
+    # What is in memory alone, what the end of a `with` block calls, what a clock calls.
+    *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
+    *("Consumer.next_ms", "Consumer.arrived"),
+    *("Batch.to_arrow", "Batch.message", "Group.empty", "Group.decode"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[timerstore.TimerStore]:
+    clock = timerstore.ManualClock()
+    with timerstore.open(tmp_path / "store", config=SMALL, clock=clock) as store:
+        yield store
+
+
+@pytest.mark.timeout(60)
+def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
+    later = store.put(b"later", topic="t", delay=timedelta(hours=1))
+    store.put_many([b"a", b"b", b"c", b"d"], topic="t")
+    batch = store.pull("t", max_count=2, timeout=0)
+    delivery = next(iter(batch))
+    waiting = store.consume("t", timeout=0)
+    assert next(waiting).body == b"c"
+    listing = store.pending()
+    consumer = timerstore.Consumer(store, "worker")
+    consumer.subscribe("t", lambda d: None)
+    running = timerstore.Consumer(store, "other")
+    running.subscribe("u", lambda d: None)
+    running.start()
+    group = store.group("t", "default")
+    calls = {f"TimerStore.{k}": v for k, v in calls_of(store, later).items()}
+    calls |= {
+        "Batch.ack": batch.ack,
+        "Batch.to_arrow": batch.to_arrow,
+        "Batch.message": lambda: batch.message(0),
+        "Delivery.ack": delivery.ack,
+        "Delivery.nack": delivery.nack,
+        "Consumer.on": lambda: consumer.on("v")(lambda d: None),
+        "Consumer.subscribe": lambda: consumer.subscribe("v", lambda d: None),
+        "Consumer.start": consumer.start,
+        "Consumer.step": running.step,
+        "Consumer.redrive": running.redrive,
+        "Consumer.next_ms": lambda: running.next_ms(0, 1),
+        "Consumer.arrived": running.arrived,
+        "Consumer.close": running.close,
+        "Group.pull": lambda: group.pull(1),
+        "Group.decode": lambda: group.decode(int(batch._offsets[0]), batch._pins),
+        "Group.empty": group.empty,
+        "Group.has_hidden": group.has_hidden,
+        "Group.settle_batch": lambda: group.settle_batch(batch),
+        "Group.settle": lambda: group.settle(batch, 0),
+        "Group.settle_some": lambda: group.settle_some(batch, [0]),
+        "Group.give_back": lambda: group.give_back(batch, 0),
+        "Group.give_back_some": lambda: group.give_back_some(batch, [0]),
+        "Group.send_back": lambda: group.send_back(batch, 0, None),
+        "Group.committed": group.committed,
+        "Group.reading": group.reading,
+        "Group.iterate": lambda: next(group.iterate(0)),
+        "an iterator that began": lambda: next(waiting),
+        "a listing": lambda: next(listing),
+        "the clock": lambda: store.clock.advance(timedelta(seconds=1)),  # type: ignore[union-attr]
+    }
+    kinds = (timerstore.TimerStore, timerstore.Batch, timerstore.Delivery)
+    for kind in (*kinds, timerstore.Consumer, Group):
+        known = {name.partition(".")[2] for name in calls if name.startswith(kind.__name__ + ".")}
+        assert methods(kind) - (INTERNAL if kind is timerstore.TimerStore else frozenset()) == known
+    # Another thread of the parent may hold any lock at the moment of the fork.
+    with group.lock, store._groups_lock, store.engine.locks:
+        told = told_by_a_child(calls)
+    wrong = {name: end for name, end in told.items() if end != "ForkedProcessError"}
+    assert set(wrong) == HARMLESS
+    assert not any("Error" in end for end in wrong.values()), wrong
+
+    # The parent notices nothing.
+    delivery.ack()
+    assert [d.body for d in waiting] == [b"d"]
+    assert [timer.id for timer in listing] == [later]
+    assert store.count() == 1
+    running.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_store_to_look_at_is_refused_too(store: timerstore.TimerStore) -> None:
+    id = store.put(b"later", topic="t", delay=timedelta(hours=1))
+    store.flush()
+    with timerstore.open(store.path, read_only=True, clock=store.clock) as looking:  # type: ignore[arg-type]
+        told = told_by_a_child(calls_of(looking, id))
+        assert {k for k, end in told.items() if end != "ForkedProcessError"} == {"close", "abandon"}
+        assert looking.count() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_threads_of_the_parent_are_no_matter(tmp_path: Path) -> None:
+    config = timerstore.Config(durability="group", commitlog_segment_bytes=1 << 20)
+    with timerstore.open(tmp_path / "store", config=config) as store:
+        store.put(b"now", topic="t")
+        batch = store.pull("t", timeout=10)
+        consumer = timerstore.Consumer(store, "worker", threads=4)
+        consumer.subscribe("u", lambda d: None)
+        with consumer:
+            calls = {"ack": batch.ack, "put": lambda: store.put(b"x"), "close": consumer.close}
+            told = told_by_a_child(calls | {"store": store.close})
+            assert told == {
+                "ack": "ForkedProcessError",
+                "put": "ForkedProcessError",
+                "close": "True",
+                "store": "None",
+            }
+        assert np.asarray(batch.due_ms).size == 1
+        batch.ack()

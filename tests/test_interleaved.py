@@ -1,0 +1,100 @@
+"""The real kernels, interpreted, with a plan of who goes on at each of their boundaries.
+
+Hypothesis makes up what callers do, the turns, kills and power cuts; `INTERLEAVED_RUNS=1000` plays
+so many seeded histories, from `INTERLEAVED_FIRST` on. Wrong variants of the kernels are each
+caught. Where the suite runs compiled, one process plays all of it interpreted.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+
+from tests.models import interleaved
+from tests.models.interleaved import SCENES, Life, Plan, play, scene, seeded
+from tests.models.wrong_kernels import WRONG, wrong
+from tests.rigs.baton import StuckError
+from timerstore.timelog.kernel import INTERPRETED
+
+RUNS = int(os.environ.get("INTERLEAVED_RUNS", "12"))
+FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
+
+LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
+"""R is ninety slots behind the clock: nobody may sleep until it has come."""
+
+# Where each wrong variant is caught: a plan, the seed of one, or a scene with the publication at
+# which the second caller goes on, and around it where the kernels have changed.
+FOUND_IN: dict[str, Plan | int | tuple[str, int]] = {
+    "C moves before the head is read": ("claim against link", 71),
+    "set is read before fire": ("cancel against taking", 145),
+    "settles after fire": ("cancel of what is due soon", 188),
+    "levels without fire": ("cancel against a level", 218),
+    "frontier late": ("cancel of what is due soon", 189),
+    "deletes at once": 7,
+    "R is behind, and nobody wakes dequeue-put": LONG_STOP,
+}
+LOOKS = 120
+"""Histories that are played at most to find one."""
+
+
+if INTERPRETED:
+    # The same histories each time: what is rare is looked for by many seeds, not by chance.
+    @settings(
+        max_examples=20,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
+        suppress_health_check=[*HealthCheck],
+    )
+    @example(LONG_STOP)
+    @given(interleaved.plans())
+    def test_histories_that_hypothesis_makes_up(
+        tmp_path_factory: pytest.TempPathFactory, plan: Plan
+    ) -> None:
+        play(plan, tmp_path_factory.mktemp("history") / "h")
+
+    @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+    def test_seeded_history(seed: int, tmp_path: Path) -> None:
+        boundaries, publications = play(seeded(seed), tmp_path / "h")
+        assert boundaries > publications > 10
+
+    @pytest.mark.parametrize("name", SCENES)
+    def test_scene(name: str, tmp_path: Path) -> None:
+        """The second caller goes on at some of the publications."""
+        _, publications = play(scene(name), tmp_path / "all")
+        for cut in range(1, publications, publications // 6):
+            play(scene(name, cut), tmp_path / str(cut))
+
+    def look_for(name: str, folder: Path) -> None:
+        found = FOUND_IN[name]
+        for i in range(LOOKS):
+            if isinstance(found, tuple):
+                plan = scene(found[0], max(1, found[1] + (i // 2 + i % 2) * (-1) ** i))
+            elif isinstance(found, Plan) and i == 0:
+                plan = found
+            else:
+                plan = seeded(found if isinstance(found, int) and i == 0 else i)
+            play(plan, folder / str(i))
+
+    @pytest.mark.parametrize("name", WRONG)
+    def test_wrong_kernels_are_caught(name: str, tmp_path: Path) -> None:
+        with wrong(name), pytest.raises((AssertionError, StuckError)):
+            look_for(name, tmp_path)
+
+else:
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(300)
+    def test_interpreted() -> None:
+        """All of this file, in a process that interprets kernels."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+            env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            text=True,
+            timeout=290,
+        )
+        assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"

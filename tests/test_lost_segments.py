@@ -1,0 +1,124 @@
+"""Segments that are missing, cut short, or too many: whoever reads a store comes to an end."""
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.models.quiet_disk import QuietDisk
+from tests.sparse_copy import copy_tree
+from timerstore import Config, ManualClock, TimerStore, TimerStoreError, verify
+from timerstore.export import export_messages
+from timerstore.tables import TABLES, read_table
+from timerstore.validation import validate
+
+pytestmark = pytest.mark.slow
+
+START_MS = 1_800_000_000_000
+CONFIG = Config(
+    durability="process",
+    wheel_slot_count=64,
+    roll_window_slots=4,
+    commitlog_segment_bytes=4_096,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+)
+LOGS = {
+    "commitlog": 4_096,
+    "timerlog": 520,
+    "consumequeue/rmq_sys_wheel_timer/0": 200,
+    "consumequeue/default/0": 200,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A store with several segments of each log, closed and as a kill leaves it."""
+    paths = {}
+    for end in ("closed", "killed"):
+        path = paths[end] = tmp_path_factory.mktemp("made") / end
+        clock = ManualClock(START_MS)
+        store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+        delays = [(i % 20) * 500 for i in range(90)]
+        ids = store.put_many([b"body %d" % i for i in range(90)], delay_ms=delays)
+        store.put(b"far", delay=timedelta(seconds=25))
+        store.cancel_many(ids[13::20])
+        clock.advance(timedelta(seconds=4))
+        store.close() if end == "closed" else store.abandon()
+    return paths
+
+
+def remove(file: Path, segment_bytes: int) -> None:
+    file.unlink()
+
+
+def cut_in_half(file: Path, segment_bytes: int) -> None:
+    file.write_bytes(file.read_bytes()[: segment_bytes // 2])
+
+
+def empty(file: Path, segment_bytes: int) -> None:
+    file.write_bytes(b"")
+
+
+def add_far_behind(file: Path, segment_bytes: int) -> None:
+    """One more, with a gap before it."""
+    last = max(int(each.name) for each in file.parent.iterdir())
+    shutil.copy(file, file.parent / f"{last + 3 * segment_bytes:020d}")
+
+
+def come_to_an_end(look: Callable[[], object]) -> object:
+    """Whatever is found: it returns, or says what is wrong."""
+    try:
+        return look()
+    except TimerStoreError as e:
+        return e
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "end"),
+    [
+        (remove, "closed"),
+        (remove, "killed"),
+        (cut_in_half, "closed"),
+        (empty, "killed"),
+        (add_far_behind, "closed"),
+    ],
+)
+@pytest.mark.parametrize("which", ["first", "middle", "last used"])
+@pytest.mark.parametrize("log", LOGS)
+def test_every_reader_comes_to_an_end(
+    made: dict[str, Path],
+    log: str,
+    which: str,
+    change: Callable[[Path, int], None],
+    end: str,
+    tmp_path: Path,
+) -> None:
+    path = copy_tree(made[end], tmp_path / "s")
+    files = sorted(each for each in (path / log).iterdir() if any(each.read_bytes()))
+    assert len(files) >= 3, files
+    file = files[{"first": 0, "middle": len(files) // 2, "last used": -1}[which]]
+    change(file, LOGS[log])
+    come_to_an_end(lambda: verify(path, config=CONFIG))
+    come_to_an_end(lambda: validate(path))
+    come_to_an_end(lambda: list(export_messages(path, "messages", config=CONFIG)))
+    come_to_an_end(lambda: list(export_messages(path, "pending", config=CONFIG)))
+    for table in TABLES:
+        come_to_an_end(lambda name=table: list(read_table(path, name, upto="end")))
+    for read_only in (True, False):
+        come_to_an_end(lambda only=read_only: open_and_fire(path, read_only=only))
+
+
+def open_and_fire(path: Path, *, read_only: bool) -> None:
+    clock = ManualClock(START_MS + 4_000)
+    with timerstore.open(path, read_only=read_only, config=CONFIG, clock=clock) as store:
+        list(store.pending())
+        if not read_only:
+            clock.advance(timedelta(seconds=60))
+            while store.pull("default", timeout=0):
+                pass

@@ -1,0 +1,59 @@
+"""More topics than a process may have files open, in a process of its own that may have 256."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROGRAM = """
+import resource, sys, time
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import timerstore
+from timerstore import Config, TimerStore
+from timerstore.readonly import ReadOnlyStore
+from timerstore.validation import validate
+
+path, durability, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+config = Config(
+    durability=durability,
+    commitlog_segment_bytes=1 << 20,
+    consumequeue_segment_bytes=400,
+    timerlog_segment_bytes=1 << 16,
+)
+soon_ms = time.time_ns() // 10**6 + 2_000
+late_ms = soon_ms + 3_600_000
+with TimerStore(path, config=config) as store:
+    for i in range(count):
+        topic = f"t{i}"
+        store.put_many([b"%d" % i] * 2, topic=topic, at_ms=[soon_ms, late_ms])
+    assert store.count() <= 2 * count
+    for i in range(count):
+        batch = store.pull(f"t{i}", timeout=60)
+        assert [d.body for d in batch] == [b"%d" % i], i
+        batch.ack()
+    assert store.count() == count
+with ReadOnlyStore(path) as store:
+    assert store.count() == count
+for end in ("kill", "close"):
+    store = TimerStore(path, config=config)
+    assert store.count() == count
+    assert store.findings.clean == (end == "kill")
+    store.put(b"more", topic="t7", delay_level=1)
+    store.put(b"new", topic=f"new-{end}", at_ms=late_ms)
+    store.flush()
+    assert len(store.pull("t7", timeout=30)) == 1
+    count += 1
+    store.abandon() if end == "kill" else store.close()
+result = validate(path)
+assert result.ok, result
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("durability", ["group", "process"])
+def test_more_topics_than_descriptors(tmp_path: Path, durability: str) -> None:
+    program = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path / "s"), durability, "1500"]
+    subprocess.run(program, check=True, timeout=280)

@@ -1,0 +1,96 @@
+"""Where kernels are cached when neither the package's folder nor a home can be written."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from timerstore.timelog.kernel import INTERPRETED
+
+PACKAGE = Path(timerstore.__file__).parent
+USE = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+import timerstore
+assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
+import numpy as np
+from timerstore.timelog.consumequeue import load_acquire_word
+load_acquire_word(np.zeros(1, np.int64), 0)
+print(sum(load_acquire_word.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A copy of the package in whose folders nothing can be cached, not even by root."""
+    site = tmp_path / "site"
+    shutil.copytree(PACKAGE, site / "timerstore", ignore=shutil.ignore_patterns("__pycache__"))
+    folders = [folder for folder in (site / "timerstore").rglob("*") if folder.is_dir()]
+    for folder in [site / "timerstore", *folders]:
+        (folder / "__pycache__").touch()
+    (tmp_path / "temp").mkdir()
+    return site
+
+
+def use(site: Path, temp: str, **variables: str) -> tuple[int, str]:
+    """How many kernels came from a cache, and what was told, in a process without a home."""
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "NUMBA"}
+    environment |= {"PYTHONPATH": str(site), "HOME": "/dev/null/home", **variables}
+    environment.pop("XDG_CACHE_HOME", None)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", USE, temp, str(site)],
+        env=environment,
+        cwd=site,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout), done.stderr
+
+
+if not INTERPRETED:
+
+    @pytest.mark.slow
+    def test_a_temporary_folder_serves(site: Path, tmp_path: Path) -> None:
+        hits, told = use(site, str(tmp_path / "temp"))
+        (folder,) = (tmp_path / "temp").iterdir()
+        assert hits == 0
+        assert told.count("\n") == 1
+        assert f"kernels are cached in {folder}" in told
+        assert folder.name == f"timerstore-{os.geteuid()}"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [each for each in folder.rglob("*.nbi") if each.is_file()]
+        hits, _ = use(site, str(tmp_path / "temp"))
+        assert hits > 0
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("what", ["none", "open to others", "a file", "a link"])
+    def test_without_a_safe_folder_nothing_is_cached(site: Path, tmp_path: Path, what: str) -> None:
+        temp = "/dev/null/temp" if what == "none" else str(tmp_path / "temp")
+        mine = tmp_path / "temp" / f"timerstore-{os.geteuid()}"
+        if what == "open to others":
+            mine.mkdir()
+            mine.chmod(0o777)
+        elif what == "a file":
+            mine.touch()
+        elif what == "a link":
+            (tmp_path / "elsewhere").mkdir(0o700)
+            mine.symlink_to(tmp_path / "elsewhere")
+        hits, told = use(site, temp)
+        assert hits == 0
+        assert told.count("\n") == 1
+        assert "kernels are compiled anew in each process" in told
+        assert not [*tmp_path.rglob("*.nbi")]
+
+    @pytest.mark.slow
+    def test_the_user_s_choice_wins(site: Path, tmp_path: Path) -> None:
+        temp, chosen = str(tmp_path / "temp"), tmp_path / "chosen"
+        assert use(site, temp, NUMBA_CACHE_DIR=str(chosen)) == (0, "")
+        assert use(site, temp, NUMBA_CACHE_DIR=str(chosen))[0] > 0
+        assert [*chosen.rglob("*.nbi")]
+        assert not [*(tmp_path / "temp").iterdir()]

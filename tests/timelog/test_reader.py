@@ -1,0 +1,45 @@
+"""A reader of a store that somebody writes: what it lists goes together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.small_store import SMALL
+from timerstore import TimerStore
+from timerstore.timelog import reader as reader_module
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.segments import segment_name
+from timerstore.timelog.steady import Steady
+
+
+def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    TimerStore(path, config=SMALL).close()
+    (path / "abort").touch()
+    log, size = path / "commitlog", SMALL.commitlog_segment_bytes
+    last = max(int(each.name) for each in log.iterdir()) // size
+
+    def steady(path: Path) -> Steady:
+        if not (log / segment_name((last + 2) * size)).exists():
+            (log / segment_name((last + 2) * size)).write_bytes(bytes(size))
+            for number in range(last + 1):
+                (log / segment_name(number * size)).unlink()
+        return Steady(path)
+
+    monkeypatch.setattr(reader_module, "Steady", steady)
+    reader = StoreReader(path, np.zeros(0, np.int64))
+    assert reader.commitlog.numbers == [last + 2]
+    assert not reader.commitlog.faults
+
+
+def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    TimerStore(path, config=SMALL).close()
+    (path / "abort").touch()
+    size = SMALL.commitlog_segment_bytes
+    (path / "commitlog" / segment_name(9 * size)).write_bytes(bytes(size))
+    reader = StoreReader(path, np.zeros(0, np.int64))
+    assert [fault.reason for fault in reader.commitlog.faults] == ["segments are missing from here"]

@@ -1,0 +1,98 @@
+"""What a kernel's digest notices."""
+
+import errno
+import importlib.util
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from timerstore.timelog.stamp import _stamped_class, stamp_of
+
+SOURCE = """
+import numpy as np
+
+LIMIT = 3
+TABLE = np.arange(4)
+
+def kernel(x):
+    return helper(x) + TABLE[0]
+
+def helper(x):
+    return min(x, LIMIT)
+
+def other(x):
+    return x
+"""
+_names = (f"stamped_{i}" for i in itertools.count())
+
+
+def stamp(path: Path, source: str) -> str:
+    file = path / f"{next(_names)}.py"
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location("stamped", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return stamp_of(module.kernel)
+
+
+def test_comments_and_what_is_not_used_change_nothing(tmp_path: Path) -> None:
+    before = stamp(tmp_path, SOURCE)
+    assert stamp(tmp_path, SOURCE.replace("LIMIT = 3", "# why\n\nLIMIT = 3")) == before
+    assert stamp(tmp_path, SOURCE.replace("    return x\n", "    return x + 1\n")) == before
+    docstring = SOURCE.replace("    return helper(x)", '    """Help."""\n    return helper(x)')
+    assert stamp(tmp_path, docstring) == stamp(tmp_path, docstring.replace("Help", "Do help"))
+
+
+def test_constants_helpers_and_tables_count(tmp_path: Path) -> None:
+    changed = [
+        SOURCE.replace("LIMIT = 3", "LIMIT = 4"),
+        SOURCE.replace("min(x, LIMIT)", "max(x, LIMIT)"),
+        SOURCE.replace("arange(4)", "arange(5)"),
+        SOURCE.replace("helper(x) +", "helper(x) -"),
+    ]
+    assert len({stamp(tmp_path, each) for each in [SOURCE, *changed]}) == 5
+
+
+def test_constants_of_other_modules_count(tmp_path: Path) -> None:
+    source = "import numbers_of_a_test as numbers\ndef kernel(x):\n    return x + numbers.ONE\n"
+    stamps = set()
+    for one in (1, 1, 2):
+        numbers = ModuleType("numbers_of_a_test")
+        numbers.ONE = one  # type: ignore[attr-defined]
+        sys.modules["numbers_of_a_test"] = numbers
+        stamps.add(stamp(tmp_path, source))
+    del sys.modules["numbers_of_a_test"]
+    assert len(stamps) == 2
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    code = (
+        "from timerstore.timelog.stamp import stamp_of;"
+        "from timerstore.services.steps import run;"
+        "print(stamp_of(run))"
+    )
+    done = [
+        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert len(done[0].stdout.strip()) == 64, done[0].stderr
+    assert done[0].stdout == done[1].stdout
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    class FullDisk:
+        _cache_path = "/full"
+
+        def save(self, key: object, data: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = _stamped_class(FullDisk)()
+    file.save("key", b"machine code")
+    file.save("key", b"machine code")
+    (record,) = caplog.records
+    assert "/full (No space left on device)" in record.getMessage()

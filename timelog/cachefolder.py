@@ -1,0 +1,149 @@
+"""The folder that kernels are cached in where neither the package's own nor a home can be written.
+
+Numba looks for a folder of its own first: the one that NUMBA_CACHE_DIR names, then beside the
+source, then in the user's home. Where none of them can be written it refuses to make a kernel at
+all, so a last place is added behind them, for our files alone: a folder below the system's
+temporary one. What lies there is run as machine code, so it must be this user's own and open to
+nobody else. Where there is none either, kernels are compiled in each process anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numba.core.caching as caching
+
+log = logging.getLogger("timerstore")
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOWHERE: Final = os.path.join(os.devnull, "timerstore")
+"""A folder that is none."""
+
+
+@cache
+def temporary_folder() -> str | None:
+    """Return the folder, made if needed; None where there is no safe one. Told of once, in a line.
+
+    It is kept for the next process, which would have to compile all of them again.
+    """
+    try:
+        parent = tempfile.gettempdir()
+        path = Path(parent, f"timerstore-{os.geteuid()}")
+        path.mkdir(0o700, exist_ok=True)
+        reason = _distrusted(path)
+        if reason is None:
+            tempfile.TemporaryFile(dir=path).close()
+    except OSError as e:
+        reason = e.strerror or str(e)
+    if reason is not None:
+        log.warning(
+            "kernels are compiled anew in each process: no folder to cache them in "
+            "can be written (%s). Set NUMBA_CACHE_DIR to one.",
+            reason,
+        )
+        return None
+    log.warning(
+        "kernels are cached in %s: neither the package's folder nor a home can be written. "
+        "Set NUMBA_CACHE_DIR to choose another.",
+        path,
+    )
+    return str(path)
+
+
+def _distrusted(path: Path) -> str | None:
+    """Return why another user could have put something into a folder, or None."""
+    status, parent = path.lstat(), path.parent.stat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return f"{path} is not this user's"
+    if status.st_mode & 0o077:
+        return f"{path} is open to others"
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        return f"anybody may replace {path}"
+    return None
+
+
+class LastLocator:
+    """What Numba asks, behind all others, where a kernel is cached."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        """Choose the folder of one source file."""
+        self._py_file, self._lineno = file, function.__code__.co_firstlineno
+        folder = temporary_folder()
+        self._cache_path = _NOWHERE
+        if folder is not None:
+            place = os.path.dirname(os.path.abspath(file))
+            digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]  # of each installation
+            self._cache_path = os.path.join(folder, f"{os.path.basename(place)}-{digest}")
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return self._cache_path
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder."""
+        if self._cache_path != _NOWHERE:
+            os.makedirs(self._cache_path, mode=0o700, exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        """Return what stands for the source: `timelog/stamp.py` puts the kernel's own in place."""
+        status = os.stat(self._py_file)
+        return f"{status.st_mtime_ns} {status.st_size}"
+
+    def get_disambiguator(self) -> str:
+        """Return what tells kernels of one name apart."""
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> LastLocator | None:
+        """Return the place for a kernel of ours; None for anybody else's."""
+        if not os.path.abspath(file).startswith(_PACKAGE + os.sep):
+            return None
+        made = cls(function, file)
+        try:
+            made.ensure_cache_path()
+        except OSError:
+            made._cache_path = _NOWHERE
+        return made
+
+
+def add_last_locator() -> None:
+    """Have Numba ask `LastLocator` where it would refuse.
+
+    These are internals of Numba. Without them it refuses, as it always did.
+    """
+    impl = getattr(caching, "CacheImpl", None) or getattr(caching, "_CacheImpl", None)
+    classes = getattr(impl, "_locator_classes", None)
+    if isinstance(classes, list) and LastLocator not in classes:
+        classes.append(LastLocator)
+
+
+def is_nowhere(made: Any) -> bool:
+    """Tell whether a dispatcher's cache has no folder at all."""
+    return getattr(made, "_cache_path", None) == _NOWHERE
+
+
+def without_cache(dispatcher: Any) -> None:
+    """Have a dispatcher keep nothing on disk."""
+    dispatcher._cache = caching.NullCache()
+
+
+def tell_unwritten(folder: str, error: OSError) -> None:
+    """Log, once for each folder, that a compiled kernel could not be kept."""
+    if folder not in _told:
+        _told.add(folder)
+        log.warning(
+            "a compiled kernel could not be kept in %s (%s); each process compiles it anew. "
+            "Make room there, or set NUMBA_CACHE_DIR.",
+            folder,
+            error.strerror or error,
+        )
+
+
+_told: set[str] = set()

@@ -1,0 +1,196 @@
+"""Locks that kernels take, in words that threads share.
+
+A lock is two int64 words, eight apart so that each has its cache line: the next ticket and the
+ticket being served (a ticket lock: first come, first served, so that nobody starves behind a
+thread that takes it again and again). Two rules hold for every lock here, by its type:
+
+- What may be waited for by a thread that holds the GIL is only ever held by code that cannot need
+  the GIL; else the two wait for each other for ever. That is a `SpinLock`: kernels take it, and
+  there is no way to take it from Python.
+- No exception falls between taking a lock and the block that gives it back. Python runs a signal's
+  handler between two bytecodes, so a lock that is taken by a method in Python can be left held for
+  ever. A `KernelLock` is taken and given back by machine code alone, and Python looks for signals
+  neither between its `__enter__` and the `with` block nor between that block and its `__exit__`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import types
+
+from timerstore.timelog.intrinsics import (
+    compare_exchange,
+    fetch_add,
+    load_acquire,
+    store_release,
+    view_words,
+)
+from timerstore.timelog.kernel import INTERPRETED, c_function, inlined
+from timerstore.timelog.record import Words
+from timerstore.timelog.system import nap_us, thread_id, yield_processor
+
+LOCK_WORDS: Final = 16
+_NAMES: Final = 1 << 10
+"""Calls that a gate knows by their thread; it only counts those beyond."""
+GATE_WORDS: Final = _NAMES + 8
+_SERVING: Final = 8
+_SPINS: Final = 200
+_YIELDS: Final = 20
+_NAP_US: Final = 20
+
+
+@inlined
+def lock_acquire(lock: Words) -> None:
+    """Take a ticket and wait for it; `lock`: int64[LOCK_WORDS]."""
+    ticket = fetch_add(lock, 0, 1)
+    tries = 0
+    while load_acquire(lock, _SERVING) != ticket:
+        tries += 1
+        if tries > _SPINS + _YIELDS:
+            nap_us(_NAP_US)
+        elif tries > _SPINS:
+            yield_processor()
+
+
+@inlined
+def lock_release(lock: Words) -> None:
+    """Serve the next ticket; only the holder may call this."""
+    store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
+
+
+# Blocks of a `with` statement call `__exit__` with three arguments; here they come as addresses.
+
+
+def _acquire(address: int) -> None:
+    lock_acquire(view_words(address, LOCK_WORDS))
+
+
+def _release(address: int, kind: int, error: int, trace: int) -> None:
+    lock_release(view_words(address, LOCK_WORDS))
+
+
+def _acquire_all(address: int) -> None:
+    for i in range(3):
+        lock_acquire(view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS))
+
+
+def _release_all(address: int, kind: int, error: int, trace: int) -> None:
+    for i in range(3):
+        lock_release(view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS))
+
+
+def _enter(address: int) -> None:
+    """Note that this thread is inside: in a word that is free, else by a count.
+
+    It never waits. It holds the GIL, which those who are inside may need to leave.
+    """
+    words = view_words(address, GATE_WORDS)
+    me = thread_id()
+    first = me >> 8
+    for i in range(_NAMES):
+        if compare_exchange(words, (first + i) & (_NAMES - 1), 0, me):
+            return
+    fetch_add(words, _NAMES, 1)
+
+
+def _leave(address: int, kind: int, error: int, trace: int) -> None:
+    words = view_words(address, GATE_WORDS)
+    me = thread_id()
+    first = me >> 8
+    for i in range(_NAMES):
+        if load_acquire(words, (first + i) & (_NAMES - 1)) == me:
+            store_release(words, (first + i) & (_NAMES - 1), 0)
+            return
+    fetch_add(words, _NAMES, -1)
+
+
+@cache
+def _entry(function: Callable[..., None], *, waits: bool) -> Any:
+    """Return a function in C, for Python to call; one that `waits` lets the GIL go meanwhile."""
+    count = function.__code__.co_argcount
+    if INTERPRETED:
+        return function
+    made = c_function(function, types.void(*(types.int64,) * count))
+    prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
+    return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
+
+
+class _Section:
+    """What is entered and left by C functions that take the address of `words`."""
+
+    def __init__(self, words: Words, enter: Any, leave: Any) -> None:
+        self.words = words
+        self._enter = partial(enter, words.ctypes.data)
+        self._leave = partial(leave, words.ctypes.data)
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None:
+            """Enter."""
+
+        def __exit__(self, *error: object) -> None:
+            """Leave."""
+
+    else:
+        # Looked up when a `with` statement begins, before anything is taken.
+        __enter__ = property(attrgetter("_enter"))
+        __exit__ = property(attrgetter("_leave"))
+
+
+class SpinLock:
+    """A ticket lock that kernels alone take."""
+
+    def __init__(self) -> None:
+        """Make an open lock."""
+        self.words = np.zeros(LOCK_WORDS, np.int64)
+
+
+class KernelLock(_Section):
+    """A ticket lock that kernels and Python share; it is not reentrant.
+
+    Python waits without the GIL, and may need the GIL while it holds the lock. So no kernel may
+    wait for it that keeps the GIL.
+    """
+
+    def __init__(self, words: Words | None = None) -> None:
+        """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
+        enter, leave = _entry(_acquire, waits=True), _entry(_release, waits=False)
+        super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
+
+
+class ServiceLocks(_Section):
+    """The three locks of the services, which `with` takes all, in their order: fire, near, wheel.
+
+    What each is for stands in `services/state.py`.
+    """
+
+    def __init__(self) -> None:
+        """Make three open locks."""
+        enter, leave = _entry(_acquire_all, waits=True), _entry(_release_all, waits=False)
+        super().__init__(np.zeros(3 * LOCK_WORDS, np.int64), enter, leave)
+        fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
+        self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
+
+
+class Gate(_Section):
+    """Counts the threads that are inside; any number may be, each as often as it likes."""
+
+    def __init__(self) -> None:
+        """Make a gate with nobody inside."""
+        enter, leave = _entry(_enter, waits=False), _entry(_leave, waits=False)
+        super().__init__(np.zeros(GATE_WORDS, np.int64), enter, leave)
+
+    def others_inside(self) -> bool:
+        """Tell whether any other thread is inside. O(GATE_WORDS)."""
+        return bool(((self.words != 0) & (self.words != threading.get_ident())).any())
+
+    def is_inside(self) -> bool:
+        """Tell whether this thread is inside. O(GATE_WORDS)."""
+        return bool((self.words == threading.get_ident()).any())

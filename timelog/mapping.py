@@ -1,0 +1,70 @@
+"""Mappings that need no descriptor: for reading, or with changes that only this process sees.
+
+Python's `mmap` keeps a duplicate of the descriptor for as long as the mapping lives, so a store of
+a thousand topics could not be looked at where a process may open a thousand files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import weakref
+from typing import Final
+
+import numpy as np
+
+from timerstore.timelog.record import Bytes
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED: Final = ctypes.c_void_p(-1).value
+_MS_SYNC: Final = 4
+_MADV_DONTNEED: Final = 4
+
+
+def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
+    """Map the first `length` bytes of an open file, which may be closed right after.
+
+    With `private` the view can be written to, and the file stays as it is. The mapping lives as
+    long as any view of it. `fd` −1: zeros. `length` must be positive.
+    """
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if private else 0)
+    flags = mmap.MAP_PRIVATE if private or fd < 0 else mmap.MAP_SHARED
+    flags |= mmap.MAP_ANONYMOUS if fd < 0 else 0
+    address = _LIBC.mmap(None, length, protection, flags, fd, 0)
+    if address == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    content = (ctypes.c_uint8 * length).from_address(address)
+    weakref.finalize(content, _LIBC.munmap, address, length).atexit = False
+    view: Bytes = np.ctypeslib.as_array(content)
+    view.flags.writeable = private
+    return view
+
+
+def sync_mapping(address: int, length: int) -> None:
+    """Make durable what was written to a shared mapping, and to its file; raises OSError.
+
+    Linux does for `msync` what it does for `fdatasync`, with the open file that the mapping was
+    made from, which the mapping keeps. So an error of an earlier write-back is told here, too, as
+    it is to whoever keeps the descriptor open; a file that is opened again might miss one that
+    somebody else was told of before.
+    """
+    while _LIBC.msync(address, length, _MS_SYNC):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+def release_pages(view: Bytes) -> None:
+    """Take the pages of a whole mapping for reading out of this process's memory.
+
+    They are read again when they are looked at.
+    """
+    _LIBC.madvise(view.ctypes.data, len(view), _MADV_DONTNEED)

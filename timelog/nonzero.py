@@ -1,0 +1,39 @@
+"""Where memory that others may change is not zero.
+
+NumPy counts what is not zero, then collects it, and raises where the two differ. So whatever
+another thread or process may write is copied first, piece by piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.record import Bytes, Words
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+def nonzero_places(shared: np.ndarray[Any, Any]) -> Words:
+    """Return the indexes at which a shared array was not zero, at some moment: int64[]."""
+    return np.flatnonzero(shared.copy())
+
+
+def first_used(shared: Bytes) -> int:
+    """Return the place of the first byte that is not zero; −1 where all are."""
+    for at in range(0, len(shared), _PIECE_BYTES):
+        used = nonzero_places(shared[at : at + _PIECE_BYTES])
+        if len(used):
+            return at + int(used[0])
+    return -1
+
+
+def last_used(shared: Bytes) -> int:
+    """Return the place of the last byte that is not zero; −1 where all are."""
+    for stop in range(len(shared), 0, -_PIECE_BYTES):
+        at = max(0, stop - _PIECE_BYTES)
+        used = nonzero_places(shared[at:stop])
+        if len(used):
+            return at + int(used[-1])
+    return -1

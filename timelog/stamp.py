@@ -1,0 +1,159 @@
+"""The digest of what a kernel sees: when it changes, the kernel must be compiled anew.
+
+Numba's cache notices a change in a kernel's own file alone, and any change there, a comment's too.
+A kernel's machine code depends on less and on more: on its own instructions, on the constants and
+helpers that these name, wherever they are declared, and so on down. That is what is walked here.
+Code generators (intrinsics, records, CRC) count with the whole text of their files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.cachefolder import (
+    add_last_locator,
+    is_nowhere,
+    tell_unwritten,
+    without_cache,
+)
+
+_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "record.py")
+_OTHERS: Final = ("numpy", "numba", "math")
+_PLAIN: Final = (bool, int, float, str, bytes, type(None))
+
+
+@cache
+def generators_digest() -> str:
+    """Return a digest over the files whose functions generate machine code themselves."""
+    digest = hashlib.sha256()
+    for name in _GENERATORS:
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    return digest.hexdigest()
+
+
+def stamp_of(function: Callable[..., Any]) -> str:
+    """Return the digest of what a compiled `function` depends on. O(code that it reaches)."""
+    digest = hashlib.sha256(generators_digest().encode())
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", function)]
+    while waiting:
+        name, value = waiting.pop()
+        python = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
+        if isinstance(python, FunctionType):
+            digest.update(f"{name}:{python.__module__}.{python.__qualname__};".encode())
+            if id(python) not in seen and Path(python.__code__.co_filename).name not in _GENERATORS:
+                seen.add(id(python))
+                digest.update(repr(python.__defaults__).encode())
+                for part in _instructions(python.__code__):
+                    digest.update(part)
+                waiting += _named(python)
+        else:
+            digest.update(f"{name}={_text(value)};".encode())
+    return digest.hexdigest()
+
+
+def _instructions(code: CodeType) -> Iterator[bytes]:
+    """Yield what a code object does, without where it stands."""
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+        elif constant is not code.co_consts[0] or not isinstance(constant, str):  # a docstring
+            yield repr(sorted(constant) if isinstance(constant, frozenset) else constant).encode()
+
+
+def _named(function: FunctionType) -> list[tuple[str, Any]]:
+    """Return the globals and the closure's values that a function names, in a fixed order."""
+    names: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [each for each in found.values() if isinstance(each, ModuleType)]:
+        if module.__name__.partition(".")[0] not in _OTHERS:  # `needs.LOST` names `LOST` too
+            found |= {name: vars(module)[name] for name in names if name in vars(module)}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        found[name] = cell.cell_contents
+    return sorted(found.items())
+
+
+def _text(value: Any) -> str:
+    """Return a text of a constant that is the same in every process."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"({','.join(map(_text, value))})"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if hasattr(value, "numba_type"):
+        return str(value.numba_type)
+    if hasattr(value, "symbol"):  # an external function
+        return f"{value.symbol}{getattr(value, 'sig', '')}"
+    return str(getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__)))
+
+
+class _Stamped:
+    """What a cache file becomes: its stamp is the kernel's, found when it is first asked for.
+
+    Not when the kernel is decorated, for the helpers that stand below it are not known then.
+    """
+
+    kernel: Callable[..., Any]
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep machine code for the next process; where it cannot be written, go on without."""
+        try:
+            super().save(key, data)  # type: ignore[misc]
+        except OSError as e:
+            tell_unwritten(self._cache_path, e)  # type: ignore[attr-defined]
+
+    @property
+    def _source_stamp(self) -> str:
+        stamp = self.__dict__.get("stamp")
+        if stamp is None:
+            stamp = self.__dict__["stamp"] = stamp_of(self.kernel)
+        return str(stamp)
+
+
+_stamped_classes: dict[str, type] = {}
+
+
+def _stamped_class(plain: type) -> type:
+    made = type("StampedCacheFile", (_Stamped, plain), {})
+    return _stamped_classes.setdefault(plain.__qualname__, made)
+
+
+def use_stamp(dispatcher: Any, function: Callable[..., Any]) -> None:
+    """Make a dispatcher's cache depend on what its kernel sees.
+
+    These are internals of Numba. Without them the cache only loses its notice of changes in other
+    files, which concerns those who edit kernels.
+    """
+    if is_nowhere(getattr(dispatcher, "_cache", None)):
+        without_cache(dispatcher)
+        return
+    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    names = ("_source_stamp", "_index_name", "_index_path", "_data_name_pattern", "_cache_path")
+    if cache_file is None or not all(hasattr(cache_file, name) for name in names):
+        return
+    line = f"-{function.__code__.co_firstlineno}.py{sys.version_info[0]}{sys.version_info[1]}"
+    if line in cache_file._index_name:  # else a line above the kernel would recompile it
+        for name in ("_index_name", "_index_path", "_data_name_pattern"):
+            text = getattr(cache_file, name)
+            setattr(cache_file, name, text.replace(line, line[line.rindex(".") :]))
+    cache_file.__class__ = _stamped_class(type(cache_file))
+    cache_file.kernel = function
+
+
+add_last_locator()  # before the first kernel is made

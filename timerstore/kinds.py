@@ -1,0 +1,98 @@
+"""Checking kinds of arguments that many calls share: paths, whole numbers, time-outs, names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from timerstore.errors import InvalidArgumentError
+
+
+def check_path(path: Any) -> Path:
+    """Return a path, or refuse it."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise InvalidArgumentError(f"path is {path!r}. Pass a str, or a pathlib.Path.")
+    text = os.fspath(path)
+    try:
+        refused = "\0" in text or not text or not os.fsencode(text)
+    except UnicodeEncodeError:
+        refused = True
+    if refused:
+        raise InvalidArgumentError(f"path is {text!r}, which no file can have. Pass another.")
+    return Path(text)
+
+
+def check_bool(value: Any, what: str) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass True or False.")
+
+
+def check_kind(value: Any, kind: type, what: str) -> None:
+    """Refuse what is no instance of a class."""
+    if not isinstance(value, kind):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass a {kind.__name__}.")
+
+
+def check_int(value: Any, what: str, low: int, high: int) -> int:
+    """Return a whole number, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass an int, {low} to {high}.")
+    if not low <= value <= high:
+        raise InvalidArgumentError(f"{what} is {shown_int(value)}. Use {low} to {high}.")
+    return value
+
+
+def shown_int(value: Any) -> str:
+    """Return what was passed, for an error; Python refuses to write very long numbers."""
+    if isinstance(value, int) and abs(value) >= 1 << 128:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)
+
+
+def check_choice(value: Any, what: str, choices: Iterable[str]) -> None:
+    """Refuse what is none of some words."""
+    words = tuple(choices)
+    if not isinstance(value, str) or value not in words:
+        raise InvalidArgumentError(f"{what} is {value!r}. Use {', '.join(words)}.")
+
+
+def check_names(names: Any, what: str) -> list[str]:
+    """Return some names as a list, or refuse them."""
+    found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    if found is None or not all(isinstance(name, str) for name in found):
+        raise InvalidArgumentError(f"{what} is {names!r}. Pass a list of names.")
+    return found
+
+
+def check_positive(value: Any, what: str) -> None:
+    """Refuse what is no positive, finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass a number above 0.")
+
+
+def check_timeout(timeout: Any) -> float | None:
+    """Return how many seconds to wait, None for ever, or refuse it."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
+        raise InvalidArgumentError(
+            f"timeout is {timeout!r}. Pass seconds, a float or an int, or None to wait for ever."
+        )
+    try:
+        return float(timeout)
+    except OverflowError:
+        return None  # longer than any process
+
+
+def check_name(name: Any, what: str = "topic") -> bytes:
+    """Return the bytes of a name that is looked for, whatever its characters, or refuse it."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"{what} is {name!r}. Pass a str.")
+    try:
+        return name.encode("utf-8", "surrogateescape")  # as `pending` names what is no UTF-8
+    except UnicodeEncodeError as e:
+        raise InvalidArgumentError(f"{what} is no valid Unicode: {e}. Correct it.") from e

@@ -1,0 +1,243 @@
+"""The cancelled set: the identities of timers that were cancelled before their time.
+
+An entry is an identity, as `timelog/message.py` tells it. It joins when a timer is cancelled. It
+leaves when R passes the timer's delete; a delay level's message, when its loop passes it. If R is
+past the delete of such a message first, the entry is *held*: no unit names it any more, so L stays
+at the oldest delete of those held, and recovery finds it from there.
+
+The counts, of all entries and of those of levels, change here alone, with what they count; the test
+for room stands here alone. Everything is under fire, but in recovery, where nothing else runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.acting import ALONE, acting_as
+from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.intrinsics import copy_bytes, view_bytes, view_words
+from timerstore.timelog.kernel import inlined, inlined_view, kernel
+from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
+from timerstore.timelog.record import Words, record
+from timerstore.wheel.sets import (
+    ENTRY_WORDS,
+    ROOM_WORDS,
+    grown,
+    new_table,
+    set_add,
+    set_contains,
+    set_remove,
+)
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+NO_OFFSET: Final = 1 << 62
+
+
+@record
+class CancelledSet:
+    """What kernels know of the set."""
+
+    address: int = 0  # of its table, see sets.py: Python replaces it by a larger one
+    length: int = 0  # of its table in words
+    count: int = 0
+    level_count: int = 0  # entries that are of delay levels
+    held_count: int = 0  # of these, those held: IDENTITY_HELD
+    held_from: int = NO_OFFSET  # commit log offset of the oldest of their deletes
+
+
+@inlined_view
+def _table(cancelled: CancelledSet) -> Any:
+    return view_words(cancelled.address, cancelled.length)
+
+
+@inlined
+def is_of_level(high: int, low: int) -> bool:
+    """Tell whether an identity is that of a message that was put into a delay level by us."""
+    return high == IDENTITY_OURS and low >= LEVEL_MARK
+
+
+@inlined
+def _names(table: Any, high: int, low: int) -> bool:
+    if set_contains(table, high, low):
+        return True
+    return is_of_level(high, low) and set_contains(table, IDENTITY_HELD, low)
+
+
+@inlined
+def cancelled_contains(cancelled: CancelledSet, high: int, low: int) -> bool:
+    """Tell whether an identity is in the set, held or not. O(1) expected."""
+    return cancelled.count > 0 and _names(_table(cancelled), high, low)
+
+
+@inlined
+def cancelled_has_room(cancelled: CancelledSet) -> bool:
+    """Tell whether one more can be added; else `CancelledTimers.reserve` makes room."""
+    return ROOM_WORDS * (cancelled.count + 1) <= cancelled.length
+
+
+@inlined
+def cancelled_add(cancelled: CancelledSet, high: int, low: int) -> bool:
+    """Add an identity, for which there is room; tell whether it is new. O(1) expected."""
+    if not set_add(_table(cancelled), high, low):
+        return False
+    cancelled.count += 1
+    if is_of_level(high, low):
+        cancelled.level_count += 1
+    return True
+
+
+@inlined
+def cancelled_add_held(cancelled: CancelledSet, low: int, delete: int) -> bool:
+    """Add a level's message, if it is not there, as held for its delete at this offset."""
+    if _names(_table(cancelled), IDENTITY_OURS, low):
+        return False
+    set_add(_table(cancelled), IDENTITY_HELD, low)
+    cancelled.count += 1
+    cancelled.level_count += 1
+    _hold_from(cancelled, delete)
+    return True
+
+
+@inlined
+def _hold_from(cancelled: CancelledSet, delete: int) -> None:
+    cancelled.held_count += 1
+    cancelled.held_from = min(cancelled.held_from, delete)
+
+
+@inlined
+def cancelled_remove(cancelled: CancelledSet, high: int, low: int) -> bool:
+    """Remove an identity, held or not; tell whether it was there. O(1) expected."""
+    table, of_level = _table(cancelled), is_of_level(high, low)
+    if not set_remove(table, high, low):
+        if not of_level or not set_remove(table, IDENTITY_HELD, low):
+            return False
+        cancelled.held_count -= 1
+        if cancelled.held_count == 0:
+            cancelled.held_from = NO_OFFSET
+    cancelled.count -= 1
+    if of_level:
+        cancelled.level_count -= 1
+    return True
+
+
+@inlined
+def cancelled_pass_delete(cancelled: CancelledSet, high: int, low: int, delete: int) -> None:
+    """Remove the target of a delete that R passes; one that its level has not passed is held."""
+    if not is_of_level(high, low):
+        cancelled_remove(cancelled, high, low)
+    elif set_remove(_table(cancelled), IDENTITY_OURS, low):
+        set_add(_table(cancelled), IDENTITY_HELD, low)
+        _hold_from(cancelled, delete)
+
+
+@inlined
+def copy_cancelled(cancelled: CancelledSet, into: Any) -> None:
+    """Copy the table into uint8[8 * length]."""
+    table = view_bytes(cancelled.address, 8 * cancelled.length)
+    copy_bytes(into, 0, table, 0, 8 * cancelled.length)
+
+
+@kernel
+def _use_table(cancelled: CancelledSet, address: int, length: int) -> None:
+    cancelled.address = address
+    cancelled.length = length
+
+
+@kernel
+def _add_all(cancelled: CancelledSet, high: Any, low: Any) -> None:
+    for i in range(len(low)):
+        cancelled_add(cancelled, high[i], low[i])
+
+
+@kernel
+def _add_all_held(cancelled: CancelledSet, low: Any, deletes: Any) -> None:
+    for i in range(len(low)):
+        cancelled_add_held(cancelled, low[i], deletes[i])
+
+
+@kernel
+def _remove(cancelled: CancelledSet, high: int, low: int) -> bool:
+    return cancelled_remove(cancelled, high, low)
+
+
+@kernel
+def _names_all(table: Any, high: Any, low: Any, named: Any) -> None:
+    for i in range(len(low)):
+        named[i] = _names(table, high[i], low[i])
+
+
+def in_table(table: Words, high: Words, low: Words) -> Flags:
+    """Tell which identities are in a set's table, or in a copy of it: bool[n]."""
+    named = np.zeros(len(low), np.bool_)
+    if len(table):
+        _names_all(table, high, low, named)
+    return named
+
+
+class CancelledTimers:
+    """The set as Python has it: its memory, and what is done for many at once.
+
+    Under fire, or before any service runs: so who calls is alone with the set.
+    """
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        table = new_table(1)
+        self._tables = [table]
+        self.set = CancelledSet()
+        _use_table(self.set, table.ctypes.data, len(table))
+
+    @property
+    def table(self) -> Words:
+        """The table that kernels use."""
+        address = self.set.address
+        return next(each for each in self._tables if each.ctypes.data == address)
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more."""
+        before = self.table
+        table = grown(before, self.set.count + count)
+        if table is not before:
+            # Both are kept: a signal may end this call before kernels use the new one, or after.
+            self._tables = [before, table]
+            with acting_as(ALONE):
+                _use_table(self.set, table.ctypes.data, len(table))
+
+    def contains(self, high: Words, low: Words) -> Flags:
+        """Tell which identities are in the set, held or not: bool[n]."""
+        return in_table(self.table, high, low)
+
+    def add(self, high: Words, low: Words) -> None:
+        """Add identities, and make room for them."""
+        self.reserve(len(low))
+        with acting_as(ALONE):
+            _add_all(self.set, high, low)
+
+    def add_held(self, low: Words, deletes: Words) -> None:
+        """Add levels' messages that are not there, as held; `deletes`: their deletes' offsets."""
+        self.reserve(len(low))
+        with acting_as(ALONE):
+            _add_all_held(self.set, low, deletes)
+
+    def remove(self, high: int, low: int) -> bool:
+        """Remove an identity, held or not; tell whether it was there."""
+        with acting_as(ALONE):
+            return bool(_remove(self.set, high, low))
+
+    def check(self) -> None:
+        """Assert that counts, entries and places agree; for tests. O(length)."""
+        entries = self.table.reshape(-1, ENTRY_WORDS)
+        high, low = entries[(entries != 0).any(axis=1)].T.copy()
+        held = high == IDENTITY_HELD
+        of_level = held | ((high == IDENTITY_OURS) & (low >= LEVEL_MARK))
+        assert self.set.count == len(low), (self.set.count, len(low))
+        assert self.set.level_count == of_level.sum(), (self.set.level_count, of_level.sum())
+        assert self.set.held_count == held.sum(), (self.set.held_count, held.sum())
+        assert (self.set.held_from == NO_OFFSET) == (not held.any()), self.set.held_from
+        assert ROOM_WORDS * len(low) <= self.set.length == len(self.table)
+        assert (low[held] >= LEVEL_MARK).all()
+        assert len(np.unique(low[of_level])) == of_level.sum(), "one is held, and not held as well"
+        assert in_table(self.table, np.where(held, IDENTITY_OURS, high), low).all()

@@ -1,0 +1,138 @@
+"""Checksums of the wheel's pages, in a small file of ours that a broker leaves alone.
+
+    config/wheelsums    two copies of: header, sums before a write, sums after it
+
+Before pages of the wheel are written, a copy is made durable that holds each page's checksum before
+and after; so at any moment every page of the file has one of the two. The copies take turns: one
+that was torn leaves the other, which holds for what was written last. A page that has neither is
+damaged, or was torn by a power cut within the write; either way the wheel is rebuilt.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.crc import crc32
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.record import Bytes, Words
+
+SUMS_FILE: Final = "wheelsums"
+PAGE_BYTES: Final = 4_096
+_MARK: Final = b"TMSUMS01"
+_HEADER: Final = np.dtype(
+    [
+        ("mark", "S8"),
+        ("sequence", ">i8"),
+        ("page_count", ">i8"),
+        ("crc", ">u4"),  # of the sequence, the page count, both rows of sums
+        ("zero", ">u4"),
+    ]
+)
+assert _HEADER.itemsize == 32
+Sums = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@kernel
+def sum_pages(pages: Any, sums: Any) -> None:
+    """Fill `sums`, int64[n], with the CRC-32 of each page of `pages`, uint8. O(bytes).
+
+    The last page may be shorter.
+    """
+    for i in range(len(sums)):
+        at = i * PAGE_BYTES
+        sums[i] = crc32(pages, at, min(PAGE_BYTES, len(pages) - at))
+
+
+def page_sums(pages: Bytes) -> Sums:
+    """Return the checksums of pages that follow each other."""
+    sums: Words = np.zeros(-(-len(pages) // PAGE_BYTES), np.int64)
+    sum_pages(pages, sums)
+    return sums.astype(np.uint32)
+
+
+class WheelSums:
+    """The file with the checksums of one wheel."""
+
+    def __init__(self, disk: Disk, path: Path, page_count: int) -> None:
+        """Read the newest copy that is whole; `current`: what the wheel's pages were written as."""
+        self.disk, self.path, self.page_count = disk, path, page_count
+        self._copy_bytes = _HEADER.itemsize + 8 * page_count
+        self.sequence = 0
+        self._either: tuple[Sums, Sums] | None = None
+        self.before: Sums | None = None
+        self.current: Sums | None = None
+        data = path.read_bytes() if path.is_file() else b""
+        for place in (0, 1):
+            part = data[place * self._copy_bytes : (place + 1) * self._copy_bytes]
+            found = self._decode(part)
+            if found is not None and found[0] > self.sequence:
+                self.sequence, self.before, self.current = found
+        self._is_damaged = self.current is None and any(data)
+
+    def _decode(self, data: bytes) -> tuple[int, Sums, Sums] | None:
+        if len(data) != self._copy_bytes:
+            return None
+        header = np.frombuffer(data[: _HEADER.itemsize], _HEADER)[0]
+        if header["mark"] != _MARK or int(header["page_count"]) != self.page_count:
+            return None
+        rows = data[_HEADER.itemsize :]
+        if int(header["crc"]) != zlib.crc32(data[8:24] + rows):
+            return None
+        before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
+        return int(header["sequence"]), before, after
+
+    def find_damaged(self, wheel: Bytes) -> int:
+        """Return the first page that is not what was written, or −1. O(bytes of the wheel).
+
+        Where checksums were noted and none can be read, that may be any page.
+        """
+        if self._is_damaged:
+            return 0
+        if self.current is None or self.before is None:
+            return -1
+        sums = page_sums(wheel)
+        wrong = np.flatnonzero((sums != self.current) & (sums != self.before))
+        return int(wrong[0]) if len(wrong) else -1
+
+    def either(self) -> tuple[Sums, Sums] | None:
+        """Return the sums that pages of the file may have, the same object until the next write."""
+        return self._either
+
+    def adopt(self, wheel: Bytes) -> None:
+        """Take the wheel as it is for what was written: of a store that had no checksums."""
+        self.current = page_sums(wheel)
+        self._either = self.current, self.current
+
+    def announce(self, runs: list[tuple[int, Bytes]]) -> None:
+        """Make durable what the pages of a write will be, before they are written."""
+        assert self.current is not None
+        before, after = self.current, self.current.copy()
+        for position, content in runs:
+            first, sums = position // PAGE_BYTES, page_sums(content)
+            after[first : first + len(sums)] = sums
+        self.sequence += 1
+        header = np.zeros(1, _HEADER)
+        header["mark"], header["sequence"] = _MARK, self.sequence
+        header["page_count"] = self.page_count
+        rows = np.concatenate([before, after]).astype(">u4").tobytes()
+        header["crc"] = zlib.crc32(header.tobytes()[8:24] + rows)
+        self._either = before, after
+        is_new = not self.path.exists()
+        if is_new:
+            self.disk.make_folder(self.path.parent)
+        fd = self.disk.open_file(self.path, create=True)
+        try:
+            data = header.tobytes() + rows
+            self.disk.write_at(fd, data, self.sequence % 2 * self._copy_bytes, self.path)
+            self.disk.sync(fd, self.path)
+        finally:
+            os.close(fd)
+        if is_new:
+            self.disk.sync_folder(self.path.parent)
+        self.before, self.current = before, after
