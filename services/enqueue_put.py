@@ -159,6 +159,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     )
     link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
     world.timerlog.words[END] = offset + UNIT_BYTES
+    world.enqueue_put.linked_bytes += size
     segment = message // world.commitlog.words[SEGMENT_BYTES] & (TABLE_LENGTH - 1)
     world.latest_slot[segment] = max(world.latest_slot[segment], slot)
     late = slot < world.dequeue_get.claimed_slot and copy < 0

@@ -56,6 +56,8 @@ class Flusher:
         """Called after each checkpoint: R may have waited for it."""
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
+        self.on_tick: Callable[[], object] | None = None
+        """Called by the flush thread all the time: what is done piece by piece goes on."""
         self.last: Checkpoint | None = None  # the last durable checkpoint of this life
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with what makes flushing impossible for good."""
@@ -126,8 +128,12 @@ class Flusher:
                 timerlog_flushed=captured.timerlog_end,
                 queue_index=captured.linked,
                 scan_from=engine.scan_from(
-                    captured.read_slot, captured.level_offsets, captured.scan_from
+                    captured.read_slot,
+                    captured.floor,
+                    captured.level_offsets,
+                    captured.scan_from,
                 ),
+                floor=captured.floor,
                 commitlog_flushed=captured.commitlog_end,
                 claimed_slot=captured.claimed_slot,
                 frontier_ms=captured.frontier_ms,
@@ -223,6 +229,8 @@ class Flusher:
         last = time.monotonic()
         while not self._stop.wait(tick_s if self.waiting_for_space is None else retry_s):
             full = _room_wanted(self.engine.prepare_ahead)
+            if self.on_tick is not None:
+                full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
             if due or self.engine.world.dequeue_put.flush_wanted:
                 last = time.monotonic()
@@ -257,6 +265,8 @@ class Flusher:
         ):
             return True
         if self.last is None or self.engine.levels.offset.tolist() != self.last.level_offsets:
+            return True
+        if engine.world.cleaning.floor != self.last.floor:
             return True
         moved = engine.commitlog.end != self.durable_end
         return moved or engine.timerlog.end != self._flushed_timerlog

@@ -108,6 +108,7 @@ class _Log:
     """What the scan of the commit log left behind."""
 
     durable: int = 0  # what was flushed before
+    floor: int = 0  # F
     end: int = 0
     queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
     damaged: DamagedLog | None = None
@@ -116,6 +117,7 @@ class _Log:
     origins: list[Words] = field(default_factory=list)
     broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
     copies: list[Words] = field(default_factory=list)
+    has_hops: bool = False  # some of the copies wait in the timer topic again
     level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
 
@@ -163,7 +165,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         read_slot = checkpoint.read_ms // engine.precision_ms
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     queue_index, findings.removed_count = first_kept_index(engine, queue_index)
-    engine.set_cursors(read_slot, queue_index, frontier_ms)
+    engine.set_cursors(read_slot, queue_index, frontier_ms, log.floor)
     engine.adopt_levels()
     restore_offsets(engine, checkpoint, findings)
     _learn_done(engine, log, findings)
@@ -185,14 +187,19 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     known = _known_counts(engine) if sound else None
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
         _take_counts(engine, known["timingCount"])
-        if log.copies:
-            engine.recovered_until_slot = checkpoint.claimed_slot
+        if log.has_hops:
+            _learn_recovered_sources(engine, log)
+        elif log.copies:  # what was fired was claimed
+            origins = np.concatenate(log.origins)
+            claimed = np.full(len(origins), checkpoint.claimed_slot)
+            engine.recovered_sources = np.stack([origins, claimed], axis=1)
         if checkpoint.cancelled_count:
             find_cancelled(engine, log.level_deletes)
         take_level_counts(engine, known)
     else:
         find_cancelled(engine, log.level_deletes)
         findings.removed_count += _count_pending(engine)
+        _learn_recovered_sources(engine, log)
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
@@ -245,9 +252,11 @@ def _scan_log(
     """Find the log's end and the copies since L; bring the consume queues in line with it."""
     commitlog, log = engine.commitlog, _Log()
     durable = scan_from = index_from = commitlog.start
+    log.floor = commitlog.start
     ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
+        log.floor = max(checkpoint.floor, commitlog.start)
         if not findings.rebuilt:
             scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
         if QUEUES not in findings.rebuilt:
@@ -293,6 +302,7 @@ def _scan_log(
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())
+            log.has_hops |= bool((queue_rows[part[:, scan.ROW_ORIGIN] >= 0] == 0).any())
             log.level_deletes.append(level_deletes(part))
             fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
             if len(fired):
@@ -331,13 +341,22 @@ def _scan_log(
         origins, copies = broker.match()
         log.broker_origins = origins
         log.copies.append(copies)
-    log.origins = [part for part in log.origins if len(part)]
-    log.copies = [part for part in log.copies if len(part)]
+    _forget_before_floor(log)
     for row in range(len(engine.queues.files)):
         if not findings.clean:
             engine.queues.files[row].zero_from(engine.queues.next_index(row) * ENTRY_BYTES)
         engine.queues.set_end(row, engine.queues.next_index(row))
     return log
+
+
+def _forget_before_floor(log: _Log) -> None:
+    """Leave out copies whose source lies before F: whatever points to that is superseded."""
+    origins = np.concatenate([np.zeros(0, np.int64), *log.origins, log.broker_origins])
+    copies = np.concatenate([np.zeros(0, np.int64), *log.copies])[origins >= log.floor]
+    ours = np.concatenate([np.zeros(0, np.int64), *log.origins])
+    log.origins = [part for part in (ours[ours >= log.floor],) if len(part)]
+    log.broker_origins = log.broker_origins[log.broker_origins >= log.floor]
+    log.copies = [copies] if len(copies) else []
 
 
 def _torn_bytes(engine: Engine, end: int) -> int:
@@ -370,7 +389,7 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
     engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
-    return max(log.first_timer_index, engine.queues.first_index(0))
+    return max(log.first_timer_index, engine.queues.first_kept(0, log.floor))
 
 
 def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings) -> int:
@@ -457,7 +476,7 @@ def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
 def _count_pending(engine: Engine) -> int:
     """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
-    where, removed_count = np.array([0, -1], np.int64), 0
+    where, removed_count = np.zeros(1, np.int64), 0
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
@@ -468,24 +487,43 @@ def _count_pending(engine: Engine) -> int:
             engine.commitlog.readable(message // engine.commitlog.segment_bytes)
             engine.row_of_message(message)
     pass_lost(engine, engine.world.dequeue_put.thread)
-    engine.recovered_until_slot = max(engine.recovered_until_slot, int(where[1]))
     return removed_count
+
+
+def _learn_recovered_sources(engine: Engine, log: _Log) -> None:
+    """Learn in which slots sources wait that are done: until R is past them L stays.
+
+    That may be deletes, whose copies rolled: L stays at these as well. O(units) where there is any.
+    """
+    if not log.copies:
+        return
+    parts = [np.zeros((0, 2), np.int64)]
+    for units in live_units(engine):
+        found = np.empty((len(units), 2), np.int64)
+        parts.append(found[: _find_done_units(engine.world, units, engine.done, found)].copy())
+    engine.recovered_sources = np.concatenate(parts)
+
+
+@kernel
+def _find_done_units(world: World, units: Any, done: Any, found: Any) -> int:
+    """Write message and slot of each unit whose source is done; return how many."""
+    count = 0
+    for i in range(len(units)):
+        if map_get(done, units[i, chain.WALK_MESSAGE]) >= 0:
+            found[count, 0] = units[i, chain.WALK_MESSAGE]
+            found[count, 1] = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
+            count += 1
+    return count
 
 
 @kernel
 def _count_units(world: World, units: Any, done: Any, where: Any) -> bool:
-    """Count timers from `where[0]` on; `where[1]`: the latest slot of a source that is done.
-
-    That may be a delete, whose copy rolled: L stays at its copy as well.
-
-    Return False where a segment or a topic's row is missing.
+    """Count timers from `where[0]` on; return False where a segment or a topic's row is missing.
     """
     found = world.found
     while where[0] < len(units):
         message = units[where[0], chain.WALK_MESSAGE]
         if world.done.count > 0 and map_get(done, message) >= 0:
-            slot = units[where[0], chain.WALK_UNIT_MS] // world.settings.precision_ms
-            where[1] = max(where[1], slot)
             where[0] += 1
             continue
         if units[where[0], chain.WALK_MAGIC] & UNIT_DELETE != 0:

@@ -59,6 +59,7 @@ def judge_units(
     it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog
+    floor = 0 if reader.checkpoint is None else reader.checkpoint.floor_offset
     units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
     found, scratch = np.zeros(FOUND_WORDS, np.int64), np.zeros(64, np.uint8)
     state = np.array([start, 0, 0], np.int64)
@@ -71,6 +72,7 @@ def judge_units(
             read_slot,
             messages.start,
             log_end,
+            floor,
             reader.precision_ms,
             reader.sizes.hop_ms,
             window_ms,
@@ -258,7 +260,7 @@ class TimerAudit:
             indexes,
             self.units.start,
             used_end + UNIT_BYTES,
-            self.read_slot,
+            1 << 62 if self.audit.cleaned else self.read_slot,
             self.reader.precision_ms,
             visited,
             chains,

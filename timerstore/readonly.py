@@ -258,7 +258,8 @@ class ReadOnlyStore(TimerStore):
         return steady
 
     def _start(self) -> None:
-        self.flusher.after = None
+        self.flusher.after = self.flusher.on_tick = None
+        self.cleaner.stopped = True
 
     def close(self) -> None:
         """Let the files go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -33,7 +34,7 @@ from timerstore.config import Config
 from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
 from timerstore.directory import lock_directory
-from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
+from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError, StoreFullError
 from timerstore.fastput import FastPutter
 from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
@@ -46,9 +47,11 @@ from timerstore.reading import Horizon, Timer
 from timerstore.retries import GroupRetries
 from timerstore.sendback import send_back
 from timerstore.services.background import Failure
+from timerstore.services.cleaning import Cleaner
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.flush import Flusher
 from timerstore.services.opening import open_engine
+from timerstore.services.reach import Reach
 from timerstore.services.rebuild import remove_mark
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
@@ -129,8 +132,10 @@ class TimerStore:
         self._groups_lock = threading.Lock()
         self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self.flusher.before, self.flusher.on_failure = self.write_offsets, self._stopped
-        self.retention = Retention(self.engine, self.flusher, self._committed_indexes)
+        self.flusher.before, self.flusher.on_failure = self._before_flush, self._stopped
+        self.cleaner = Cleaner(self.engine, Reach(self.engine, self._committed_indexes))
+        self.flusher.on_tick = self.cleaner.go_on
+        self.retention = Retention(self.engine, self.flusher)
         self.flusher.after = self.retention.run
         self.closed = False
         self.opened_s = time.monotonic()
@@ -162,6 +167,14 @@ class TimerStore:
             for (topic, queue_id), index in group.committed().items():
                 self.offsets.set(topic, group.name, queue_id, index)
         self.offsets.write()
+
+    def _before_flush(self) -> None:
+        """Do what the next checkpoint shall make durable."""
+        self.write_offsets()
+        if not self.closed:
+            # Where there is no room, the flush goes on: it is what makes some.
+            with contextlib.suppress(StoreFullError):
+                self.cleaner.run(at_once=self.clock.manual)
 
     def _committed_indexes(self) -> CommittedIndexes:
         reading = [each for group in list(self._groups.values()) for each in group.reading()]

@@ -73,7 +73,8 @@ class SlotMeeting:
         slots = self.slots
         time, last = slots[:, notes.SLOT_TIME], slots[:, notes.SLOT_LAST]
         passed = time < self.view.read_slot
-        gone = passed & (last < self.start)  # retention removed all its units
+        # Retention removed all its units, passed or superseded.
+        gone = (passed | (self.view.floor > 0)) & (last < self.start)
         low = np.searchsorted(self.time, time, "left")
         high = np.searchsorted(self.time, time, "right")
         place = self._find(last)
@@ -111,6 +112,7 @@ class SlotMeeting:
         self.reached |= np.cumsum(edges[:-1]) > 0
         cut = self.prev[low] != _NO_UNIT
         ahead = slots[:, notes.SLOT_TIME] >= self.view.read_slot
+        ahead &= self.view.floor == 0
         first_offset = self.offset[low]
         wrong = np.where(cut, ahead, first_offset != slots[:, notes.SLOT_FIRST])
         reason = "the chain does not end at the slot's first unit"
@@ -135,7 +137,7 @@ class SlotMeeting:
         slot = self.slots[i]
         if self._is_end(self.prev[end : end + 1])[0]:
             cut = self.prev[end] != _NO_UNIT
-            ahead = slot[notes.SLOT_TIME] >= self.view.read_slot
+            ahead = slot[notes.SLOT_TIME] >= self.view.read_slot and self.view.floor == 0
             if ahead if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
                 reason = "the chain does not end at the slot's first unit"
                 first_at = np.array([at + SLOT_FIRST_AT])
