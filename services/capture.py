@@ -155,8 +155,11 @@ def capture(world: World) -> Captured:
     ].tolist()
     return Captured(
         *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
-        *(int(cursors[_FLOOR]), synced),
-        *(next_index[: int(cursors[_QUEUES])], level_offsets, runs),
+        int(cursors[_FLOOR]),
+        synced,
+        next_index[: int(cursors[_QUEUES])],
+        level_offsets,
+        runs,
     )
 
 

@@ -247,7 +247,7 @@ class _Pass:
 class _Walk:
     """How far the copying of a pass has come among its units."""
 
-    def __init__(self, engine: Engine, mine: _Pass, offset: int) -> None:
+    def __init__(self, engine: Engine, mine: _Pass, offset: int, units_at_once: int) -> None:
         """`offset`: of a unit at or before the first of the pass."""
         log, commitlog = engine.timerlog, engine.commitlog
         self.engine, self.mine = engine, mine
@@ -259,10 +259,8 @@ class _Walk:
             commitlog.folder, "commitlog", commitlog.segment_bytes, open_count_max=2
         )
         self.source.map_from(mine.start, 1)
-        self._reader = ReadSegments(
-            log.folder, "timerlog", log.segment_bytes, open_count_max=4
-        )
-        self._buffer = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
+        self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        self._buffer = np.zeros((units_at_once, chain.WALK_COLUMNS), np.int64)
         self._scratch = np.zeros(64, np.uint8)
 
     @property
@@ -340,6 +338,8 @@ class Cleaner:
         self.stopped = False
         self.leave_slots = max(2, LEAVE_MS // engine.precision_ms)
         """Slots from the claimed ones on whose timers a pass leaves to fire."""
+        self.units_at_once = _CHUNK_UNITS
+        """Units of a pass that are read before they are copied."""
         self.segment_count = 0
         """Commit log segments from which timers were copied."""
         self._lock = threading.Lock()
@@ -389,9 +389,27 @@ class Cleaner:
         self._move_floor()
         return done
 
-    def forget(self) -> None:
-        """Forget what is known of the units: somebody linked some out of order."""
-        self._is_known = False
+    def stop(self) -> None:
+        """Begin and copy nothing any more; what was begun ends where it stands."""
+        self.stopped = True
+        with self._lock:
+            if self._walk is not None:
+                self._cut(self._walk)
+
+    def has_passed(self) -> bool:
+        """Move F as far as R lets it; tell whether it is past all passes."""
+        with self._lock:
+            self._move_floor()
+            return not self._passes
+
+    def resume(self) -> None:
+        """Go on after `stop`, since when units may have been linked out of order."""
+        self._is_known = self.stopped = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether F waits until what was left in place has fired."""
+        return bool(self._passes) and self.error is None and not self.stopped
 
     @property
     def pending_bytes(self) -> int:
@@ -433,7 +451,8 @@ class Cleaner:
         mine = _Pass(start, stop, first_slot, copies=True, ended=False)
         _begin_pass(world, start, first_slot)
         self._passes.append(mine)
-        self._walk = _Walk(engine, mine, max(self._unit_offset, engine.timerlog.start))
+        offset = max(self._unit_offset, engine.timerlog.start)
+        self._walk = _Walk(engine, mine, offset, self.units_at_once)
         return True
 
     def _is_worth_it(self, start: int) -> bool:
@@ -491,10 +510,7 @@ class Cleaner:
         now_ms = max(engine.clock.now_ms, int(engine.queues.table.words[STORED_MS]))
         done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
         if done == _CUT:
-            # Slots from S on are being claimed: the pass ends here, and another one begins.
-            last = (world.cleaning.pass_count - 1) * PASS_COLUMNS
-            walk.mine.stop = int(world.cleaning.passes[last + PASS_CURSOR])
-            self._end(walk)
+            self._cut(walk)  # slots from S on are being claimed; another pass begins
             return True
         walk.at = done
         thread = world.cleaning.thread
@@ -506,6 +522,13 @@ class Cleaner:
         elif walk.at == len(walk.units) and walk.is_last:
             self._end(walk)
         return True
+
+    def _cut(self, walk: _Walk) -> None:
+        """End a pass where its cursor stands."""
+        words = self.engine.world.cleaning
+        last = (words.pass_count - 1) * PASS_COLUMNS
+        walk.mine.stop = int(words.passes[last + PASS_CURSOR])
+        self._end(walk)
 
     def _end(self, walk: _Walk) -> None:
         walk.mine.ended = True

@@ -147,8 +147,8 @@ class Engine:
             getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
         ]
         self.use_done(new_table(1), 0)
-        # What an earlier life copied: L stays at `recovered_copy` until R is past the source's slot,
-        # or F past the source.
+        # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
+        # slot, or F past the source.
         self.recovered_copy = -1
         self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
@@ -374,9 +374,7 @@ class Engine:
 
     # --- L, and space
 
-    def scan_from(
-        self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int
-    ) -> int:
+    def scan_from(self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int) -> int:
         """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
         unsettled = self.last_recovered_source(read_slot) >= floor
         unsettled |= bool((level_offsets <= self.recovered_until_level).any())

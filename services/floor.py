@@ -1,15 +1,15 @@
 """The floor: which units are superseded, so that nobody reads their messages any more.
 
-F, the floor, is a commit log offset: every unit whose message lies before it is superseded, whatever
-its slot. Above it a *pass* of cleaning supersedes units piece by piece: those of its range whose
-message lies before its cursor and whose slot is at or after its S (`cleaning.py`). The commit log
-segments below the durable F go, and timer log segments with them; so a chain is walked until
+F, the floor, is a commit log offset: every unit whose message lies before it is superseded,
+whatever its slot. Above it a *pass* of cleaning supersedes units piece by piece: those of its range
+whose message lies before its cursor and whose slot is at or after its S (`cleaning.py`). The commit
+log segments below the durable F go, and timer log segments with them; so a chain is walked until
 NO_UNIT, or until it leads to before the timer log's start, and a unit is asked whether it is
 superseded before its message is read.
 
-A pass begins and ends, and F moves, under fire, near and wheel; a cursor moves under fire and wheel,
-together with the append of the copies behind it, and only while no slot from S on is claimed. So
-dequeue-get may ask under near alone, Python under all three.
+A pass begins and ends, and F moves, under fire, near and wheel; a cursor moves under fire and
+wheel, together with the append of the copies behind it, and only while no slot from S on is
+claimed. So dequeue-get may ask under near alone, Python under all three.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Floor:
     """F and the passes as they stood at one moment; for whoever looks at many units."""
 
     def __init__(self, offset: int, passes: Words) -> None:
-        """`passes`: int64[n, PASS_COLUMNS]."""
+        """Keep F, and the passes: int64[n, PASS_COLUMNS]."""
         self.offset, self.passes = offset, passes
 
     def superseded(self, messages: Words, slots: Words | int) -> Flags:

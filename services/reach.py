@@ -48,7 +48,8 @@ class Reach:
         self.kept_by = "nothing"
         """What kept the first segment behind the reach, when it was looked at last."""
         self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
-        self._found = 0
+        self.found = 0
+        """The reach as it was found last."""
         self._keeper = 0  # row of the queue that kept it last: it is asked first
 
     def find(self, start: int) -> int:
@@ -57,11 +58,11 @@ class Reach:
         What was found stays: it only grows. O(segments), and O(queues) where it may grow.
         """
         log, segment_bytes = self.engine.commitlog, self.engine.commitlog.segment_bytes
-        if self._found > start:
-            return self._found
+        if self.found > start:
+            return self.found
         first = number = start // segment_bytes
-        old_before = self.engine.clock.now_ms - self.engine.config.retention_ms
-        while (number + 1) * segment_bytes < log.end and self._last_stored_ms(number) < old_before:
+        old_ms = self.engine.clock.now_ms - self.engine.config.retention_ms
+        while (number + 1) * segment_bytes < log.end and self._last_stored_ms(number) <= old_ms:
             number += 1
         for each in [each for each in self._stored_ms if each < first]:
             del self._stored_ms[each]
@@ -73,8 +74,8 @@ class Reach:
             limit = self._first_unconsumed((first + 1) * segment_bytes, limit)
         if limit < (first + 1) * segment_bytes:
             return start
-        self._found = limit // segment_bytes * segment_bytes
-        return self._found
+        self.found = limit // segment_bytes * segment_bytes
+        return self.found
 
     def _last_stored_ms(self, number: int) -> int:
         """Return when the message behind a segment's last was stored: that never falls."""

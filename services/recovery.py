@@ -518,8 +518,7 @@ def _find_done_units(world: World, units: Any, done: Any, found: Any) -> int:
 
 @kernel
 def _count_units(world: World, units: Any, done: Any, where: Any) -> bool:
-    """Count timers from `where[0]` on; return False where a segment or a topic's row is missing.
-    """
+    """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
         message = units[where[0], chain.WALK_MESSAGE]

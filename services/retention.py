@@ -1,11 +1,11 @@
 """Retention: removes the segments that nobody will need again, the oldest first.
 
-A commit log segment goes when it lies below the durable F, which cleaning moves (`cleaning.py`), and
-below the durable L, from which recovery scans for copies. A timer log segment goes when each of its
-units is superseded, its message being below the durable F, or settled, its slot being before the
-durable R; a consume queue segment when the messages of all its entries are gone. Each removal is
-durable before the next, the oldest first, and the commit log's come before those of the queues, so
-a crash at any point leaves a store that only begins somewhat earlier.
+A commit log segment goes when it lies below the durable F, which cleaning moves (`cleaning.py`),
+and below the durable L, from which recovery scans for copies. A timer log segment goes when each of
+its units is superseded, its message being below the durable F, or settled, its slot being before
+the durable R; a consume queue segment when the messages of all its entries are gone. Each removal
+is durable before the next, the oldest first, and the commit log's come before those of the queues,
+so a crash at any point leaves a store that only begins somewhat earlier.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class CleanedHistory(History):
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.messages: list[naive.Message] = []
+        self.eaten: set[str] = set()
         self.copied_count = self.removed_count = 0
         folder.mkdir(exist_ok=True)
         super().__init__(folder, seed)
@@ -58,6 +59,7 @@ class CleanedHistory(History):
         self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.store.flusher.after = self.remove
         self.store.cleaner.leave_slots = rnd.randrange(4)
+        self.store.cleaner.units_at_once = rnd.choice((1, 2, 16))
         start = self.store.engine.commitlog.start
         self.messages = [each for each in self.messages if each.offset < start]
         self.settle()
@@ -95,7 +97,14 @@ class CleanedHistory(History):
         for topic in "ab":
             batch = self.store.pull(topic, max_count=self.rnd.randrange(1, 40), timeout=0)
             if len(batch):
+                self.eaten.update(each.id for each in batch)
                 batch.ack()
+
+    def many_put(self) -> None:
+        """More than a segment, of which nothing is linked yet."""
+        for _ in range(self.rnd.randrange(5, 30)):
+            self.someone_puts()
+        self.clean()
 
     def clean(self) -> None:
         for _ in range(self.rnd.randrange(1, self.rnd.choice((4, 25)))):
@@ -149,6 +158,7 @@ class CleanedHistory(History):
             (20, self.clean),
             (6, self.remove),
             (8, self.someone_eats),
+            (2, self.many_put),
         ]
         chosen = rnd.choices([a for _, a in acts], [n for n, _ in acts], k=rnd.randrange(60, 200))
         for act in chosen:
@@ -164,9 +174,7 @@ class CleanedHistory(History):
         self.settle()
         end = self.end // self.config.commitlog_segment_bytes * self.config.commitlog_segment_bytes
         for _ in range(200):
-            for topic in "ab":
-                while len(batch := store.pull(topic, timeout=0)):
-                    batch.ack()
+            self.eat_all()
             while store.cleaner.step() and store.engine.world.cleaning.floor < end:
                 pass
             self.tick(4)
@@ -175,6 +183,21 @@ class CleanedHistory(History):
             if store.engine.commitlog.start >= end:
                 return
         raise AssertionError(f"space stays: {store.engine.commitlog.start} of {end}")
+
+    def eat_all(self) -> None:
+        for topic in "ab":
+            while len(batch := self.store.pull(topic, timeout=0)):
+                self.eaten.update(each.id for each in batch)
+                batch.ack()
+
+    def finish(self) -> None:
+        close = self.store.close
+        self.store.close = lambda: None  # type: ignore[method-assign]
+        super().finish()
+        self.eat_all()
+        fired = {root.key for root in self.ledger().roots.values() if root.fired_ms}
+        assert fired <= self.eaten, "what nobody had consumed was removed"
+        close()
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))

@@ -268,8 +268,8 @@ def audit_units(
     `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
     has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
     Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
-    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F;
-    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0 where unknown.
+    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
+    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0: unknown.
     """
     segment_bytes = timerlog.words[SEGMENT_BYTES]
     count = 0

@@ -249,5 +249,6 @@ class Putter:
         if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
             raise StoreFullError(
                 f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}, of "
-                f"which {kept_bytes} are kept for what fires. Consume and acknowledge messages, or raise max_bytes."
+                f"which {kept_bytes} are kept for what fires. "
+                "Consume and acknowledge messages, or raise max_bytes."
             )

@@ -271,6 +271,11 @@ class ReadOnlyStore(TimerStore):
         self.check_open()
         raise ReadOnlyError(_REASON)
 
+    def clean(self) -> NoReturn:
+        """Refuse."""
+        self.check_open()
+        raise ReadOnlyError(_REASON)
+
     def handover(self) -> NoReturn:
         """Refuse."""
         self.check_open()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -30,11 +29,12 @@ from timerstore.arguments import (
     resolve_due_ms,
 )
 from timerstore.blocks import Blocks
+from timerstore.cleannow import before_flush, clean
 from timerstore.config import Config
 from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
 from timerstore.directory import lock_directory
-from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError, StoreFullError
+from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
 from timerstore.fastput import FastPutter
 from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
@@ -132,7 +132,8 @@ class TimerStore:
         self._groups_lock = threading.Lock()
         self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self.flusher.before, self.flusher.on_failure = self._before_flush, self._stopped
+        self.flusher.before = lambda: before_flush(self)
+        self.flusher.on_failure = self._stopped
         self.cleaner = Cleaner(self.engine, Reach(self.engine, self._committed_indexes))
         self.flusher.on_tick = self.cleaner.go_on
         self.retention = Retention(self.engine, self.flusher)
@@ -167,14 +168,6 @@ class TimerStore:
             for (topic, queue_id), index in group.committed().items():
                 self.offsets.set(topic, group.name, queue_id, index)
         self.offsets.write()
-
-    def _before_flush(self) -> None:
-        """Do what the next checkpoint shall make durable."""
-        self.write_offsets()
-        if not self.closed:
-            # Where there is no room, the flush goes on: it is what makes some.
-            with contextlib.suppress(StoreFullError):
-                self.cleaner.run(at_once=self.clock.manual)
 
     def _committed_indexes(self) -> CommittedIndexes:
         reading = [each for group in list(self._groups.values()) for each in group.reading()]
@@ -549,6 +542,17 @@ class TimerStore:
         """Write a checkpoint; everything put before is durable on return."""
         self.check_open()
         self.flusher.flush()
+
+    @inside
+    def clean(self) -> int:
+        """Copy what is pending out of all old segments, and remove them; return the bytes freed.
+
+        What `Config.cleaning` does by itself where it is worth it. O(commit log + units); it waits
+        some ten seconds until what is due meanwhile has fired, on a manual clock not at all: move
+        it, and call again. Raises StoreFullError where there is no room for the copies.
+        """
+        self.check_writable()
+        return clean(self)
 
     def handover(self) -> None:
         """Make the store fit for a RocketMQ broker, and close it.

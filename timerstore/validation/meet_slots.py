@@ -32,7 +32,8 @@ class SlotMeeting:
         order = np.lexsort((units[:, notes.UNIT_OFFSET], units[:, notes.UNIT_SLOT]))
         units = units[order]
         self.time, self.offset = units[:, notes.UNIT_SLOT], units[:, notes.UNIT_OFFSET]
-        self.prev = units[:, notes.UNIT_LINK] >> 1
+        self.prev = units[:, notes.UNIT_LINK] >> 2
+        self.is_superseded = units[:, notes.UNIT_LINK] & 2 != 0
         self.is_delete = units[:, notes.UNIT_LINK] & 1 != 0
         self.start = self.view.reader.timerlog.start
         self.is_ahead = self.time >= self.view.read_slot
@@ -151,7 +152,7 @@ class SlotMeeting:
     def _judge_reached(self) -> None:
         """Find units ahead that no chain leads to."""
         self.tally.check("unreached", int(self.is_ahead.sum()))
-        lost = self.is_ahead & ~self.reached
+        lost = self.is_ahead & ~self.reached & ~self.is_superseded
         if not self.scope.is_lenient:
             reason = "no slot leads to this unit"
             fail(self.tally, "unreached", _LOG, self.offset[lost], reason)
