@@ -55,11 +55,11 @@ class Reach:
     def find(self, start: int) -> int:
         """Return the reach, a segment's end; `start` where it is not past the segment there.
 
-        What was found stays: it only grows. O(segments), and O(queues) where it may grow.
+        What was found stays, and is only looked beyond. O(segments that came since), and O(queues)
+        where there is one.
         """
         log, segment_bytes = self.engine.commitlog, self.engine.commitlog.segment_bytes
-        if self.found > start:
-            return self.found
+        start = max(start, self.found)
         first = number = start // segment_bytes
         old_ms = self.engine.clock.now_ms - self.engine.config.retention_ms
         while (number + 1) * segment_bytes < log.end and self._last_stored_ms(number) <= old_ms:

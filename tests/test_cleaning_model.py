@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import naive
+from tests.models import cleaning_model
 from tests.models import ledger as ledgers
 from tests.models.ledger import Ledger
 from tests.models.power_disk import PowerDisk
@@ -198,6 +199,42 @@ class CleanedHistory(History):
         fired = {root.key for root in self.ledger().roots.values() if root.fired_ms}
         assert fired <= self.eaten, "what nobody had consumed was removed"
         close()
+
+
+def played(first: int, count: int, **switches: object) -> set[str]:
+    """What the model's oracle finds wrong in so many histories."""
+    histories = [
+        cleaning_model.History(seed, **switches).history() for seed in range(first, first + count)
+    ]
+    return {what for history in histories for what, n in history.bad.items() if n}
+
+
+def test_the_model_itself() -> None:
+    assert played(0, 100) == set()
+    # Where something goes wrong first without each rule, and what.
+    firsts = {
+        ("mark", "F"): (2, "two live units"),
+        ("near", "copy"): (0, "twice"),
+        ("cut", 0): (324, "twice"),
+        ("wait", "no"): (0, "lost"),
+        ("L", "early"): (17, "twice"),
+        ("capture", "late"): (449, "lost"),
+        ("order", "F first"): (40, "removed unconsumed"),
+        ("remove", "memory"): (43, "read what was removed"),
+        ("reach", "all"): (8, "lost"),
+        ("deletes", "drop"): (11, "cancelled but fired"),
+        ("deletes", "forget"): (5, "count at end"),
+        ("eaten", 0): (17, "removed unconsumed"),
+        ("cancel", "split"): (0, "lost"),
+        ("walk", "-1"): (2, "read what was removed"),
+        ("floor", "no"): (12, "read what was removed"),
+    }
+    assert len(firsts) == len(cleaning_model.WRONG)
+    for wrong in cleaning_model.WRONG:
+        seed, what = firsts[next(iter(wrong.items()))]
+        assert what in played(seed, 1, **wrong), wrong
+    for same in cleaning_model.SAME:
+        assert played(0, 10, **same) == set(), same
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))

@@ -54,6 +54,7 @@ class History:
             roll_window_slots=6,
             wheel_slot_count=64 * 2,
             commitlog_segment_bytes=self.rnd.choice((1 << 13, 1 << 15)),
+            retention_ms=3_600_000,
             consumequeue_segment_bytes=self.rnd.choice((60, 400)),
             timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
             near_count_max=1 << 14,

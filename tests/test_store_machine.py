@@ -112,6 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
             roll_window_slots=window,
             wheel_slot_count=128,
             commitlog_segment_bytes=commitlog_bytes,
+            retention_ms=3_600_000,
             consumequeue_segment_bytes=queue_bytes,
             timerlog_segment_bytes=timerlog_bytes,
             near_count_max=1 << 16,

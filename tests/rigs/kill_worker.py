@@ -22,6 +22,7 @@ CONFIG = Config(
     roll_window_slots=8,
     wheel_slot_count=128,
     commitlog_segment_bytes=1 << 17,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=20 * 500,
     timerlog_segment_bytes=5248,
     flush_interval_ms=15,

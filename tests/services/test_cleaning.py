@@ -55,6 +55,11 @@ def live_on(store: TimerStore, clock: ManualClock, times: int = 20) -> list[byte
     return got
 
 
+def clean_all(store: TimerStore) -> None:
+    while store.cleaner.step():
+        pass
+
+
 def bodies(store: TimerStore) -> list[bytes]:
     return [timer.body for timer in store.pending()]
 
@@ -119,8 +124,7 @@ def test_what_was_cancelled_is_not_copied_and_stays_cancelled(tmp_path: Path) ->
     ids = put_far(store, 20)
     assert store.cancel_many(ids).all()
     live_on(store, clock, 3)
-    while store.cleaner.step():
-        pass
+    clean_all(store)
     clock.advance(20 * SECOND)
     store.flush()
     store.flush()
@@ -200,8 +204,7 @@ def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
         ids = put_far(store, 30)
         at = int(ids[3][12:24], 16)
         store.engine.commitlog.view(at)[95] ^= 1
-        while store.cleaner.step():
-            pass
+        clean_all(store)
         assert store.count() == 29
         assert [each["offset"] for each in store.stats().damage] == [at]
         clock.advance(600 * SECOND)
@@ -233,11 +236,9 @@ def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(store.engine, "prepare_commitlog", full)
             with pytest.raises(timerstore.StoreFullError):
-                while store.cleaner.step():
-                    pass
+                clean_all(store)
             store.flush()
-        while store.cleaner.step():
-            pass
+        clean_all(store)
         assert store.count() == len(bodies(store)) == 60
         clock.advance(700 * SECOND)
         assert len(drain(store)) == 60

@@ -1,4 +1,4 @@
-"""Cutting chains for a broker, which knows no floor: tried by handing over in the midst of a pass."""
+"""Cutting chains for a broker, which knows no floor, by handing over in the midst of a pass."""
 
 from pathlib import Path
 
