@@ -203,6 +203,8 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
+    # Now that what a broker has removed is counted.
+    engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
@@ -252,11 +254,10 @@ def _scan_log(
     """Find the log's end and the copies since L; bring the consume queues in line with it."""
     commitlog, log = engine.commitlog, _Log()
     durable = scan_from = index_from = commitlog.start
-    log.floor = commitlog.start
     ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
-        log.floor = max(checkpoint.floor, commitlog.start)
+        log.floor = checkpoint.floor
         if not findings.rebuilt:
             scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
         if QUEUES not in findings.rebuilt:
@@ -389,7 +390,9 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
     engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
-    return max(log.first_timer_index, engine.queues.first_kept(0, log.floor))
+    return max(
+        log.first_timer_index, engine.queues.first_kept(0, max(log.floor, engine.commitlog.start))
+    )
 
 
 def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings) -> int:

@@ -4,6 +4,9 @@ It reads lines "path seed" from stdin. For each it forks a child, which opens th
 clock, then puts, cancels, reschedules and consumes as fast as it can. The child says what it is
 about to do, then what was acknowledged, a line each, on stdout. The nursery says "child PID", then
 waits for its end. Forking spares each child the imports.
+
+Cleaning copies whatever it can all the time, and moves the floor; but no segment is removed, so
+that the whole log is there to be judged.
 """
 
 import os
@@ -14,6 +17,8 @@ import traceback
 from typing import NoReturn
 
 from timerstore import Config, TimerStore, TooLateError
+from timerstore.services import cleaning
+from timerstore.services.retention import Retention
 
 GROUP = "workers"
 CONFIG = Config(
@@ -21,14 +26,21 @@ CONFIG = Config(
     precision_ms=100,
     roll_window_slots=8,
     wheel_slot_count=128,
-    commitlog_segment_bytes=1 << 17,
-    retention_ms=3_600_000,
+    commitlog_segment_bytes=1 << 15,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
     consumequeue_segment_bytes=20 * 500,
     timerlog_segment_bytes=5248,
     flush_interval_ms=15,
     near_count_max=1 << 16,
     delay_levels="1s 2s",
 )
+
+
+def keep_all() -> None:
+    """Remove nothing, and leave what is due within two slots alone to fire from its place."""
+    Retention.run = lambda self: 0  # type: ignore[method-assign]
+    cleaning.LEAVE_MS = 200  # type: ignore[misc]
 
 
 def say(*words: object) -> None:
@@ -92,6 +104,7 @@ def work(store: TimerStore, rnd: random.Random) -> NoReturn:
 
 def main() -> None:
     """Warm up, so that children find all kernels loaded, then fork them."""
+    keep_all()
     with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
         for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
             store.cancel(id)
