@@ -21,6 +21,7 @@ from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
+from timerstore.services.recover_copies import assume_recovered_sources, learn_recovered_sources
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -188,18 +189,17 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
         _take_counts(engine, known["timingCount"])
         if log.has_hops:
-            _learn_recovered_sources(engine, log)
+            learn_recovered_sources(engine)
         elif log.copies:  # what was fired was claimed
-            origins = np.concatenate(log.origins)
-            claimed = np.full(len(origins), checkpoint.claimed_slot)
-            engine.recovered_sources = np.stack([origins, claimed], axis=1)
+            assume_recovered_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
         if checkpoint.cancelled_count:
             find_cancelled(engine, log.level_deletes)
         take_level_counts(engine, known)
     else:
         find_cancelled(engine, log.level_deletes)
         findings.removed_count += _count_pending(engine)
-        _learn_recovered_sources(engine, log)
+        if log.copies:
+            learn_recovered_sources(engine)
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
@@ -491,32 +491,6 @@ def _count_pending(engine: Engine) -> int:
             engine.row_of_message(message)
     pass_lost(engine, engine.world.dequeue_put.thread)
     return removed_count
-
-
-def _learn_recovered_sources(engine: Engine, log: _Log) -> None:
-    """Learn in which slots sources wait that are done: until R is past them L stays.
-
-    That may be deletes, whose copies rolled: L stays at these as well. O(units) where there is any.
-    """
-    if not log.copies:
-        return
-    parts = [np.zeros((0, 2), np.int64)]
-    for units in live_units(engine):
-        found = np.empty((len(units), 2), np.int64)
-        parts.append(found[: _find_done_units(engine.world, units, engine.done, found)].copy())
-    engine.recovered_sources = np.concatenate(parts)
-
-
-@kernel
-def _find_done_units(world: World, units: Any, done: Any, found: Any) -> int:
-    """Write message and slot of each unit whose source is done; return how many."""
-    count = 0
-    for i in range(len(units)):
-        if map_get(done, units[i, chain.WALK_MESSAGE]) >= 0:
-            found[count, 0] = units[i, chain.WALK_MESSAGE]
-            found[count, 1] = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
-            count += 1
-    return count
 
 
 @kernel

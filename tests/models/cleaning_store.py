@@ -1,4 +1,4 @@
-"""The store of `cleaning_model.py`: what its services, passes, checkpoints and openings do.
+"""The store of `cleaning_model.py`: its services, passes, checkpoints, openings.
 
 The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
 

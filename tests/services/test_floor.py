@@ -1,4 +1,4 @@
-"""Which units are superseded: the kernel, the arrays, and the definition."""
+"""Which units are superseded: the kernel beside the arrays, both beside the definition."""
 
 import numpy as np
 from hypothesis import given
