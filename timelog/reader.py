@@ -22,7 +22,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog import scan
-from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint, sealed_from
 from timerstore.timelog.format import (
     COMMITLOG_SEGMENT_BYTES_BROKER,
     ENTRY_BYTES,
@@ -43,7 +43,15 @@ from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.nonzero import first_used, last_used
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_name
+from timerstore.timelog.segments import (
+    ALL_ZEROED,
+    SEGMENT_BYTES,
+    TABLE_LENGTH,
+    SegmentTable,
+    apron_bytes,
+    segment_name,
+)
+from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
     KEPT_MAX,
     Steady,
@@ -159,6 +167,7 @@ class ReadSegments:
             np.zeros(8, np.int64),
             np.zeros(TABLE_LENGTH, np.int64),
             np.full(TABLE_LENGTH, -1, np.int64),
+            np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
         )
         table.words[SEGMENT_BYTES] = self.segment_bytes
         for number, view in self._maps.items():
@@ -375,11 +384,22 @@ class StoreReader:
     `level_ms`: the delay of each level, from which the entries of a level's queue follow.
     """
 
-    def __init__(self, path: Path, level_ms: Words, *, precision_ms: int | None = None) -> None:
-        """Read the sizes and list the files; nothing is mapped yet."""
+    def __init__(
+        self,
+        path: Path,
+        level_ms: Words,
+        *,
+        precision_ms: int | None = None,
+        shares: bool = True,
+    ) -> None:
+        """Read the sizes and list the files; nothing is mapped yet.
+
+        With `shares` the writer uses no segment again while this object lives.
+        """
         if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
             raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
         self.path, self.level_ms = path, level_ms
+        self._share = FolderShare(path / "commitlog") if shares else None
         self._kept: dict[str, dict[int, Bytes]] = {}
         self.is_open = False
         for _ in range(_LOOKS_MAX):
@@ -466,6 +486,34 @@ class StoreReader:
                 return precision_ms
         return None
 
+    @property
+    def sealed_from(self) -> int:
+        """From here on the commit log's blanks must be sealed, see `checkpoint.py`."""
+        return sealed_from(self.checkpoint, self.is_open)
+
+    def log_used_end(self) -> int:
+        """Return the offset behind the last byte of the commit log that is of this use of its file.
+
+        Behind the end of a log that was not closed an apron of zeros follows, then anything that a
+        segment holds which is used again. O(what was not flushed).
+        """
+        log, end = self.commitlog, self.commitlog.used_end()
+        if self.sealed_from >= end:
+            return end
+        scanned = self.scan(max(log.start, self.sealed_from))
+        for _ in scanned:
+            pass
+        at, quiet = scanned.end, apron_bytes(log.segment_bytes)
+        while at < end:
+            used = np.flatnonzero(
+                np.frombuffer(log.read(at, min(_PIECE_BYTES, end - at)), np.uint8)
+            )
+            gaps = np.flatnonzero(np.diff(used, prepend=-1) > quiet)
+            if not len(used) or len(gaps):
+                return at + int(used[gaps[0] - 1]) + 1 if len(used) and gaps[0] else at
+            at += int(used[-1]) + 1
+        return end
+
     def topics(self) -> list[str]:
         """Return the topics that have a queue."""
         return sorted({topic for topic, _ in self.queues})
@@ -539,6 +587,7 @@ class Scan:
                 log.table,
                 self.end,
                 self._stop,
+                reader.sealed_from,
                 self._verify,
                 reader.store_tag,
                 reader.precision_ms,

@@ -328,7 +328,7 @@ def test_removing_goes_on_where_a_full_disk_kept_a_segment(tmp_path: Path) -> No
         clock.advance(timedelta(seconds=10))
 
     live_a_while()
-    disk.refuse(errno.ENOSPC, "remove", where="commitlog")
+    disk.refuse(errno.ENOSPC, "remove", "rename", where="commitlog")
     with pytest.raises(StoreFullError):
         store.flush()
     live_a_while()

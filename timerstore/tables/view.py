@@ -88,7 +88,7 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     reader = _reader(path, delay_levels, None)
     checkpoint = reader.checkpoint
     ours = checkpoint is not None and not checkpoint.by_broker
-    log_stop, units_stop = reader.commitlog.used_end(), reader.timerlog.used_end()
+    log_stop, units_stop = reader.log_used_end(), reader.timerlog.used_end()
     log_flushed = -1
     if checkpoint is not None and ours:
         log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)
