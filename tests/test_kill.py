@@ -45,10 +45,10 @@ class Nursery:
         assert line, "the nursery died"
         return line.strip()
 
-    def run(self, path: Path, seed: int, kill_s: float, kind: str = "kept") -> list[str]:
+    def run(self, path: Path, seed: int, kill_s: float, *more: str) -> list[str]:
         """Let a child work, kill it after `kill_s`; return what it said."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{path} {seed} {kind}\n")
+        self.process.stdin.write(" ".join([str(path), str(seed), *more]) + "\n")
         self.process.stdin.flush()
         said: list[str] = []
         pid = 0

@@ -1,4 +1,4 @@
-"""The rules of using segments again: the model holds with all of them, and with none taken away.
+"""The rules of using segments again: the model fails as soon as one of them is taken away.
 
 REUSE_RUNS=20000 in the environment plays more.
 """

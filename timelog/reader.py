@@ -48,7 +48,6 @@ from timerstore.timelog.segments import (
     SEGMENT_BYTES,
     TABLE_LENGTH,
     SegmentTable,
-    apron_bytes,
     segment_name,
 )
 from timerstore.timelog.sharing import FolderShare
@@ -490,29 +489,6 @@ class StoreReader:
     def sealed_from(self) -> int:
         """From here on the commit log's blanks must be sealed, see `checkpoint.py`."""
         return sealed_from(self.checkpoint, self.is_open)
-
-    def log_used_end(self) -> int:
-        """Return the offset behind the last byte of the commit log that is of this use of its file.
-
-        Behind the end of a log that was not closed an apron of zeros follows, then anything that a
-        segment holds which is used again. O(what was not flushed).
-        """
-        log, end = self.commitlog, self.commitlog.used_end()
-        if self.sealed_from >= end:
-            return end
-        scanned = self.scan(max(log.start, self.sealed_from))
-        for _ in scanned:
-            pass
-        at, quiet = scanned.end, apron_bytes(log.segment_bytes)
-        while at < end:
-            used = np.flatnonzero(
-                np.frombuffer(log.read(at, min(_PIECE_BYTES, end - at)), np.uint8)
-            )
-            gaps = np.flatnonzero(np.diff(used, prepend=-1) > quiet)
-            if not len(used) or len(gaps):
-                return at + int(used[gaps[0] - 1]) + 1 if len(used) and gaps[0] else at
-            at += int(used[-1]) + 1
-        return end
 
     def topics(self) -> list[str]:
         """Return the topics that have a queue."""

@@ -29,6 +29,7 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     TOPIC_BYTES_READ_MAX,
 )
+from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS, REASONS
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
@@ -143,7 +144,7 @@ class LogAudit:
     # --- the commit log
 
     def _read_log(self) -> None:
-        used_end, offset = self.reader.log_used_end(), self.log.start
+        used_end, offset = log_used_end(self.reader), self.log.start
         while True:
             scanned = self.reader.scan(offset)
             for rows in scanned:

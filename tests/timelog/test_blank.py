@@ -1,4 +1,4 @@
-"""The blank against the bytes that a slow writer makes, and every damage that leaves it short."""
+"""The blank against the bytes that a slow writer makes."""
 
 from typing import Any
 
