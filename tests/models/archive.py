@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from tests.models.quiet_disk import QuietDisk
 from timerstore.timelog.disk import Disk
 
 
@@ -36,3 +37,7 @@ class ArchivingDisk(Disk):
         """Keep a copy first."""
         self._archive(path)
         return super().rename(path, name)
+
+
+class KeptDisk(ArchivingDisk, QuietDisk):
+    """It does not wait either."""
