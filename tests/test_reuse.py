@@ -12,6 +12,7 @@ from tests import naive
 from tests.models.archive import KeptDisk
 from tests.models.ledger import check_store, read_ledger
 from tests.models.quiet_disk import QuietDisk
+from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog import scan
 from timerstore.timelog.decode import decode_message
@@ -162,7 +163,8 @@ def test_what_a_broker_wrote_is_not_used_again(
     tmp_path: Path, golden_unpacked: Callable[[str], Path]
 ) -> None:
     """Its blanks do not say their place."""
-    path = golden_unpacked("fired")
+    path = tmp_path / "store"
+    copy_tree(golden_unpacked("fired"), path)
     config = Config(retention_ms=1)
     segments = {int(file.name): file.read_bytes() for file in (path / "commitlog").iterdir()}
     latest_ms = max(message.stored_ms for message in naive.scan_commit_log(segments).messages)
