@@ -15,6 +15,22 @@ from timerstore.wheel import chain
 from timerstore.wheel.sets import map_get
 
 
+def drop_before(
+    floor: int, ours: list[Words], brokers: Words, copies: list[Words]
+) -> tuple[list[Words], Words, list[Words]]:
+    """Leave out copies whose source lies before F: whatever points to that is superseded.
+
+    `ours`, `brokers`: the sources of copies that we made, and that a broker made; `copies`: theirs,
+    in that order.
+    """
+    nothing = np.zeros(0, np.int64)
+    mine = np.concatenate([nothing, *ours])
+    kept = np.concatenate([mine, brokers]) >= floor
+    left = np.concatenate([nothing, *copies])[kept]
+    mine = mine[mine >= floor]
+    return [mine] * bool(len(mine)), brokers[brokers >= floor], [left] * bool(len(left))
+
+
 def learn_recovered_sources(engine: Engine) -> None:
     """Find the slots in which sources wait that are done; until R is past them L stays. O(units).
 

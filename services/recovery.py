@@ -21,7 +21,11 @@ from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
-from timerstore.services.recover_copies import assume_recovered_sources, learn_recovered_sources
+from timerstore.services.recover_copies import (
+    assume_recovered_sources,
+    drop_before,
+    learn_recovered_sources,
+)
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -46,7 +50,7 @@ from timerstore.timelog import scan
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import new_stage
 from timerstore.timelog.audit import find_rows
-from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_from
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
@@ -68,7 +72,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segments import SEGMENT_BYTES, apron_bytes, segment_at
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -126,7 +130,12 @@ class _Log:
 def recover(engine: Engine, now_ms: int) -> Findings:
     """Bring the engine into a state from which all services can run."""
     with acting_as(ALONE):
-        return _recover(engine, now_ms)
+        findings = _recover(engine, now_ms)
+    log = engine.commitlog
+    log.reusable_from = 0
+    if findings.by_broker or "checkpoint" in findings.rebuilt:  # its blanks do not say their place
+        log.reusable_from = log.end // log.segment_bytes + 1
+    return findings
 
 
 def _recover(engine: Engine, now_ms: int) -> Findings:
@@ -151,7 +160,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     is_live = crashed and not engine.disk.writes
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
-    log = _scan_log(engine, checkpoint, findings, is_live)
+    log = _scan_log(engine, checkpoint, findings, crashed=crashed, is_live=is_live)
     if findings.by_broker and not findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
@@ -249,11 +258,17 @@ def _map_commitlog(engine: Engine, start: int, stop: int) -> None:
 
 
 def _scan_log(
-    engine: Engine, checkpoint: Checkpoint | None, findings: Findings, is_live: bool
+    engine: Engine,
+    checkpoint: Checkpoint | None,
+    findings: Findings,
+    *,
+    crashed: bool,
+    is_live: bool,
 ) -> _Log:
     """Find the log's end and the copies since L; bring the consume queues in line with it."""
     commitlog, log = engine.commitlog, _Log()
     durable = scan_from = index_from = commitlog.start
+    sealed = sealed_from(checkpoint, crashed)
     ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
@@ -281,6 +296,7 @@ def _scan_log(
             commitlog.table,
             int(where[0]),
             commitlog.allocated_end,
+            sealed,
             True,
             engine.store_tag,
             engine.precision_ms,
@@ -331,7 +347,10 @@ def _scan_log(
     log.end = int(where[0])
     if not (findings.clean and log.end == durable):
         findings.torn_bytes = _torn_bytes(engine, log.end)
-        commitlog.zero_from(log.end)
+        if engine.disk.writes:
+            commitlog.cut_from(log.end)
+        else:
+            commitlog.distrust(log.end)  # it would all be copied
     commitlog.end = log.end
     log.first_timer_index = max(first_timer_index, 0)
     if damaged.ranges:
@@ -342,7 +361,9 @@ def _scan_log(
         origins, copies = broker.match()
         log.broker_origins = origins
         log.copies.append(copies)
-    _forget_before_floor(log)
+    log.origins, log.broker_origins, log.copies = drop_before(
+        log.floor, log.origins, log.broker_origins, log.copies
+    )
     for row in range(len(engine.queues.files)):
         if not findings.clean:
             engine.queues.files[row].zero_from(engine.queues.next_index(row) * ENTRY_BYTES)
@@ -350,21 +371,16 @@ def _scan_log(
     return log
 
 
-def _forget_before_floor(log: _Log) -> None:
-    """Leave out copies whose source lies before F: whatever points to that is superseded."""
-    origins = np.concatenate([np.zeros(0, np.int64), *log.origins, log.broker_origins])
-    copies = np.concatenate([np.zeros(0, np.int64), *log.copies])[origins >= log.floor]
-    ours = np.concatenate([np.zeros(0, np.int64), *log.origins])
-    log.origins = [part for part in (ours[ours >= log.floor],) if len(part)]
-    log.broker_origins = log.broker_origins[log.broker_origins >= log.floor]
-    log.copies = [copies] if len(copies) else []
-
-
 def _torn_bytes(engine: Engine, end: int) -> int:
     number, position = divmod(end, engine.commitlog.segment_bytes)
     if number not in engine.commitlog.numbers:
         return 0
-    return last_used(engine.commitlog.ensure(number).view[position:]) + 1
+    tail = engine.commitlog.ensure(number).view[position:]
+    if not tail[
+        : apron_bytes(len(tail) + position)
+    ].any():  # what is behind that may be of an earlier use
+        return 0
+    return last_used(tail) + 1
 
 
 def _queue_rows(engine: Engine, part: Words) -> Words:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from typing import Final
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.cleaning import all_units
@@ -24,6 +26,12 @@ from timerstore.timelog.segments import TABLE_LENGTH, Detached, SegmentedFile
 from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
+
+AHEAD_MAX: Final = 4
+"""Segments that are kept for use again, at most; of small ones so many bytes."""
+AHEAD_BYTES_MAX: Final = 256 << 20
+_RUNS_MAX: Final = 8
+"""So many runs, a few seconds, say how fast segments are filled."""
 
 
 class Retention:
@@ -38,6 +46,7 @@ class Retention:
         self._lock = threading.Lock()
         self._leaving: list[tuple[SegmentedFile, Detached]] = []
         """Files that are to go; those that a full disk kept go before any other."""
+        self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
         self._queues_cut_to = -1
         self._needed_unit = (-1, -1, -1)  # its timer log segment, message and slot
 
@@ -49,6 +58,7 @@ class Retention:
             checkpoint = self._flusher.last
             if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
                 return 0
+            self.engine.commitlog.ahead_max = self._wanted_ahead()
             self._remove_leaving()
             commitlog_limit = self._commitlog_limit(checkpoint)
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
@@ -85,6 +95,21 @@ class Retention:
         for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
             engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
         return self._remove_leaving()
+
+    def _wanted_ahead(self) -> int:
+        """Return how many segments behind the log's end are of use: what is filled in seconds.
+
+        None where they may take room from what is put.
+        """
+        engine, log = self.engine, self.engine.commitlog
+        number, position = divmod(log.end, log.segment_bytes)
+        self._ends.append(number)
+        most = engine.config.max_bytes
+        if most is not None and 2 * engine.disk_bytes > most:
+            return 0
+        is_half_full = 2 * position >= log.segment_bytes
+        ahead_max = max(AHEAD_MAX, AHEAD_BYTES_MAX // log.segment_bytes)
+        return min(ahead_max, number - self._ends[0] + int(is_half_full))
 
     def _remove_leaving(self) -> int:
         """Remove what is to go; where a full disk keeps some, they are the first next time."""

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import naive
 from tests.models import cleaning_model
-from tests.models import ledger as ledgers
-from tests.models.ledger import Ledger
 from tests.models.power_disk import PowerDisk
 from tests.test_rules_model import LEVELS, SLOT_MS, UNIT_MS, History
 from timerstore import Config, ManualClock, TimerStore
@@ -28,7 +25,6 @@ class CleanedHistory(History):
     """One random history of one small store, which is cleaned."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.messages: list[naive.Message] = []
         self.eaten: set[str] = set()
         self.copied_count = self.removed_count = 0
         folder.mkdir(exist_ok=True)
@@ -59,29 +55,10 @@ class CleanedHistory(History):
         self.play = self.store.runner.play
         self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.store.flusher.after = self.remove
+        self.store.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
         self.store.cleaner.leave_slots = rnd.randrange(4)
         self.store.cleaner.units_at_once = rnd.choice((1, 2, 16))
-        start = self.store.engine.commitlog.start
-        self.messages = [each for each in self.messages if each.offset < start]
         self.settle()
-
-    def ledger(self) -> Ledger:
-        """What the log says, with what was removed from it."""
-        self.read()
-        found = Ledger(levels_ms=self.config.delay_levels_ms())
-        for message in self.messages:
-            ledgers._take(found, message)
-        return found
-
-    def read(self) -> None:
-        files = {int(each.name): each for each in (self.path / "commitlog").iterdir()}
-        if not files:
-            return
-        first = min(files)
-        last = self.messages[-1].offset if self.messages else -1
-        scan = naive.scan_commit_log({at: files[at].read_bytes() for at in sorted(files)}, first)
-        assert scan.damage is None, scan.damage
-        self.messages += [each for each in scan.messages if each.offset > last]
 
     # --- what is new
 
@@ -113,9 +90,8 @@ class CleanedHistory(History):
             self.store.cleaner.step()
 
     def remove(self) -> None:
-        """Let segments go; what is in them is read before."""
+        """Let segments go, or be used again."""
         self.copied_count += int(self.store.engine.world.cleaning.copied_count)
-        self.read()
         self.removed_count += self.store.retention.run()
 
     def settle(self) -> None:
@@ -126,21 +102,6 @@ class CleanedHistory(History):
             for id in self.rnd.sample(pending, min(3, len(pending))):
                 timer = self.store.get(id)
                 assert timer is not None and timer.id == id
-
-    def kill(self) -> None:
-        cut, durable = self.before_step, int(self.store.flusher.durable_end)
-        self.store.abandon()
-        self.read()
-        fresh = [each for each in self.messages if each.offset >= max(cut, durable)]
-        if fresh and self.rnd.random() < 0.5:
-            self.cut_log(self.rnd.choice(fresh).offset)
-        self.stop()
-        self.open()
-        self.forget(durable, power=False)
-
-    def power_cut(self) -> None:
-        self.read()
-        super().power_cut()
 
     def run(self) -> None:
         rnd = self.rnd
