@@ -199,8 +199,8 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
         near.slots[slot_word(slot, SLOT_SETTLED)] += 1
         settled_bytes += info_size(info)
         done += 1
-    world.dequeue_put.frontier_ms = frontier_ms
     world.dequeue_put.settled_bytes += settled_bytes
+    world.dequeue_put.frontier_ms = frontier_ms
     store_release(world.ring_words, DEQUEUE_RING + RING_HEAD, head + done)
     return done
 

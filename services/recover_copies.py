@@ -31,11 +31,15 @@ def drop_before(
     return [mine] * bool(len(mine)), brokers[brokers >= floor], [left] * bool(len(left))
 
 
-def learn_recovered_sources(engine: Engine) -> None:
-    """Find the slots in which sources wait that are done; until R is past them L stays. O(units).
+def learn_sources(engine: Engine) -> None:
+    """Find the slots in which sources wait that are done; until R is past them L stays.
+
+    O(units) where there are any.
 
     That may be deletes, whose copies rolled: L stays at these as well.
     """
+    if not engine.world.done.count:
+        return
     parts = [np.zeros((0, 2), np.int64)]
     for units in live_units(engine):
         found = np.empty((len(units), 2), np.int64)
@@ -43,7 +47,7 @@ def learn_recovered_sources(engine: Engine) -> None:
     engine.recovered_sources = np.concatenate(parts)
 
 
-def assume_recovered_sources(engine: Engine, origins: Words, slot: int) -> None:
+def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
     """Take all sources to wait in `slot` at the latest."""
     engine.recovered_sources = np.stack([origins, np.full(len(origins), slot)], axis=1)
 

@@ -21,11 +21,7 @@ from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
-from timerstore.services.recover_copies import (
-    assume_recovered_sources,
-    drop_before,
-    learn_recovered_sources,
-)
+from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -198,17 +194,16 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
         _take_counts(engine, known["timingCount"])
         if log.has_hops:
-            learn_recovered_sources(engine)
+            learn_sources(engine)
         elif log.copies:  # what was fired was claimed
-            assume_recovered_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
+            assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
         if checkpoint.cancelled_count:
             find_cancelled(engine, log.level_deletes)
         take_level_counts(engine, known)
     else:
         find_cancelled(engine, log.level_deletes)
         findings.removed_count += _count_pending(engine)
-        if log.copies:
-            learn_recovered_sources(engine)
+        learn_sources(engine)
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)

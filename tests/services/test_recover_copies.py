@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.services.test_cleaning import SECOND, SMALL, START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
-from timerstore.services.recover_copies import assume_recovered_sources, learn_recovered_sources
+from timerstore.services.recover_copies import assume_sources, learn_sources
 
 
 def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", clock) as store:
         engine = store.engine
         found = engine.recovered_sources
-        learn_recovered_sources(engine)
+        learn_sources(engine)
         assert np.array_equal(found, engine.recovered_sources)
         ahead = found[found[:, 1] > engine.read_slot + 2]
         assert len(ahead) == copied
@@ -45,7 +45,7 @@ def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
 def test_what_was_fired_was_claimed(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock, SMALL) as store:
-        assume_recovered_sources(store.engine, np.array([7, 9]), 5)
+        assume_sources(store.engine, np.array([7, 9]), 5)
         assert store.engine.last_recovered_source(5) == 9
         assert store.engine.last_recovered_source(6) == -1
         clock.advance(SECOND)
