@@ -339,16 +339,22 @@ def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int
 def read_timer(store: TimerStore, offset: int, due_ms: int) -> Timer:
     """Decode the pending message at `offset`."""
     message = decode_message(store.engine.commitlog.view(offset).view(np.ndarray), offset)
-    properties = message.properties
+    return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
+
+
+def to_timer(
+    properties: dict[str, str], body: bytes, due_ms: int, put_ms: int, topic: str = ""
+) -> Timer:
+    """Return a decoded message as a timer; `topic`: where it is, if it names no other."""
     return Timer(
         id=properties.get("UNIQ_KEY", ""),
-        topic=properties.get("REAL_TOPIC", message.topic),
-        body=message.body,
+        topic=properties.get("REAL_TOPIC", topic),
+        body=body,
         key=properties.get("KEYS"),
         tag=properties.get("TAGS"),
         properties=user_properties(properties),
         due_ms=due_ms,
-        put_ms=message.born_ms,
+        put_ms=put_ms,
         roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
     )
 

@@ -29,6 +29,7 @@ from timerstore.arguments import (
     resolve_due_ms,
 )
 from timerstore.blocks import Blocks
+from timerstore.byid import ById
 from timerstore.config import Config
 from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
@@ -122,6 +123,7 @@ class TimerStore:
         self.admission, self.congestion = Admission(self), Congestion(self.engine)
         self._putter = Putter(self)
         self._fast = FastPutter(self.engine, self.admission.count_max)
+        self._by_id = ById(self.engine)
         self._group_commit = self.engine.config.durability == "group"
         self.blocks = Blocks()
         self._groups: dict[tuple[str, str], Group] = {}
@@ -387,7 +389,12 @@ class TimerStore:
         that is none of this store's.
         """
         self.check_writable()
-        return bool(cancelling.cancel_many(self, [id])[0])
+        now_ms = self.clock.now_ms
+        cancelled = self._by_id.cancel(id, now_ms)
+        if cancelled is None:
+            return bool(cancelling.cancel_many(self, [id])[0])
+        self._after_put(now_ms + cancelling.NO_HURRY_MS, now_ms)
+        return cancelled
 
     @inside
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -423,7 +430,7 @@ class TimerStore:
         O(1), and the length of a few slots' chains for a timer that may have rolled.
         """
         self.check_open()
-        return reading.get(self, id)
+        return self._by_id.get(id) or reading.get(self, id)
 
     def pending(
         self,
