@@ -20,6 +20,7 @@ from timerstore.arguments import (
     encode_properties,
     too_long,
 )
+from timerstore.consume import user_properties
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.overdue import find_moved, find_overdue
@@ -382,6 +383,10 @@ def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
     store.congestion.check(due_ms, store.clock.now_ms)
     store.admission.enter()  # before any lock
     engine, putter, now_ms = store.engine, store._putter, store.clock.now_ms
+    new_id = store.by_id.reschedule(id, due_ms, now_ms)
+    if new_id is not None:
+        store._after_put(due_ms, now_ms)
+        return new_id
     if _is_foreign(store, id):
         new_id = foreign.reschedule(store, id, due_ms, now_ms)
         store._after_put(due_ms, now_ms)
@@ -415,19 +420,21 @@ def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
 
 def compose_moved(store: TimerStore, timer: Timer, due_ms: int, id: str) -> Staged:
     """Compose the timer that comes in the place of another one, and say where it is staged."""
-    encoded = [("TAGS", timer.tag), ("KEYS", timer.key), *timer.properties.items()]
-    properties = b"".join(
-        encode_property(
-            name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
-        )
-        for name, value in encoded
-        if value is not None
-    )
+    described = {"TAGS": timer.tag, "KEYS": timer.key, **timer.properties}
+    properties = encode_described({k: v for k, v in described.items() if v is not None})
     check_body(timer.body, len(properties), store.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
     message, row = store._putter.one(topic, timer.body, due_ms, properties, timer.tag, replaces=id)
     tags_code = 0 if timer.tag is None else java_hash_of(timer.tag)
     return message, 0, tags_code, row, 1
+
+
+def encode_described(properties: dict[str, str]) -> bytes:
+    """Return tag, key and the user's own of a message's properties as they stand in one."""
+    first = [(name, properties[name]) for name in ("TAGS", "KEYS") if name in properties]
+    described = [*first, *user_properties(properties).items()]
+    encoded = "".join([f"{name}\x01{value}\x02" for name, value in described])
+    return encoded.encode("utf-8", "surrogateescape")
 
 
 def _compose_delete(store: TimerStore, topic: bytes, id: str, due_ms: int, now_ms: int) -> bytes:

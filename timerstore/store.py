@@ -123,7 +123,7 @@ class TimerStore:
         self.admission, self.congestion = Admission(self), Congestion(self.engine)
         self._putter = Putter(self)
         self._fast = FastPutter(self.engine, self.admission.count_max)
-        self._by_id = ById(self.engine)
+        self.by_id = ById(self.engine)
         self._group_commit = self.engine.config.durability == "group"
         self.blocks = Blocks()
         self._groups: dict[tuple[str, str], Group] = {}
@@ -390,7 +390,7 @@ class TimerStore:
         """
         self.check_writable()
         now_ms = self.clock.now_ms
-        cancelled = self._by_id.cancel(id, now_ms)
+        cancelled = self.by_id.cancel(id, now_ms)
         if cancelled is None:
             return bool(cancelling.cancel_many(self, [id])[0])
         self._after_put(now_ms + cancelling.NO_HURRY_MS, now_ms)
@@ -430,7 +430,7 @@ class TimerStore:
         O(1), and the length of a few slots' chains for a timer that may have rolled.
         """
         self.check_open()
-        return self._by_id.get(id) or reading.get(self, id)
+        return self.by_id.get(id) or reading.get(self, id)
 
     def pending(
         self,
