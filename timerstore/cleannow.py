@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreFullError
+from timerstore.services.cleaning import Cleaner
 from timerstore.services.clock import ManualClock
+from timerstore.services.reach import Committed, Reach
+from timerstore.services.retention import Retention
 
 if TYPE_CHECKING:
     from timerstore.store import TimerStore
 
 
-def before_flush(store: TimerStore) -> None:
+def clean_by_itself(
+    store: TimerStore, committed: Callable[[], Committed]
+) -> tuple[Cleaner, Retention]:
+    """Let the flusher clean before its checkpoints, piece by piece between, and remove behind them.
+
+    `committed`: returns the groups' offsets.
+    """
+    flusher = store.flusher
+    cleaner = Cleaner(store.engine, Reach(store.engine, committed))
+    retention = Retention(store.engine, flusher)
+    flusher.before = lambda: _before_flush(store)
+    flusher.on_tick, flusher.after = cleaner.go_on, retention.run
+    return cleaner, retention
+
+
+def _before_flush(store: TimerStore) -> None:
     """Do what the next checkpoint shall make durable: groups' offsets, and F."""
     store.write_offsets()
     if not store.closed:
