@@ -13,7 +13,7 @@ three to look for a timer that may have been taken):
 |---|---|---|---|
 | enqueue-get | `EnqueueGet` | none | ring A's tail |
 | enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `SLOT_LATE`, ring B's tail |
-| dequeue-get | `DequeueGet`, twice | near; wheel too for C | near wheel, `SLOT_CHAIN`, ring C's tail |
+| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `SLOT_CHAIN`, ring C's tail |
 | dequeue-put | `DequeuePut` | fire; for R wheel alone | `SLOT_SETTLED`, `SLOT_FIRST_COPY`, … |
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |

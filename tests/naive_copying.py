@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from tests import naive
 from tests.naive_services import (
     FAR,
+    KEPT,
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
     ROLL,
-    KEPT,
     SPAN,
     Log,
     Taken,

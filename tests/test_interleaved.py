@@ -25,8 +25,8 @@ FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 """R is ninety slots behind the clock: nobody may sleep until it has come."""
 
-# Where each wrong variant is caught: a plan, the seed of one, or of one with stops, or a scene with the publication at
-# which the second caller goes on, and around it where the kernels have changed.
+# Where each wrong variant is caught: a plan, the seed of one, or of one with stops, or a scene with
+# the publication at which the second caller goes on, and around it where the kernels have changed.
 FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "C moves before the head is read": ("claim against link", 71),
     "set is read before fire": ("cancel against taking", 145),
@@ -35,9 +35,6 @@ FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "frontier late": ("cancel of what is due soon", 189),
     "deletes at once": 7,
     "R passes what was put aside": "stops 0",
-    "copies of what R has not passed are forgotten": "stops 0",
-    "deletes are not kept": "stops 0",
-    "R leaves stragglers behind": "stops 0",
     "cancel passes what was put aside by": "stops 0",
     "R is behind, and nobody wakes dequeue-put": LONG_STOP,
 }

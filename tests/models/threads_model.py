@@ -14,10 +14,12 @@ Who owns what. `Words` refuses a write by anybody but its owner; a ring has one 
 consumer.
 
     enqueue-get      fetched_index; ring A's tail
-    enqueue-put      linked_index (Q), late[]; units, slots, the timer log's end; ring B's tail
-    dequeue-get      near, deletes, claimed_slot (C), claim_at, walked_slot, chained[]; ring C's
-                     tail
-    dequeue-put      passed_slot (R), settled[], first_copy[], roll_index[], rolls_before, frontier
+    enqueue-put      linked_index (Q), late[], straggler; units, slots, the timer log's end; ring
+                     B's tail
+    dequeue-get      near, deletes, claimed_slot (C), claim_at, walked_slot, the same three of what
+                     was put aside, chained[]; ring C's tail
+    dequeue-put      passed_slot (R), front_slot, front_copy, settled[], first_copy[], roll_index[],
+                     rolls_before, frontier
     deliver-levels   offset
     flush            checkpointed_slot
     the fire lock    cancelled, held, held_from: whoever has it may write
@@ -42,11 +44,18 @@ The steps.
 - R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
   settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
   than the wheel's length ahead of the durable R.
+- What ended before a life began is put aside: slots in [R, aside_stop), a second range that
+  dequeue-get claims, walks and takes beside the front, which begins there. The front passes its
+  slots by itself; R joins it once it has come to aside_stop. Until then the front's first copies
+  count for L, its plain deletes are kept (their target may be a roll that was put aside), and a
+  unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
+  for its own, and R joins only behind that.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
 - Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
   level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
-  unlinked, near, rings B and C, the half-claimed chain, the slots ahead. Reschedule is cancel with
-  the new timer and the delete under one append; recovery mends one that was torn by a power cut.
+  unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
+  cancel with the new timer and the delete under one append; recovery mends one that was torn by a
+  power cut.
 - Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
   copied later, piecewise; so the timer log is synced up to its end after the last piece. L is the
   oldest copy of a slot that R has not passed, of an earlier life whose slots it has not, and the
@@ -227,7 +236,9 @@ class Pipeline(Store):
     def ended_deletes(self, now: int, kind: str) -> list[Any]:
         """Return the plain deletes of slots of which nothing else will come."""
         own = self.dequeue_get
-        slots = [bucket // PRECISION_MS for bucket, _, _, at in own.near if (at >= SPAN) == bool(kind)]
+        slots = [
+            bucket // PRECISION_MS for bucket, _, _, at in own.near if (at >= SPAN) == bool(kind)
+        ]
         ended = min([*slots, now // PRECISION_MS, getattr(own, kind + "walked_slot")])
         at_once = not self.right("deletes at once")
         found = [each for each in own.deletes if each[0] < ended or at_once]
@@ -303,7 +314,9 @@ class Pipeline(Store):
     def _claim(self, now: int, kind: str, base: int) -> Steps:
         """Claim a slot of a range, and walk a piece of its chain."""
         own, words = self.dequeue_get, self.dequeue_get.__dict__
-        claimed, at, walked = (f"{kind}{name}" for name in ("claimed_slot", "claim_at", "walked_slot"))
+        claimed, at, walked = (
+            f"{kind}{name}" for name in ("claimed_slot", "claim_at", "walked_slot")
+        )
         if self.can_claim(now, kind, base):
             locks = self.unless("claims without wheel", "wheel")
             yield from self.take(*locks)
@@ -408,7 +421,9 @@ class Pipeline(Store):
         self.give(*(() if late else ("fire",)))
         own.frontier = max([own.frontier, *(ms for _, ms in judged)])
         yield None
-        for unit, i, (kind, _), copy in zip(units, places[: len(units)], judged, copies, strict=True):
+        for unit, i, (kind, _), copy in zip(
+            units, places[: len(units)], judged, copies, strict=True
+        ):
             m = self.log[self.units[unit].message]
             own.first_copy[i] = min(own.first_copy[i], copy)
             if kind in ("timer", "delete"):
@@ -582,7 +597,7 @@ class Pipeline(Store):
 
     def flush_steps(self) -> Steps:
         """Write a checkpoint: capture, then log, timer log, wheel, level file, checkpoint."""
-        put, get, fire = self.dequeue_put, self.dequeue_get, self.fire
+        put, fire = self.dequeue_put, self.fire
         passed, offset = put.passed_slot, self.deliver_levels.offset
         pages = [] if self.right("pages before Q") else list(self.wheel)
         yield None
@@ -596,7 +611,7 @@ class Pipeline(Store):
         kept |= {"offset": offset, "frontier": put.frontier}
         end = len(self.log)
         yield None
-        # Of each place, and of what the front has passed before R; a place that is not used has none.
+        # Of each place that is used, and of what the front has passed before R.
         oldest = [end, put.front_copy, *put.first_copy]
         oldest += [fire.held_from] if self.right("L ignores held deletes") else []
         oldest += [self.recovered_copy] if passed <= self.recovered_until else []

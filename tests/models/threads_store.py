@@ -176,7 +176,9 @@ class Store:
         self.ring_b: list[int] = []  # units
         self.ring_c: list[tuple[int, int]] = []  # units, each with its place
         self.enqueue_get = Words(self, "enqueue_get", fetched_index=linked)
-        self.enqueue_put = Words(self, "enqueue_put", linked_index=linked, late=[0] * PLACES, straggler=NONE)
+        self.enqueue_put = Words(
+            self, "enqueue_put", linked_index=linked, late=[0] * PLACES, straggler=NONE
+        )
         self.dequeue_get = Words(
             self,
             "dequeue_get",

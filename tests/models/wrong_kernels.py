@@ -94,15 +94,6 @@ WRONG: dict[str, list[Change]] = {
             "slot, waits = base_slot(world, aside), False",
         )
     ],
-    "copies of what R has not passed are forgotten": [
-        ("services.dequeue_put", "_pass", "if waits and aside == 0:", "if False:"),
-    ],
-    "deletes are not kept": [
-        ("services.dequeue_get", "dequeue_get", "if aside == 0 and waits:", "if False:"),
-    ],
-    "R leaves stragglers behind": [
-        ("services.dequeue_put", "_is_settled", "> straggler", "> 0"),
-    ],
     "cancel passes what was put aside by": [
         ("timerstore.reading", "capture_locked", "engine.read_slot < aside_stop", "False"),
     ],

@@ -11,13 +11,13 @@ from tests import naive
 from tests.naive_copying import LOST, Appended, DequeuePut
 from tests.naive_services import (
     FAR,
+    KEPT,
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
+    PLACES,
     PLAIN,
     ROLL,
-    KEPT,
-    PLACES,
     SPAN,
     Log,
     Taken,
@@ -105,7 +105,10 @@ def compare(alone: Alone, twin: DequeuePut, start: int) -> None:
     for topic in {name for name, _ in twin.to.queues}:
         rows = [alone.row(*name) for name in twin.to.queues if name[0] == topic]
         assert sum(map(alone.pending, rows)) == twin.pending[topic]
-    found = {name: alone.cursor(name) for name in ("read", "front", "front_copy", "frontier", "rolls_before")}
+    found = {
+        name: alone.cursor(name)
+        for name in ("read", "front", "front_copy", "frontier", "rolls_before")
+    }
     assert found == {name: getattr(twin, name) for name in found}
     counts = {name: alone.cursor(name) for name in ("fired", "rolled", "dropped")}
     assert counts == {name: twin.counts[name] for name in counts}
@@ -174,7 +177,9 @@ def test_alone(
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
         entries = [put(alone, log, k, START_SLOT + s, ms, topic) for k, s, ms, topic in items]
         front = START_SLOT + aside
-        entries = [_put_aside(entry, item, front) for entry, item in zip(entries, items, strict=True)]
+        entries = [
+            _put_aside(entry, item, front) for entry, item in zip(entries, items, strict=True)
+        ]
         last = engine.commitlog.end // log.segment_bytes
         log.unmapped = alone.unmap(engine.commitlog, *(unmapped - {last}))
         mapped = set(engine.commitlog._mapped)
