@@ -190,6 +190,9 @@ def _go_on(world: World, own: int, service: int, done: int, now_ms: int, clock: 
     _wake_who_waits_for_room(world, service, clock)
     if service == DEQUEUE_PUT and (can_claim(world, now_ms) or _kept_waits(world)):
         _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can go on
+    linked = observe(world.enqueue_put, "linked_index")
+    if service == DEQUEUE_PUT and linked < observe(world.dequeue_put, "rolled_index"):
+        _wake(world, ENQUEUE_GET, clock)  # R waits for the units of rolls
     if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
         if observe(stepped, "sleeping_until_ms") > now_ms:
             event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
