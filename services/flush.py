@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -35,6 +36,12 @@ from timerstore.timelog.record import Words
 from timerstore.timelog.system import set_thread_name
 
 log = logging.getLogger("timerstore")
+
+_TICK_S: Final = 0.05
+_IDLE_TICK_S: Final = 0.25
+"""How often the thread looks up while nothing is appended: an idle store shall cost nothing."""
+_READ_SLOT_ALONE_S: Final = 10
+"""How often R is made durable where it is all that moves."""
 
 
 class Flusher:
@@ -63,6 +70,7 @@ class Flusher:
         self.waiting_for_space: StoreFullError | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
+        self._flushed_s = time.monotonic()
         self._sync_lock = threading.Lock()
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
@@ -149,6 +157,7 @@ class Flusher:
             if self.on_checkpoint is not None:
                 self.on_checkpoint()
             self.checkpoint_count += 1
+            self._flushed_s = time.monotonic()
             self.last = checkpoint
         if self.after is not None and not clean:
             self.after()
@@ -218,10 +227,13 @@ class Flusher:
     def _run(self) -> None:
         set_thread_name("flush")
         interval_s = self.engine.config.flush_interval_ms / 1000
-        tick_s = min(0.05, interval_s)
+        tick_s = nap_s = min(_TICK_S, interval_s)
         retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
-        last = time.monotonic()
-        while not self._stop.wait(tick_s if self.waiting_for_space is None else retry_s):
+        last, seen_end = time.monotonic(), -1
+        while not self._stop.wait(nap_s if self.waiting_for_space is None else retry_s):
+            # Where nothing comes, nothing has to be made ahead.
+            idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
+            nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
             if due or self.engine.world.dequeue_put.flush_wanted:
@@ -229,6 +241,8 @@ class Flusher:
                 changed = self._changed()
                 if changed:
                     full = _room_wanted(self.flush) or full
+                elif self.before is not None:
+                    full = _room_wanted(self.before) or full
                 if self.after is not None and (full is not None or not changed):
                     full = _room_wanted(self.after) or full  # it is what makes room
             full = _room_wanted(self.scrub.run) or full
@@ -249,17 +263,29 @@ class Flusher:
         self._fail(error)
 
     def _changed(self) -> bool:
-        engine = self.engine
-        dequeue_put = engine.world.dequeue_put
+        engine, last = self.engine, self.last
+        if engine.world.dequeue_put.flush_wanted or last is None:
+            return True
+        if engine.levels.offset.tolist() != last.level_offsets:
+            return True
         if (
-            dequeue_put.flush_wanted
-            or dequeue_put.passed_slot != engine.world.flush.checkpointed_slot
+            engine.commitlog.end != self.durable_end
+            or engine.timerlog.end != self._flushed_timerlog
         ):
             return True
-        if self.last is None or self.engine.levels.offset.tolist() != self.last.level_offsets:
+        return self._read_slot_matters(last)
+
+    def _read_slot_matters(self, last: Checkpoint) -> bool:
+        """Tell whether R is worth a checkpoint of its own.
+
+        What was stored and fired can go once R is past it. Later R only says how many empty slots
+        recovery need not look at, and an idle store shall leave the disk alone.
+        """
+        if self.engine.read_slot == self.engine.world.flush.checkpointed_slot:
+            return False
+        if last.read_ms <= int(self.engine.queues.table.words[STORED_MS]):
             return True
-        moved = engine.commitlog.end != self.durable_end
-        return moved or engine.timerlog.end != self._flushed_timerlog
+        return time.monotonic() - self._flushed_s >= _READ_SLOT_ALONE_S
 
 
 def _room_wanted(job: Callable[[], object]) -> StoreFullError | None:

@@ -64,7 +64,7 @@ from timerstore.wheel.near import (
 )
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
-NAP_MS_MAX: Final = 100
+NAP_MS_MAX: Final = 250
 """Enqueue-get looks up at least this often; a put that is due sooner wakes it."""
 IDLE_MS_MAX: Final = 500
 """So do the others, which are woken for all that they have to do: in case one is not."""

@@ -2,6 +2,7 @@
 
 import errno
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.errors import FlushFailedError
 from timerstore.services.flush import Flusher, remove_abort, write_abort
+from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
 
 
@@ -102,7 +104,7 @@ def test_a_checkpoint_says_what_waits_for_it() -> None:
         assert written(alone).clean and (alone.path / "config" / "timermetrics").exists()
 
 
-@pytest.mark.parametrize("moves", ["log", "units", "levels", "read", "asked"])
+@pytest.mark.parametrize("moves", ["log", "units", "levels", "asked"])
 def test_whatever_moved_is_a_change(moves: str) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher = Flusher(alone.engine)
@@ -114,13 +116,26 @@ def test_whatever_moved_is_a_change(moves: str) -> None:
             alone.write_unit(naive.Unit(52, -1, 1, START_MS, 0, 0, 300, 9, 1, 0))
         elif moves == "levels":
             alone.engine.levels.offset[3] += 1
-        elif moves == "read":
-            alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 1)
         else:
             alone.set_cursors(want_flush=1)
         assert flusher._changed()
         flusher.flush()
         assert not flusher._changed()
+
+
+def test_an_idle_store_leaves_the_disk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        flusher, words = Flusher(alone.engine), alone.engine.queues.table.words
+        words[STORED_MS] = START_MS + 1
+        flusher.flush()
+        alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 1)
+        assert flusher._changed()  # what was stored last can go now
+        flusher.flush()
+        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
+        assert not flusher._changed()
+        later = time.monotonic() + 11
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        assert flusher._changed()
 
 
 def test_one_fsync_serves_all_who_wait_for_it() -> None:
