@@ -139,27 +139,26 @@ class DequeueGet(Store):
 
     def _claim(self, now: int, kind: str, base: int) -> Steps:
         """Claim a slot of a range, and walk a piece of its chain."""
-        own, words = self.dequeue_get, self.dequeue_get.__dict__
-        claimed, at, walked = (
-            f"{kind}{name}" for name in ("claimed_slot", "claim_at", "walked_slot")
-        )
+        own = self.dequeue_get
+        claimed, at, walked = kind + "claimed_slot", kind + "claim_at", kind + "walked_slot"
         if self.can_claim(now, kind, base):
             locks = self.unless("claims without wheel", "wheel")
             yield from self.take(*locks)
-            setattr(own, at, self.head(words[claimed]))
+            setattr(own, at, self.head(getattr(own, claimed)))
             yield None
-            setattr(own, claimed, words[claimed] + 1)
+            setattr(own, claimed, getattr(own, claimed) + 1)
             self.give(*locks)
             yield None
-            setattr(own, walked, words[walked] + (words[at] == NONE))
+            setattr(own, walked, getattr(own, walked) + (getattr(own, at) == NONE))
         for _ in range(BATCH):
-            if words[at] == NONE:
+            unit = getattr(own, at)
+            if unit == NONE:
                 break
-            place = (words[claimed] - 1) % SPAN + SPAN * bool(kind)
-            own.chained[place] += self.insert(words[at])
+            place = (getattr(own, claimed) - 1) % SPAN + SPAN * bool(kind)
+            own.chained[place] += self.insert(unit)
             yield None
-            setattr(own, at, self.units[words[at]].before)
-            setattr(own, walked, words[walked] + (words[at] == NONE))
+            setattr(own, at, self.units[unit].before)
+            setattr(own, walked, getattr(own, walked) + (getattr(own, at) == NONE))
 
     def _keep(self, deletes: list[Any]) -> Steps:
         """Take deletes off their slots, which the front may pass now. Under wheel."""
