@@ -1,4 +1,4 @@
-"""Dequeue-get in the pipeline of threads: two ranges of slots, claimed, walked and taken.
+"""Dequeue-get in the pipeline of threads, over its two ranges of slots.
 
 The front, and beside it what was put aside; `tests/models/threads_model.py` says the rules.
 """

@@ -1,4 +1,4 @@
-"""What was put aside: what falls due meanwhile does not wait, and nothing is lost, nor fired twice.
+"""What was put aside: neither does what falls due wait for it, nor is any of it lost.
 
 Services are stepped by hand on a manual clock; a round is one step of each. A range has eight slots
 claimed at most, so what was put aside takes a round for each eight slots.
