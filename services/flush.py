@@ -167,6 +167,8 @@ class Flusher:
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
         self.durable_end = max(self.durable_end, checkpoint.commitlog_flushed)
+        if checkpoint.clean:
+            engine.commitlog.clear_behind()
         before = self._flushed_index[: len(next_index)]
         for row in np.flatnonzero(next_index != before).tolist():
             file = engine.queues.files[row]

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.timelog import scan
+from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.format import TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.reader import StoreReader
@@ -127,6 +128,7 @@ class DamagedLog:
             log.table,
             offset,
             offset + 1,
+            SEALED_NOWHERE,
             verify,
             engine.store_tag,
             engine.precision_ms,

@@ -45,7 +45,7 @@ from timerstore.timelog import scan
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import new_stage
 from timerstore.timelog.audit import find_rows
-from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_from
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
@@ -67,7 +67,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segments import SEGMENT_BYTES, apron_bytes, segment_at
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -123,7 +123,12 @@ class _Log:
 def recover(engine: Engine, now_ms: int) -> Findings:
     """Bring the engine into a state from which all services can run."""
     with acting_as(ALONE):
-        return _recover(engine, now_ms)
+        findings = _recover(engine, now_ms)
+    log = engine.commitlog
+    log.reusable_from = 0
+    if findings.by_broker or "checkpoint" in findings.rebuilt:  # its blanks do not say their place
+        log.reusable_from = log.end // log.segment_bytes + 1
+    return findings
 
 
 def _recover(engine: Engine, now_ms: int) -> Findings:
@@ -148,7 +153,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     is_live = crashed and not engine.disk.writes
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
-    log = _scan_log(engine, checkpoint, findings, is_live)
+    log = _scan_log(engine, checkpoint, findings, crashed=crashed, is_live=is_live)
     if findings.by_broker and not findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
@@ -241,11 +246,17 @@ def _map_commitlog(engine: Engine, start: int, stop: int) -> None:
 
 
 def _scan_log(
-    engine: Engine, checkpoint: Checkpoint | None, findings: Findings, is_live: bool
+    engine: Engine,
+    checkpoint: Checkpoint | None,
+    findings: Findings,
+    *,
+    crashed: bool,
+    is_live: bool,
 ) -> _Log:
     """Find the log's end and the copies since L; bring the consume queues in line with it."""
     commitlog, log = engine.commitlog, _Log()
     durable = scan_from = index_from = commitlog.start
+    sealed = sealed_from(checkpoint, crashed)
     ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
@@ -272,6 +283,7 @@ def _scan_log(
             commitlog.table,
             int(where[0]),
             commitlog.allocated_end,
+            sealed,
             True,
             engine.store_tag,
             engine.precision_ms,
@@ -321,7 +333,10 @@ def _scan_log(
     log.end = int(where[0])
     if not (findings.clean and log.end == durable):
         findings.torn_bytes = _torn_bytes(engine, log.end)
-        commitlog.zero_from(log.end)
+        if engine.disk.writes:
+            commitlog.cut_from(log.end)
+        else:
+            commitlog.distrust(log.end)  # it would all be copied
     commitlog.end = log.end
     log.first_timer_index = max(first_timer_index, 0)
     if damaged.ranges:
@@ -345,7 +360,12 @@ def _torn_bytes(engine: Engine, end: int) -> int:
     number, position = divmod(end, engine.commitlog.segment_bytes)
     if number not in engine.commitlog.numbers:
         return 0
-    return last_used(engine.commitlog.ensure(number).view[position:]) + 1
+    tail = engine.commitlog.ensure(number).view[position:]
+    if not tail[
+        : apron_bytes(len(tail) + position)
+    ].any():  # what is behind that may be of an earlier use
+        return 0
+    return last_used(tail) + 1
 
 
 def _queue_rows(engine: Engine, part: Words) -> Words:

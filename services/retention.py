@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
@@ -44,6 +45,11 @@ from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
 
+AHEAD_MAX: Final = 4
+"""Segments that are kept for use again, at most; of small ones so many bytes."""
+AHEAD_BYTES_MAX: Final = 256 << 20
+_RUNS_MAX: Final = 8
+"""So many runs, a few seconds, say how fast segments are filled."""
 _CHUNK_UNITS: Final = 65_536
 _NO_LIMIT: Final = 1 << 62
 
@@ -73,6 +79,7 @@ class Retention:
         self._lock = threading.Lock()
         self._leaving: list[tuple[SegmentedFile, Detached]] = []
         """Files that are to go; those that a full disk kept go before any other."""
+        self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
         self._knows_latest_slots = False
         self._queues_cut_to = -1
         self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
@@ -86,6 +93,7 @@ class Retention:
             checkpoint = self._flusher.last
             if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
                 return 0
+            self.engine.commitlog.ahead_max = self._wanted_ahead()
             self._remove_leaving()
             commitlog_limit = self._commitlog_limit(checkpoint)
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
@@ -122,6 +130,21 @@ class Retention:
             self._stored_ms.pop(number, None)
             engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
         return self._remove_leaving()
+
+    def _wanted_ahead(self) -> int:
+        """Return how many segments behind the log's end are of use: what is filled in seconds.
+
+        None where they may take room from what is put.
+        """
+        engine, log = self.engine, self.engine.commitlog
+        number, position = divmod(log.end, log.segment_bytes)
+        self._ends.append(number)
+        most = engine.config.max_bytes
+        if most is not None and 2 * engine.disk_bytes > most:
+            return 0
+        is_half_full = 2 * position >= log.segment_bytes
+        ahead_max = max(AHEAD_MAX, AHEAD_BYTES_MAX // log.segment_bytes)
+        return min(ahead_max, number - self._ends[0] + int(is_half_full))
 
     def _remove_leaving(self) -> int:
         """Remove what is to go; where a full disk keeps some, they are the first next time."""

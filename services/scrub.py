@@ -143,7 +143,9 @@ class Scrub:
     def _read_messages(self) -> Iterator[int]:
         engine, log = self.engine, self.engine.commitlog
         self.file = "commitlog"
-        reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+        reader = StoreReader(
+            engine.path, engine.level_ms, precision_ms=engine.precision_ms, shares=False
+        )
         stop, offset = log.end, log.start
         while offset < stop:
             self.offset = offset

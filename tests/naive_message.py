@@ -15,6 +15,7 @@ MESSAGE_MAGIC = 0xDAA320A7
 MESSAGE_MAGIC_LONG_TOPIC = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 COMMIT_LOG_BLANK_BYTES = 8
+SEALED_BLANK_BYTES = 24
 
 BORN_HOST_IPV6 = 0x10
 STORE_HOST_IPV6 = 0x20
@@ -243,8 +244,13 @@ class LogScan(NamedTuple):
     damage: DamageError | None
 
 
-def scan_commit_log(segments: Mapping[int, bytes], start: int = 0) -> LogScan:
-    """Read the segments (bytes by start offset) from `start` to the first bad message."""
+def scan_commit_log(
+    segments: Mapping[int, bytes], start: int = 0, sealed_from: int | None = None
+) -> LogScan:
+    """Read the segments (bytes by start offset) from `start` to the first bad message.
+
+    From `sealed_from` on a blank counts only if it says that it stands there.
+    """
     messages: list[Message] = []
     blanks: list[tuple[int, int]] = []
     at = start
@@ -261,6 +267,11 @@ def scan_commit_log(segments: Mapping[int, bytes], start: int = 0) -> LogScan:
             if magic == BLANK_MAGIC:
                 if size != remaining:
                     raise DamageError(at, f"a blank of {size} where {remaining} bytes are left")
+                place = blank_place(segment[at - begin :])
+                must_say = sealed_from is not None and at >= sealed_from
+                if remaining >= SEALED_BLANK_BYTES and place != at:
+                    if must_say or place is not None:
+                        raise DamageError(at, f"a blank of {place}")
                 blanks.append((at, size))
             else:
                 if not 0 < size <= remaining - COMMIT_LOG_BLANK_BYTES:
@@ -285,9 +296,23 @@ def properties_of(data: bytes) -> bytes:
     return data[at + (2 if long_topic else 1) + topic_bytes + 2 :]
 
 
-def blank_message(remaining: int) -> bytes:
-    """The end of a commit log segment that the next message does not fit into."""
-    return struct.pack(">iI", remaining, BLANK_MAGIC) + bytes(remaining - COMMIT_LOG_BLANK_BYTES)
+def blank_message(remaining: int, offset: int | None = None) -> bytes:
+    """The end of a commit log segment that the next message does not fit into.
+
+    A broker's; with an offset ours, which says where it stands.
+    """
+    blank = struct.pack(">iI", remaining, BLANK_MAGIC)
+    if offset is not None and remaining >= SEALED_BLANK_BYTES:
+        blank += struct.pack(">q", offset)
+        blank += struct.pack(">I", zlib.crc32(blank))
+    return blank + bytes(remaining - len(blank))
+
+
+def blank_place(blank: bytes) -> int | None:
+    """The commit log offset that a blank says it has; None where it says none."""
+    if len(blank) < SEALED_BLANK_BYTES or zlib.crc32(blank[:16]) != int.from_bytes(blank[16:20]):
+        return None
+    return int(struct.unpack_from(">q", blank, 8)[0])
 
 
 def number(text: str | None, digits_max: int = 18) -> int:
@@ -400,7 +425,7 @@ def unsealed(message: Message) -> bytes:
 def place_behind(segment_bytes: int, end: int, size: int) -> int:
     """Where a message goes that is to be appended at `end`: there, or in the next segment."""
     left = segment_bytes - end % segment_bytes
-    return end if size + COMMIT_LOG_BLANK_BYTES <= left else end + left
+    return end if size + SEALED_BLANK_BYTES <= left else end + left
 
 
 def lay_out(messages: list[Message], segment_bytes: int, count: int) -> bytes:
@@ -410,7 +435,7 @@ def lay_out(messages: list[Message], segment_bytes: int, count: int) -> bytes:
     for message in messages:
         if message.offset != end and end % segment_bytes:
             left = segment_bytes - end % segment_bytes
-            log[end : end + COMMIT_LOG_BLANK_BYTES] = blank_message(left)[:COMMIT_LOG_BLANK_BYTES]
+            log[end : end + left] = blank_message(left, end)
         data = encode_message(message)
         log[message.offset : message.offset + len(data)] = data
         end = message.offset + len(data)

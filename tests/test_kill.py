@@ -19,18 +19,21 @@ from pathlib import Path
 import pytest
 
 from tests.models.ledger import Ledger, check_store, read_ledger
-from tests.rigs.kill_worker import CONFIG, GROUP
+from tests.rigs.kill_worker import CONFIG, CONFIGS, GROUP, SayingDisk
 from timerstore import ManualClock, TimerStore
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "40"))
 WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
+_RUN = (
+    "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], {}, '__main__')"
+)
 
 
 class Nursery:
     """The process that forks those to be killed."""
 
     def __init__(self, worker: Path = WORKER) -> None:
-        command = [sys.executable, "-P", str(worker)]
+        command = [sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[1]), str(worker)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -42,10 +45,10 @@ class Nursery:
         assert line, "the nursery died"
         return line.strip()
 
-    def run(self, path: Path, seed: int, kill_s: float) -> list[str]:
+    def run(self, path: Path, seed: int, kill_s: float, *more: str) -> list[str]:
         """Let a child work, kill it after `kill_s`; return what it said."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{path} {seed}\n")
+        self.process.stdin.write(" ".join([str(path), str(seed), *more]) + "\n")
         self.process.stdin.flush()
         said: list[str] = []
         pid = 0
@@ -87,6 +90,7 @@ class Account:
         self.late: set[str] = set()
         self.unsure: set[str] = set()
         self.got: set[str] = set()
+        self.reused = 0
 
     def take(self, said: list[str]) -> None:
         asked = ""
@@ -105,6 +109,8 @@ class Account:
                 asked = ""
             elif word == "got":
                 self.got.add(ids[0])
+            elif word == "reused":
+                self.reused += 1
         if asked:
             self.unsure.add(asked)
 
@@ -129,17 +135,18 @@ class Account:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 5 * ROUNDS)
-def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_killed_again_and_again(tmp_path: Path, nursery: Nursery, kind: str) -> None:
     rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
     path, account = tmp_path / "store", Account()
     ledger = Ledger(levels_ms=CONFIG.delay_levels_ms())
     for _ in range(ROUNDS):
         kill_s = rnd.choice((rnd.uniform(0, 0.05), rnd.uniform(0, 0.3), rnd.uniform(0.3, 0.9)))
-        account.take(nursery.run(path, rnd.randrange(1 << 30), kill_s))
+        account.take(nursery.run(path, rnd.randrange(1 << 30), kill_s, kind))
         if rnd.random() < 0.3:
             continue  # killed twice without a look
         now_ms = time.time_ns() // 1_000_000
-        store = TimerStore(path, config=CONFIG, clock=ManualClock(now_ms))
+        store = open_still(path, kind, now_ms)
         ledger = read_ledger(path, ledger)
         ledger.check()
         account.check(ledger)
@@ -148,9 +155,9 @@ def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
         assert not waiting, "due timers did not fire at opening"
         store.abandon() if rnd.random() < 0.7 else store.close()
 
-    clock = ManualClock(time.time_ns() // 1_000_000)
-    with TimerStore(path, config=CONFIG, clock=clock) as store:
-        clock.advance(timedelta(seconds=6))
+    with open_still(path, kind, time.time_ns() // 1_000_000) as store:
+        assert isinstance(store.clock, ManualClock)
+        store.clock.advance(timedelta(seconds=6))
         ledger = read_ledger(path, ledger)
         ledger.check()
         account.check(ledger)
@@ -159,6 +166,15 @@ def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
         account.got.update(d.id for d in store.consume("default", group=GROUP, timeout=0))
         fired = {root.key for root in ledger.roots.values() if root.fired_ms}
         assert fired <= account.got, "a group missed a message"
-        everyone = [d.id for d in store.consume("default", group="audit", timeout=0)]
-        assert sorted(everyone) == sorted(fired)
-    print(f"{ROUNDS} kills, {len(ledger.roots)} timers, {len(account.cancelled)} cancelled")
+        if kind == "kept":
+            everyone = [d.id for d in store.consume("default", group="audit", timeout=0)]
+            assert sorted(everyone) == sorted(fired)
+        else:
+            assert account.reused
+    cancelled = len(account.cancelled)
+    print(f"{ROUNDS} kills, {len(ledger.roots)} timers, {cancelled=}, {account.reused=}")
+
+
+def open_still(path: Path, kind: str, now_ms: int) -> TimerStore:
+    clock = ManualClock(now_ms)
+    return TimerStore(path, config=CONFIGS[kind], clock=clock, disk=SayingDisk())

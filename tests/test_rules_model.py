@@ -53,7 +53,8 @@ class History:
             precision_ms=SLOT_MS,
             roll_window_slots=6,
             wheel_slot_count=64 * 2,
-            commitlog_segment_bytes=self.rnd.choice((1 << 13, 1 << 15)),
+            commitlog_segment_bytes=self.rnd.choice((1 << 12, 1 << 12, 1 << 13, 1 << 15)),
+            retention_ms=1,
             consumequeue_segment_bytes=self.rnd.choice((60, 400)),
             timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
             near_count_max=1 << 14,
@@ -74,6 +75,7 @@ class History:
         self.clock = ManualClock(self.now_ms)
         self.disk = PowerDisk(self.path, self.synced)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        self.store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.play = self.store.runner.play
         self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.settle()
@@ -99,7 +101,8 @@ class History:
         units = rnd.choice((rnd.randrange(-40, 12), rnd.randrange(30), rnd.randrange(260)))
         due_ms = self.now_ms + units * UNIT_MS + rnd.randrange(UNIT_MS)
         self.before_step = self.end
-        id = self.store.put(b"x" * rnd.randrange(1, 60), topic=rnd.choice("ab"), at_ms=due_ms)
+        body = b"x" * rnd.randrange(1, rnd.choice((60, 60, 900)))
+        id = self.store.put(body, topic=rnd.choice("ab"), at_ms=due_ms)
         self.put[id] = self.end
 
     def someone_puts_at_a_level(self) -> None:
@@ -144,6 +147,12 @@ class History:
             for at in range(head, tail)
         ]
         return any(ledger.root_of[offset] is root for offset in taken)
+
+    def someone_consumes(self) -> None:
+        """So that segments go, and are used again."""
+        self.before_step = self.end
+        for topic in "ab":
+            self.store.pull(topic, group="all", timeout=0).ack()
 
     # --- the services
 
@@ -195,24 +204,29 @@ class History:
 
     def kill(self) -> None:
         """A crash of the process: all bytes are there, but for what it was just appending."""
-        cut = self.before_step
+        cut, end = self.before_step, self.end
         durable = int(self.store.flusher.durable_end)
         self.store.abandon()
+        self.ledger()  # it reaches up to zeros, as a broker wants it
         fresh = [m.offset for m in read_messages(self.path) if m.offset >= max(cut, durable)]
         if fresh and self.rnd.random() < 0.5:
-            self.cut_log(self.rnd.choice(fresh))
+            self.cut_log(self.rnd.choice(fresh), end)
         self.stop()
         self.open()
         self.forget(durable, power=False)
 
-    def cut_log(self, offset: int) -> None:
-        """Take the log back to before the message at `offset`: it was never written."""
+    def cut_log(self, offset: int, end: int) -> None:
+        """Take the log back from its end to before the message at `offset`: it was never written.
+
+        What lies behind the end, of an earlier use of the segment, is left.
+        """
         length = self.config.commitlog_segment_bytes
         for file in (self.path / "commitlog").iterdir():
             start = int(file.name)
-            keep = max(0, offset - start)
-            if keep < length:
-                file.write_bytes(file.read_bytes()[:keep].ljust(length, b"\0"))
+            first, last = max(0, offset - start), min(length, end - start)
+            if first < last:
+                data = file.read_bytes()
+                file.write_bytes(data[:first] + bytes(last - first) + data[last:])
 
     def power_cut(self) -> None:
         durable = int(self.store.flusher.durable_end)
@@ -259,6 +273,7 @@ class History:
             (22, self.someone_puts),
             (7, self.someone_puts_at_a_level),
             (8, self.someone_cancels),
+            (9, self.someone_consumes),
             (12, lambda: self.tick(rnd.randrange(1, 9))),
             (40, self.one_step),
             (5, self.flush),

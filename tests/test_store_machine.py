@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests import naive
+from tests.models.archive import KeptDisk
 from tests.models.ledger import Ledger, check_store, read_ledger
-from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
 from timerstore import (
     Config,
@@ -94,6 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
         queue_bytes=st.sampled_from([60, 100, 2000]),
         durability=st.sampled_from(["group", "process"]),
         spread=st.sampled_from([1, 7, 64]),
+        retention_ms=st.sampled_from([1, 3_600_000]),
     )
     def make(
         self,
@@ -104,6 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
         queue_bytes: int,
         durability: Any,
         spread: int,
+        retention_ms: int,
     ) -> None:
         self.slot_ms = precision_ms
         self.config = Config(
@@ -115,6 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
             consumequeue_segment_bytes=queue_bytes,
             timerlog_segment_bytes=timerlog_bytes,
             near_count_max=1 << 16,
+            retention_ms=retention_ms,
             open_segments_max=spread + 3,
             delay_levels=LEVELS,
             level_batch_count=spread,
@@ -123,7 +126,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.clock = ManualClock(self.now_ms)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=QuietDisk())
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=KeptDisk())
+        self.store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.held = []
         self.ledger = None
         self.settle()

@@ -21,10 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.timelog.blank import put_blank
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
-    BLANK_BYTES,
-    BLANK_MAGIC,
     BODY_CRC_MASK,
     CRC_PROPERTY_BYTES,
     ENTRY_BYTES,
@@ -35,6 +34,7 @@ from timerstore.timelog.format import (
     MESSAGE_BYTES_MAX,
     MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_INDEX_AT,
+    SEALED_BLANK_BYTES,
     TAGS_HASH_MAX,
     TOPIC_BYTES_READ_MAX,
 )
@@ -46,13 +46,21 @@ from timerstore.timelog.intrinsics import (
     store_release,
     touch,
     view_bytes,
+    zero_bytes,
 )
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
-from timerstore.timelog.segments import END, SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segments import (
+    APRON,
+    END,
+    SEGMENT_BYTES,
+    TABLE_LENGTH,
+    SegmentTable,
+    segment_at,
+)
 from timerstore.timelog.text import put_crc_digits, put_hex_12
 
 BATCH_BYTES: Final = 64 << 10
@@ -191,7 +199,7 @@ def _room(
 def place_behind(segment_bytes: int, end: int, size: int) -> int:
     """Return where a message of `size` goes: at `end`, or at the next segment's start."""
     left = segment_bytes - end % segment_bytes
-    if size + BLANK_BYTES > left:
+    if size + SEALED_BLANK_BYTES > left:
         return end + left
     return end
 
@@ -231,10 +239,15 @@ def append(
     for i in range(count):
         row, size = stage.row[i], stage.size[i]
         start = at
-        if size + BLANK_BYTES > left:  # as `place_behind` says
+        if size + SEALED_BLANK_BYTES > left:  # as `place_behind` says
             start, left, is_mapped = at + left, segment_bytes, False
         index = queues.planned[row]
-        if row != last_row or index >= index_stop or not is_mapped or size > left - BLANK_BYTES:
+        if (
+            row != last_row
+            or index >= index_stop
+            or not is_mapped
+            or size > left - SEALED_BLANK_BYTES
+        ):
             need = _room(commitlog, queues, start, size, row, index)
             if need != NEED_NOTHING:
                 stage.need[NEED] = need
@@ -258,6 +271,7 @@ def append(
         lock_release(lock)
         return 0
 
+    _clear_ahead(commitlog, end, at)
     _stamp(stage, done, stored_ms, now_ms)
     _write(commitlog, stage, done, end)
     _index(queues, stage, done)
@@ -285,6 +299,37 @@ def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
         buf = segment_at(commitlog, at)
         if len(buf) != 0:
             touch(buf, at % commitlog.words[SEGMENT_BYTES])
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    number = offset // segment_bytes
+    zeroed = load_acquire(commitlog.zeroed, number & (TABLE_LENGTH - 1))
+    if offset + length + commitlog.words[APRON] > zeroed:  # what `_clear_ahead` will zero
+        stop = min(zeroed + commitlog.words[APRON], (number + 1) * segment_bytes)
+        for at in range(zeroed, stop, PAGE_BYTES):
+            buf = segment_at(commitlog, at)
+            if len(buf) != 0:
+                touch(buf, at % segment_bytes)
+
+
+@inlined
+def _clear_ahead(commitlog: SegmentTable, start: int, stop: int) -> None:
+    """Zero the apron of messages that go from `start` to `stop`, where old bytes may lie there.
+
+    That is so in a segment that is used again. An apron is zeroed at once: it stays in the cache
+    until the messages come. What of the apron falls into the next segment was
+    zeroed before that one was mapped; of a segment that is closed here all the rest is zeroed.
+    """
+    segment_bytes = commitlog.words[SEGMENT_BYTES]
+    last = stop // segment_bytes
+    for number in range(start // segment_bytes, last + 1):
+        slot = number & (TABLE_LENGTH - 1)
+        zeroed = commitlog.zeroed[slot]
+        end = (number + 1) * segment_bytes
+        wanted = min(end, stop + commitlog.words[APRON]) if number == last else end
+        if zeroed < wanted:
+            wanted = min(end, max(wanted, zeroed + commitlog.words[APRON]))
+            segment = segment_at(commitlog, number * segment_bytes)
+            zero_bytes(segment, segment_bytes - (end - zeroed), wanted - zeroed)
+            store_release(commitlog.zeroed, slot, wanted)
 
 
 @inlined
@@ -327,8 +372,7 @@ def _write(commitlog: SegmentTable, stage: Stage, count: int, end: int) -> None:
             last = segment_at(commitlog, end)
             position = end % segment_bytes
             if position != 0 and len(last) != 0:
-                put_i32(last, position, len(last) - position)
-                put_i32(last, position + 4, BLANK_MAGIC)
+                put_blank(last, position, end)
         position = offset - base
         if position >= len(segment):
             segment = segment_at(commitlog, offset)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
@@ -84,6 +85,19 @@ class Checkpoint:
         if self.identity is None:
             return data
         return data.ljust(IDENTITY_AT, b"\0") + self.identity.encode()
+
+
+def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
+    """Return from which commit log offset on a blank must be sealed to count.
+
+    Behind what was flushed a segment may hold a blank of an earlier use. Not where a broker may
+    have written since, whose blanks have no seal: it wrote the checkpoint, or closed the store that
+    we left open. After a clean close nothing old is left behind the log's end, and a broker that
+    runs without a timer wheel goes on from there.
+    """
+    if checkpoint is None or checkpoint.by_broker or checkpoint.clean or not was_open:
+        return SEALED_NOWHERE
+    return checkpoint.commitlog_flushed
 
 
 def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:

@@ -11,6 +11,7 @@ from timerstore.timelog.format import (
     HOST_V6_EXTRA_BYTES,
     MESSAGE_HEADER,
     MESSAGE_HEADER_BYTES,
+    MESSAGE_OFFSET_AT,
     MESSAGE_RECONSUME_AT,
     MESSAGE_STORED_AT,
     MESSAGE_SYSTEM_FLAG_AT,
@@ -18,6 +19,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
+    BAD_PARTS,
     BODY_AT,
     BODY_BYTES,
     FOUND_WORDS,
@@ -76,6 +78,8 @@ def decode_message(view: Bytes, offset: int) -> Message:
     """
     found = np.zeros(FOUND_WORDS, np.int64)
     status = int(_read(view, 0, found))
+    if status == GOOD and get_field(view, MESSAGE_OFFSET_AT, 8) != offset:
+        status = BAD_PARTS  # of an earlier use of the segment
     if status != GOOD:
         raise CorruptStoreError("commitlog", offset, REASONS[status])
     body_at, topic_at = int(found[BODY_AT]), int(found[TOPIC_AT])

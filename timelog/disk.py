@@ -20,11 +20,15 @@ from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
 from timerstore.timelog.mapping import sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
+from timerstore.timelog.sharing import take_alone
 from timerstore.timelog.steady import list_names, read_file
 
 _PAGE_BYTES = 4_096
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
+_RENAME = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_RENAME_NOREPLACE = 1
+_AT_CWD = -100
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 SEGMENT_SIZES = "Open the store with the segment sizes it was made with."
@@ -160,6 +164,7 @@ class Disk:
         try:
             self.event("create", path)
             fd = self._open_to_map(path, create=True)
+            os.ftruncate(fd, 0)  # what an interrupted renaming left there
             os.posix_fallocate(fd, 0, length)
             return MappedFile(path, fd, length)
         except OSError as e:
@@ -257,6 +262,41 @@ class Disk:
             raise self.full(e, path) from e
         self.sync_folder(path.parent)
 
+    def take_over(self, path: Path, name: Path) -> bool:
+        """Give a log's file another name in its folder, durably on return.
+
+        False, and nothing has changed, where somebody else may look into it, there is such a name
+        already, or the file system cannot do it in one step. Raises StoreFullError,
+        FlushFailedError.
+        """
+        alone = take_alone(path.parent)
+        if alone < 0:
+            return False
+        try:
+            if not _is_sole(path):
+                return False
+            self.event("rename", path)
+            if not self.rename(path, name):
+                return False
+        except OSError as e:
+            raise self.full(e, path) from e
+        finally:
+            os.close(alone)
+        self.sync_folder(path.parent)
+        return True
+
+    def rename(self, path: Path, name: Path) -> bool:
+        """Rename a file unless that name exists; False where it cannot be done."""
+        done = _RENAME is not None and _RENAME(
+            _AT_CWD, os.fsencode(path), _AT_CWD, os.fsencode(name), _RENAME_NOREPLACE
+        )
+        if done == 0:
+            return True
+        code = ctypes.get_errno()
+        if _RENAME is not None and code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+            raise OSError(code, os.strerror(code), str(path))
+        return False
+
     def remove(self, path: Path) -> None:
         """Remove a file."""
         try:
@@ -264,6 +304,15 @@ class Disk:
             path.unlink(missing_ok=True)
         except OSError as e:  # also to remove takes room, where files are copied on write
             raise self.full(e, path) from e
+
+
+def _is_sole(path: Path) -> bool:
+    """Tell whether a name is a file's only one."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _is_mapping_error(error: OSError) -> bool:

@@ -84,6 +84,13 @@ MESSAGE_MAGIC_LONG_TOPIC: Final = 0xDAA320AB
 BLANK_MAGIC: Final = 0xCBD43194
 """int32 remaining bytes, int32 this: the rest of a segment holds nothing."""
 BLANK_BYTES: Final = 8
+"""A broker's blank; no message ends closer to its segment's end."""
+BLANK_MAGIC_AT: Final = 4
+BLANK_OFFSET_AT: Final = 8
+BLANK_CRC_AT: Final = 16
+"""uint32: the CRC-32 of the 16 bytes before it, in a blank of ours."""
+SEALED_BLANK_BYTES: Final = 24
+"""A blank of ours, with four bytes that stay 0; what we write ends no closer to the end."""
 HOST_BYTES: Final = 8
 HOST_V6_EXTRA_BYTES: Final = 12
 SYSTEM_FLAG_BORN_V6: Final = 0x10

@@ -147,6 +147,28 @@ copy_bytes = _copy_twin if INTERPRETED else _copy
 
 
 @intrinsic
+def _zero(typingctx: Any, buf: Any, at: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, sig, args, 0, args[1], 1)
+        if config.BOUNDSCHECK:
+            last = builder.add(args[1], builder.sub(args[2], _I64(1)))
+            _pointer(context, builder, sig, args, 0, last, 1)
+        cgutils.memset(builder, pointer, args[2], 0)
+        return context.get_dummy_value()
+
+    return types.void(buf, types.int64, types.int64), codegen
+
+
+def _zero_twin(buf: Any, at: int, count: int) -> None:
+    assert 0 <= at and at + count <= len(buf)
+    buf[at : at + count] = 0
+
+
+zero_bytes = _zero_twin if INTERPRETED else _zero
+"""zero_bytes(buf, at, count): zero `count` >= 1 bytes."""
+
+
+@intrinsic
 def _copy_64(typingctx: Any, dst: Any, at: Any, src: Any, start: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         to = _pointer(context, builder, sig, args, 0, args[1], 64)

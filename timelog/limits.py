@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Final
 
 from timerstore.timelog.format import (
-    BLANK_BYTES,
     CRC_PROPERTY_BYTES,
     DEAD_PREFIX,
     KEY_DIGITS,
@@ -33,6 +32,7 @@ from timerstore.timelog.format import (
     PROPERTY_ROLL_TIMES,
     PROPERTY_UNIQUE_KEY,
     RETRY_PREFIX,
+    SEALED_BLANK_BYTES,
     TIMER_TOPIC,
     TOPIC_BYTES_MAX,
 )
@@ -100,15 +100,15 @@ MESSAGE_BYTES_READ_MAX: Final = MESSAGE_BYTES_MAX + (64 << 10)
 
 def content_bytes_max(segment_bytes: int) -> int:
     """Return what body, key, tag and properties may take together, in a store of such segments."""
-    return min(MESSAGE_BYTES_MAX, segment_bytes - BLANK_BYTES) - CONTENT_SPARE_BYTES
+    return min(MESSAGE_BYTES_MAX, segment_bytes - SEALED_BLANK_BYTES) - CONTENT_SPARE_BYTES
 
 
 def message_bytes_max(segment_bytes: int) -> int:
     """Return how large a message may be that is in the log already, or goes there as it is."""
-    return min(MESSAGE_BYTES_READ_MAX, segment_bytes - BLANK_BYTES)
+    return min(MESSAGE_BYTES_READ_MAX, segment_bytes - SEALED_BLANK_BYTES)
 
 
 @inlined
 def fits_segment(segment_bytes: int, size: int) -> bool:
     """Tell whether a message fits a segment of its own, with the blank that may close it."""
-    return size + BLANK_BYTES <= segment_bytes
+    return size + SEALED_BLANK_BYTES <= segment_bytes

@@ -37,3 +37,17 @@ def last_used(shared: Bytes) -> int:
         if len(used):
             return at + int(used[-1])
     return -1
+
+
+def used_before_gap(shared: Bytes, gap_bytes: int) -> int:
+    """Return where more than `gap_bytes` zeros begin for the first time; all, where none do."""
+    start = 0
+    for at in range(0, len(shared), _PIECE_BYTES):
+        used = at + nonzero_places(shared[at : at + _PIECE_BYTES])
+        gaps = np.flatnonzero(np.diff(used, prepend=start - 1) > gap_bytes + 1)
+        if len(gaps):
+            return int(used[gaps[0] - 1]) + 1 if gaps[0] else start
+        start = int(used[-1]) + 1 if len(used) else start
+        if min(at + _PIECE_BYTES, len(shared)) - start > gap_bytes:
+            return start
+    return len(shared)

@@ -22,7 +22,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog import scan
-from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint, sealed_from
 from timerstore.timelog.format import (
     COMMITLOG_SEGMENT_BYTES_BROKER,
     ENTRY_BYTES,
@@ -43,7 +43,14 @@ from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.nonzero import first_used, last_used
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_name
+from timerstore.timelog.segments import (
+    ALL_ZEROED,
+    SEGMENT_BYTES,
+    TABLE_LENGTH,
+    SegmentTable,
+    segment_name,
+)
+from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
     KEPT_MAX,
     Steady,
@@ -159,6 +166,7 @@ class ReadSegments:
             np.zeros(8, np.int64),
             np.zeros(TABLE_LENGTH, np.int64),
             np.full(TABLE_LENGTH, -1, np.int64),
+            np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
         )
         table.words[SEGMENT_BYTES] = self.segment_bytes
         for number, view in self._maps.items():
@@ -375,11 +383,22 @@ class StoreReader:
     `level_ms`: the delay of each level, from which the entries of a level's queue follow.
     """
 
-    def __init__(self, path: Path, level_ms: Words, *, precision_ms: int | None = None) -> None:
-        """Read the sizes and list the files; nothing is mapped yet."""
+    def __init__(
+        self,
+        path: Path,
+        level_ms: Words,
+        *,
+        precision_ms: int | None = None,
+        shares: bool = True,
+    ) -> None:
+        """Read the sizes and list the files; nothing is mapped yet.
+
+        With `shares` the writer uses no segment again while this object lives.
+        """
         if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
             raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
         self.path, self.level_ms = path, level_ms
+        self._share = FolderShare(path / "commitlog") if shares else None
         self._kept: dict[str, dict[int, Bytes]] = {}
         self.is_open = False
         for _ in range(_LOOKS_MAX):
@@ -466,6 +485,11 @@ class StoreReader:
                 return precision_ms
         return None
 
+    @property
+    def sealed_from(self) -> int:
+        """From here on the commit log's blanks must be sealed, see `checkpoint.py`."""
+        return sealed_from(self.checkpoint, self.is_open)
+
     def topics(self) -> list[str]:
         """Return the topics that have a queue."""
         return sorted({topic for topic, _ in self.queues})
@@ -539,6 +563,7 @@ class Scan:
                 log.table,
                 self.end,
                 self._stop,
+                reader.sealed_from,
                 self._verify,
                 reader.store_tag,
                 reader.precision_ms,

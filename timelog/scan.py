@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.timelog.blank import BLANK_PLAIN, NO_BLANK, read_blank
 from timerstore.timelog.format import (
     BLANK_BYTES,
-    BLANK_MAGIC,
     LEVEL_MARK,
     LEVEL_TOPIC,
     MESSAGE_BORN_AT,
@@ -20,7 +20,7 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, get_u32
+from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
     BAD_CRC,
@@ -140,6 +140,7 @@ def scan_commitlog(
     commitlog: Any,
     offset: int,
     stop: int,
+    sealed_from: int,
     verify: bool,
     tag: int,
     precision_ms: int,
@@ -152,6 +153,7 @@ def scan_commitlog(
 
     `rows`: int64[n, ROW_COLUMNS], written. `found`: int64[FOUND_WORDS], scratch. `state`: int64[2],
     written: where to go on, and what stopped the scan. `level_ms`: int64, delay of each level.
+    `sealed_from`: from here on only a sealed blank counts, see `blank.py`.
     """
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     count = 0
@@ -166,7 +168,11 @@ def scan_commitlog(
         if left < BLANK_BYTES:
             state[1] = STOP_END
             break
-        if get_u32(buf, at + 4) == BLANK_MAGIC and get_i32(buf, at) == left:
+        blank = read_blank(buf, at, offset)
+        if blank == BLANK_PLAIN and offset >= sealed_from:
+            state[1] = STOP_END  # it may be of an earlier use of the segment
+            break
+        if blank != NO_BLANK:
             offset += left
             continue
         status = BAD_MAGIC

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,10 +33,23 @@ Detached = list[tuple[Path, MappedFile | None]]
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
 
+APRON_BYTES_MAX: Final = 64 << 10
+ALL_ZEROED: Final = 1 << 62
+
 # Words of a SegmentTable.
 SEGMENT_BYTES: Final = 0
 END: Final = 1
 """The append position. Written by the one appender, with release order."""
+APRON: Final = 2
+"""`apron_bytes`."""
+
+
+def apron_bytes(segment_bytes: int) -> int:
+    """Return how much behind the log's end is zeros, also in a segment that is used again.
+
+    So whoever reads on, a broker too, finds the end. See `append.py`. A small segment has less.
+    """
+    return min(APRON_BYTES_MAX, segment_bytes // 8)
 
 
 @record
@@ -45,6 +59,7 @@ class SegmentTable:
     words: Words  # int64[8], see the constants above
     address: Words  # int64[TABLE_LENGTH]
     number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
+    zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
 
 
 @inlined_view
@@ -95,14 +110,22 @@ class SegmentedFile:
             np.zeros(8, np.int64),
             np.zeros(table_length, np.int64),
             np.full(table_length, -1, np.int64),
+            np.full(table_length, ALL_ZEROED, np.int64),
         )
         self.table.words[SEGMENT_BYTES] = segment_bytes
+        self.table.words[APRON] = apron_bytes(segment_bytes)
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
         self._unsynced_names = self._closed = False
         self._readers: set[object] = set()
         self._retired: list[MappedFile] = []  # dropped while somebody was reading
+        self._alive = weakref.WeakSet[MappedFile]()  # all maps that somebody still has
+        self.reusable_from = ALL_ZEROED
+        """No segment before this number is used again; a broker may have written it."""
+        self.ahead_max = 0
+        """So many segments behind the one at the log's end are worth keeping."""
+        self.reused_count = 0
         self.numbers: list[int] = [] if is_gone else sorted(self._list())
 
     def _list(self) -> Iterator[int]:
@@ -193,17 +216,23 @@ class SegmentedFile:
                 else:
                     self.disk.make_folder(self.folder)
                     file = self.disk.create_mapped(self.path(number), self.segment_bytes)
+                    self.table.zeroed[number % len(self.table.number)] = ALL_ZEROED
                     self.numbers.append(number)
                     self.numbers.sort()
                     self._unsynced_names = True
                 # First kept, then told to kernels: a signal may fall between any two steps.
                 self._mapped[number] = file
-            slot = number % len(self.table.number)
-            if self.table.number[slot] != number:
-                self.table.address[slot] = file.address
-                self.table.number[slot] = number
-            self._used[number] = next(self._clock)
+                self._alive.add(file)
+            self._enter(number, file)
             return file
+
+    def _enter(self, number: int, file: MappedFile) -> None:
+        """Tell kernels where a segment is mapped."""
+        slot = number % len(self.table.number)
+        if self.table.number[slot] != number:
+            self.table.address[slot] = file.address
+            self.table.number[slot] = number
+        self._used[number] = next(self._clock)
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
@@ -342,11 +371,76 @@ class SegmentedFile:
 
         So a crash at any point leaves a log without a gap, which begins somewhat earlier. What is
         gone is taken off the list; where this raises, the rest is to be removed before any other.
+        One that may be used again, and is wanted, becomes the log's last segment instead.
         """
         while detached:
-            self.disk.remove(detached[0][0])
-            self.disk.sync_folder(self.folder)
+            path = detached[0][0]
+            detached[0] = path, None  # our own reference goes first
+            if not self._reuse(path):
+                self.disk.remove(path)
+                self.disk.sync_folder(self.folder)
             detached.pop(0)
+
+    def _reuse(self, path: Path) -> bool:
+        """Make the file of a removed segment the one behind the log's last; False where it must
+        not be, or is not wanted. O(1), with a sync of the folder.
+
+        Its new name is durable before a byte is written to it: were its old name to come back in a
+        power cut, it would hold what does not belong there. Its head is zeroed before any kernel
+        finds it, the rest by the appender as it goes (`append.py`).
+        """
+        with self.lock:
+            number = self.numbers[-1] + 1 if self.numbers else 0
+            ahead = number - 1 - self.end // self.segment_bytes
+            old = int(path.name) // self.segment_bytes
+            if old < self.reusable_from or ahead >= self.ahead_max or not self.numbers:
+                return False
+            if any(file.path == path for file in self._alive) or not path.exists():
+                return False
+            file = self.disk.map_existing(path, self.segment_bytes)
+            if not self.disk.take_over(path, self.path(number)):
+                return False
+            file.path = self.path(number)
+            head_bytes = apron_bytes(self.segment_bytes)
+            file.view[:head_bytes] = 0
+            start = number * self.segment_bytes
+            self.table.zeroed[number % len(self.table.number)] = start + head_bytes
+            self._mapped[number] = file
+            self._alive.add(file)
+            self.numbers.append(number)
+            self._enter(number, file)
+            self.reused_count += 1
+            return True
+
+    def clear_behind(self) -> None:
+        """Leave nothing of an earlier use behind the log's end, durably; while nobody appends.
+
+        It costs what is left of the last segment, where that was used before; else nothing.
+        """
+        with self.lock:
+            last = self.end // self.segment_bytes
+            for number in reversed(self.numbers):
+                if number > last and not self._is_zeroed(number):
+                    self._forget(number)
+                    self.numbers.remove(number)
+                    self.disk.remove(self.path(number))
+                    self.disk.sync_folder(self.folder)
+            if last in self.numbers and not self._is_zeroed(last):
+                file = self.existing(last)
+                file.view[self.end - last * self.segment_bytes :] = 0
+                self.disk.sync(file, file.path)
+
+    def _is_zeroed(self, number: int) -> bool:
+        """Tell whether all of a segment that lies behind the log's end is zeros."""
+        zeroed = int(self.table.zeroed[number % len(self.table.number)])
+        return zeroed >= (number + 1) * self.segment_bytes
+
+    def distrust(self, offset: int) -> None:
+        """Take nothing behind `offset` for zeros: the appender zeroes it as it goes."""
+        for number in self.numbers:
+            if (number + 1) * self.segment_bytes > offset:
+                start = max(offset, number * self.segment_bytes)
+                self.table.zeroed[number % len(self.table.number)] = start
 
     def zero_from(self, offset: int) -> None:
         """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
@@ -359,6 +453,22 @@ class SegmentedFile:
             if tail.any():
                 tail[:] = 0
             self.disk.sync(file, file.path)
+
+    def cut_from(self, offset: int) -> None:
+        """Leave zeros alone from `offset` on, durably: what a crash has undone must not come back.
+
+        Segments behind the one that `offset` lies in are removed, the last first, where they hold
+        anything; so none of them is missed.
+        """
+        for number in reversed(self.numbers.copy()):
+            if number * self.segment_bytes <= offset:
+                break
+            if self.existing(number).view.any():
+                self._forget(number)
+                self.numbers.remove(number)
+                self.disk.remove(self.path(number))
+                self.disk.sync_folder(self.folder)
+        self.zero_from(offset)
 
     def flush(self, start: int, stop: int) -> None:
         """Make the bytes in [start, stop) durable, and the names of new segments."""

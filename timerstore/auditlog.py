@@ -16,10 +16,12 @@ from timerstore.timelog.audit import (
     find_rows,
     mark_messages,
 )
+from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.format import (
     BLANK_BYTES,
+    BLANK_CRC_AT,
     ENTRY_BYTES,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
@@ -27,6 +29,7 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     TOPIC_BYTES_READ_MAX,
 )
+from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS, REASONS
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
@@ -141,7 +144,7 @@ class LogAudit:
     # --- the commit log
 
     def _read_log(self) -> None:
-        used_end, offset = self.log.used_end(), self.log.start
+        used_end, offset = log_used_end(self.reader), self.log.start
         while True:
             scanned = self.reader.scan(offset)
             for rows in scanned:
@@ -231,7 +234,10 @@ class LogAudit:
         if end % self.log.segment_bytes == 0 or end // self.log.segment_bytes in self._closed:
             return
         self._closed.add(end // self.log.segment_bytes)
-        used = self.log.next_used(end + BLANK_BYTES, stop)
+        start = end + BLANK_BYTES
+        if stop - start >= BLANK_BYTES and blank_kind(self.log.view(end), 0, end) == BLANK_SEALED:
+            start = min(end + BLANK_CRC_AT + 4, stop)
+        used = self.log.next_used(start, stop)
         if used < stop:
             self.audit.problem("commitlog", used, "the rest of the segment is not empty")
 

@@ -31,6 +31,7 @@ from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.reader import Sizes, read_sizes
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.segments import segment_name
+from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import KEPT_MAX, TRIES_MAX, Steady, list_names, list_segments, tries
 
 _REASON = "This store was opened with read_only=True. Open it without to change it."
@@ -251,6 +252,7 @@ class ReadOnlyStore(TimerStore):
     def _look(self) -> Steady:
         """Copy and keep the files of one checkpoint."""
         sizes, _ = read_sizes(self.path)
+        self._share: FolderShare | None = FolderShare(self.path / "commitlog")
         self._disk.keep(self.path, sizes)
         steady = Steady(self.path)
         self._disk.keep(self.path, sizes)
@@ -264,6 +266,7 @@ class ReadOnlyStore(TimerStore):
         """Let the files go."""
         self.abandon()
         self._disk.drop_maps()
+        self._share = None
 
     def flush(self) -> NoReturn:
         """Refuse."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import naive
+from tests.models.archive import archive_of
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 LEVEL_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -69,7 +70,7 @@ class Ledger:
 
 
 def read_ledger(path: Path, ledger: Ledger | None = None) -> Ledger:
-    """Read a store's commit log; its messages must reach up to zeros.
+    """Read a store's commit log, with what an `ArchivingDisk` kept; it must reach up to zeros.
 
     With a `ledger` that was read before, only what came since is read.
     """
@@ -88,7 +89,8 @@ def read_messages(path: Path) -> list[naive.Message]:
 
 
 def _scan(path: Path, start: int) -> naive.LogScan:
-    files = {int(file.name): file for file in (path / "commitlog").iterdir()}
+    folders = [each for each in (archive_of(path), path / "commitlog") if each.is_dir()]
+    files = {int(file.name): file for each in folders for file in each.glob("0*")}
     first = max((each for each in files if each <= start), default=0)
     segments = {each: files[each].read_bytes() for each in sorted(files) if each >= first}
     return naive.scan_commit_log(segments, start)

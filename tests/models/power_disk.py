@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+from tests.models.archive import ArchivingDisk
 from tests.models.quiet_disk import QuietDisk
 from timerstore.timelog.disk import MappedFile
 
@@ -13,8 +14,8 @@ class PowerCutError(Exception):
     """The machine stops here."""
 
 
-class PowerDisk(QuietDisk):
-    """Remembers what each file held when it was synced last.
+class PowerDisk(ArchivingDisk, QuietDisk):
+    """Remembers what each file held when it was synced last, and names that are not durable.
 
     With `stop_after` = n it stops at the n-th event from now.
     """
@@ -22,6 +23,7 @@ class PowerDisk(QuietDisk):
     def __init__(self, root: Path, synced: dict[Path, bytes]) -> None:
         self.root, self.synced = root, synced
         self.stop_after = -1
+        self.renames: list[tuple[Path, Path]] = []  # since their folder was synced
 
     def event(self, kind: str, path: Path) -> None:
         """Count down to the cut."""
@@ -43,6 +45,20 @@ class PowerDisk(QuietDisk):
             if path.exists() and path.read_bytes() == data:
                 self.synced[path] = data
 
+    def rename(self, path: Path, name: Path) -> bool:
+        """The file goes on under another name, until its folder is synced perhaps."""
+        done = super().rename(path, name)
+        if done:
+            self.renames.append((path, name))
+            if path in self.synced:
+                self.synced[name] = self.synced.pop(path)
+        return done
+
+    def sync_folder(self, path: Path) -> None:
+        """What was renamed in it is safe."""
+        super().sync_folder(path)
+        self.renames = [each for each in self.renames if each[0].parent != path]
+
     def remove(self, path: Path) -> None:
         """Remove for good."""
         super().remove(path)
@@ -55,8 +71,9 @@ class PowerDisk(QuietDisk):
         """
         target.mkdir()
         share = rnd.choice((0.0, 0.3, 0.9))
+        old_names = {name: path for path, name in self.renames if rnd.random() < 0.5}
         for path in sorted(self.root.rglob("*")):
-            where = target / path.relative_to(self.root)
+            where = target / old_names.get(path, path).relative_to(self.root)
             if path.is_dir():
                 where.mkdir(parents=True, exist_ok=True)
                 continue

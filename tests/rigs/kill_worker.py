@@ -1,7 +1,7 @@
 """A nursery of processes that use a store until they are killed.
 
-It reads lines "path seed" from stdin. For each it forks a child, which opens the store on the wall
-clock, then puts, cancels, reschedules and consumes as fast as it can. The child says what it is
+It reads lines "path seed kind" from stdin. For each it forks a child, which opens the store on
+the wall clock, then puts, cancels, reschedules and consumes as fast as it can. It says what it is
 about to do, then what was acknowledged, a line each, on stdout. The nursery says "child PID", then
 waits for its end. Forking spares each child the imports.
 """
@@ -11,8 +11,11 @@ import random
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
+from tests.models.archive import ArchivingDisk
 from timerstore import Config, TimerStore, TooLateError
 
 GROUP = "workers"
@@ -28,6 +31,27 @@ CONFIG = Config(
     near_count_max=1 << 16,
     delay_levels="1s 2s",
 )
+CONFIGS = {
+    "kept": CONFIG,
+    "reused": replace(CONFIG, retention_ms=1, commitlog_segment_bytes=1 << 14),
+}
+"""The log as a whole; and segments that go at once, of which some are used again."""
+
+
+class SayingDisk(ArchivingDisk):
+    """Says which segment is used again."""
+
+    def rename(self, path: Path, name: Path) -> bool:
+        done = super().rename(path, name)
+        if done:
+            say("reused", name.name)
+        return done
+
+
+def open_store(path: Path | str, kind: str) -> TimerStore:
+    store = TimerStore(path, config=CONFIGS[kind], disk=SayingDisk())
+    store.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
+    return store
 
 
 def say(*words: object) -> None:
@@ -35,9 +59,10 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def work(store: TimerStore, rnd: random.Random) -> NoReturn:
+def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
     """Use the store for ever."""
     known: list[str] = []
+    most_ms = 4000 if kind == "kept" else 100
     in_levels: list[str] = []
     while True:
         act = rnd.random()
@@ -56,11 +81,14 @@ def work(store: TimerStore, rnd: random.Random) -> NoReturn:
             say("cancelled" if store.cancel(id) else "late", id)
         elif act < 0.45:
             delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
+            delay_ms %= most_ms
             id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.clock.now_ms + delay_ms)
             say("put", id)
             known.append(id)
         elif act < 0.55:
-            ids = store.put_many([b"many"] * 20, delay_ms=[rnd.randrange(900) for _ in range(20)])
+            ids = store.put_many(
+                [b"many"] * 20, delay_ms=[rnd.randrange(900) % most_ms for _ in range(20)]
+            )
             known += ids
             for id in ids:
                 say("put", id)
@@ -72,7 +100,7 @@ def work(store: TimerStore, rnd: random.Random) -> NoReturn:
             id = known.pop(rnd.randrange(len(known)))
             say("cancelling", id)
             try:
-                new = store.reschedule(id, at_ms=store.clock.now_ms + rnd.randrange(500))
+                new = store.reschedule(id, at_ms=store.clock.now_ms + rnd.randrange(500) % most_ms)
             except TooLateError:
                 say("late", id)
             else:
@@ -85,7 +113,7 @@ def work(store: TimerStore, rnd: random.Random) -> NoReturn:
             batch.ack()
         elif act < 0.952:
             store.close()
-            store = TimerStore(store.path, config=CONFIG)
+            store = open_store(store.path, kind)
         del known[:-200], in_levels[:-200]
 
 
@@ -101,13 +129,13 @@ def main() -> None:
         store.pull("default", timeout=3).ack()
     say("ready")
     for line in sys.stdin:
-        path, seed = line.split()
+        path, seed, kind = line.split()
         pid = os.fork()
         if pid == 0:
             try:
-                store = TimerStore(path, config=CONFIG)
+                store = open_store(path, kind)
                 say("open")
-                work(store, random.Random(int(seed)))
+                work(store, random.Random(int(seed)), kind)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)

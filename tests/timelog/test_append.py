@@ -27,6 +27,7 @@ from timerstore.timelog.append import (
 from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import LOCK_WORDS
+from timerstore.timelog.segments import apron_bytes
 
 SEGMENT_BYTES = 700
 ENTRIES = 3
@@ -48,9 +49,10 @@ def _place(segment_bytes: int, end: int, size: int) -> int:
 class Log:
     """A commit log and three queues in memory, and beside it what they should hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.arrays: dict[int, Bytes] = {}
-        self.table = table_over({}, SEGMENT_BYTES)
+        self.segment_bytes = segment_bytes
+        self.table = table_over({}, segment_bytes)
         self.queues = new_queue_table(ENTRIES)
         self.queue_arrays: dict[tuple[int, int], Bytes] = {}
         self.lock = np.zeros(LOCK_WORDS, np.int64)
@@ -64,9 +66,9 @@ class Log:
         """Map what was missing."""
         need = int(self.stage.need[NEED])
         if need == NEED_COMMITLOG:
-            number = int(self.stage.need[NEED_AT]) // SEGMENT_BYTES
+            number = int(self.stage.need[NEED_AT]) // self.segment_bytes
             assert number not in self.arrays
-            self.arrays[number] = np.zeros(SEGMENT_BYTES, np.uint8)
+            self.arrays[number] = self.new_segment(number)
             self.table.address[number] = self.arrays[number].ctypes.data
             self.table.number[number] = number
         elif need == NEED_QUEUE:
@@ -77,6 +79,9 @@ class Log:
             self.queues.address[2 * row + (number & 1)] = array.ctypes.data
             self.queues.number[2 * row + (number & 1)] = number
         return need
+
+    def new_segment(self, number: int) -> Bytes:
+        return np.zeros(self.segment_bytes, np.uint8)
 
     def put(self, batch: list[tuple[int, int, bool]], now_ms: int, together: bool) -> None:
         """Append a batch of (row, bytes of body, with a key of ours), as often as it takes."""
@@ -117,7 +122,7 @@ class Log:
             self.stored_ms = max(self.stored_ms, now_ms)
         for i, (row, message) in enumerate(done):
             end = self.end
-            message.offset = naive.place_behind(SEGMENT_BYTES, end, message.size_bytes)
+            message.offset = naive.place_behind(self.segment_bytes, end, message.size_bytes)
             message.queue_offset = self.rows.count(row)
             message.stored_ms = self.stored_ms
             if "UNIQ_KEY" in message.properties:
@@ -139,7 +144,7 @@ class Log:
         """Every byte is what the slow twins say."""
         assert self.table.words[1] == self.end
         log = b"".join(self.arrays[number].tobytes() for number in sorted(self.arrays))
-        assert log == naive.lay_out(self.messages, SEGMENT_BYTES, len(self.arrays))
+        self.check_bytes(log, naive.lay_out(self.messages, self.segment_bytes, len(self.arrays)))
         assert naive.scan_commit_log(self.split(log)).messages == self.messages
         assert self.queues.pending[:3].tolist() == self.pending
         for row in range(3):
@@ -154,9 +159,41 @@ class Log:
             assert held == data.ljust(len(held), b"\0")
         assert self.lock[0] == self.lock[8]  # let go again
 
+    def check_bytes(self, log: bytes, expected: bytes) -> None:
+        assert log == expected
+
     def split(self, log: bytes) -> dict[int, bytes]:
-        parts = {at: log[at : at + SEGMENT_BYTES] for at in range(0, len(log), SEGMENT_BYTES)}
-        return parts or {0: bytes(SEGMENT_BYTES)}
+        size = self.segment_bytes
+        return {at: log[at : at + size] for at in range(0, len(log), size)} or {0: bytes(size)}
+
+
+class UsedLog(Log):
+    """Each segment was used before: but for its head it holds bytes that look like messages."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 18)
+        self.apron_bytes = apron_bytes(1 << 18)
+        self.stage = new_stage(64, 1 << 20)
+
+    def new_segment(self, number: int) -> Bytes:
+        array = np.full(self.segment_bytes, 0xDA, np.uint8)
+        array[: self.apron_bytes] = 0
+        self.table.zeroed[number] = number * self.segment_bytes + self.apron_bytes
+        return array
+
+    def check_bytes(self, log: bytes, expected: bytes) -> None:
+        """What is behind the apron is of the earlier use; nothing else is."""
+        size = self.segment_bytes
+        for number in sorted(self.arrays):
+            stop = (number + 1) * size
+            if number == self.end // size:
+                stop = min(stop, max(self.end, number * size) + self.apron_bytes)
+            elif number > self.end // size:
+                stop = number * size + self.apron_bytes
+            assert log[number * size : stop] == expected[number * size : stop]
+            zeroed = int(self.table.zeroed[number])
+            assert stop <= zeroed <= (number + 1) * size
+            assert set(log[zeroed : (number + 1) * size]) <= {0xDA}
 
 
 BATCHES = st.lists(
@@ -177,6 +214,28 @@ def test_what_is_appended(batches: list[tuple[list[tuple[int, int, bool]], int, 
     for batch, now_ms, together in batches:
         # Of a batch that goes together no queue may need three segments: two can be mapped.
         log.put(batch[:3] if together else batch, now_ms, together)
+        log.check()
+
+
+USED_BATCHES = st.lists(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.one_of(st.integers(0, 400), st.integers(0, 150_000)),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    max_size=6,
+)
+
+
+@given(batches=USED_BATCHES)
+def test_segments_that_are_used_again(batches: list[list[tuple[int, int, bool]]]) -> None:
+    log = UsedLog()
+    for batch in batches:
+        log.put(batch, 1_000, False)
         log.check()
 
 
@@ -205,7 +264,7 @@ def test_a_clock_that_goes_back_is_not_stored() -> None:
 
 
 @given(
-    segment_bytes=st.integers(100, 2000),
+    segment_bytes=st.integers(116, 2000),
     before=st.integers(0, 3),
     position=st.integers(0, 1999),
     size=st.integers(1, 92),
@@ -214,7 +273,7 @@ def test_place_behind(segment_bytes: int, before: int, position: int, size: int)
     end = before * segment_bytes + position % segment_bytes
     got = _place(segment_bytes, end, size)
     assert got == naive.place_behind(segment_bytes, end, size)
-    assert got % segment_bytes + size + 8 <= segment_bytes
+    assert got % segment_bytes + size + 24 <= segment_bytes
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -222,7 +281,7 @@ def test_place_behind(segment_bytes: int, before: int, position: int, size: int)
 def test_what_is_larger_than_a_segment_is_refused(together: bool, beyond: int) -> None:
     """Whoever staged it: what stands before it goes, itself does not, and no byte of it."""
     log, code = Log(), naive.java_hash("tag 1")
-    fits = SEGMENT_BYTES - 8 - naive.Message("orders", b"").size_bytes
+    fits = SEGMENT_BYTES - 24 - naive.Message("orders", b"").size_bytes
     for lengths, needed, more in (
         ([10, fits], NEED_NOTHING, 2),
         ([10, fits + beyond, 10], NEED_SMALLER, 0 if together else 1),

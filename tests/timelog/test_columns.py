@@ -44,7 +44,7 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     log = table(found)
     scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
     words, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
-    count = scan.scan_commitlog(log, 0, end, True, TAG, 1_000, LEVELS, scanned, words, state)
+    count = scan.scan_commitlog(log, 0, end, end, True, TAG, 1_000, LEVELS, scanned, words, state)
     assert count == len(found)
     offsets = [message.offset for message in found]
     order.shuffle(offsets)

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.timelog import nonzero
-from timerstore.timelog.nonzero import first_used, last_used, nonzero_places
+from timerstore.timelog.nonzero import (
+    first_used,
+    last_used,
+    nonzero_places,
+    used_before_gap,
+)
 
 
 @given(data=st.binary(max_size=40), piece=st.integers(1, 9))
@@ -21,6 +26,20 @@ def test_places(data: bytes, piece: int) -> None:
         assert nonzero_places(shared).tolist() == used
         assert first_used(shared) == (used[0] if used else -1)
         assert last_used(shared) == (used[-1] if used else -1)
+
+
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=9),
+    piece=st.integers(1, 9),
+    gap=st.integers(0, 6),
+)
+def test_a_gap(parts: list[tuple[int, int]], piece: int, gap: int) -> None:
+    data = b"".join(bytes(zeros) + b"x" * used for zeros, used in parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nonzero, "_PIECE_BYTES", piece)
+        found = used_before_gap(np.frombuffer(data, np.uint8), gap)
+    place = data.find(bytes(gap + 1))
+    assert found == (len(data) if place < 0 else place)
 
 
 def test_while_another_thread_writes() -> None:

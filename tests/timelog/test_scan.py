@@ -13,6 +13,7 @@ from tests import naive
 from tests.buffers import as_array, table_of, table_over
 from tests.strategies import TAG, messages
 from timerstore.timelog import scan
+from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.message import BAD_CRC, BAD_PARTS, FOUND_WORDS, GOOD
 from timerstore.timelog.scan import ROW_COLUMNS, scan_commitlog
 from timerstore.timelog.segments import SegmentTable
@@ -31,6 +32,7 @@ def scan_all(
     tag: int = TAG,
     precision_ms: int = 1000,
     verify: bool = True,
+    sealed_from: int = SEALED_NOWHERE,
 ) -> tuple[Rows, int, int, list[int]]:
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
     rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
@@ -44,6 +46,7 @@ def scan_all(
                 table,
                 offset,
                 stop,
+                sealed_from,
                 verify,
                 tag,
                 precision_ms,
@@ -265,10 +268,17 @@ def test_what_stops_a_scan() -> None:
     assert bad[scan.ROW_STATUS] == BAD_PARTS
 
     array[second.offset :] = 0
-    blank = naive.blank_message(SEGMENT_BYTES - second.offset)
-    array[second.offset : second.offset + 8] = as_array(blank[:8])
+    left = SEGMENT_BYTES - second.offset
+    array[second.offset :] = as_array(naive.blank_message(left))
     _, at, stopped, _ = scan_all(table, 1 << 20)
     assert (at, stopped) == (SEGMENT_BYTES, scan.STOP_UNMAPPED)
+    # What has no seal may be of an earlier use; what is sealed for another place is.
+    for sealed_from, end in [(second.offset, second.offset), (second.offset + 1, SEGMENT_BYTES)]:
+        assert scan_all(table, 1 << 20, sealed_from=sealed_from)[1] == end
+    array[second.offset :] = as_array(naive.blank_message(left, second.offset + SEGMENT_BYTES))
+    assert scan_all(table, 1 << 20)[1:3] == (second.offset, scan.STOP_END)
+    array[second.offset :] = as_array(naive.blank_message(left, second.offset))
+    assert scan_all(table, 1 << 20, sealed_from=0)[1] == SEGMENT_BYTES
     assert scan_all(table, 1 << 20, start=-5)[2] == scan.STOP_UNMAPPED
     array[second.offset + 3] ^= 1  # a blank of the wrong length
     assert scan_all(table, 1 << 20)[1:3] == (second.offset, scan.STOP_END)

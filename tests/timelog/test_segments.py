@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.watched import Watched
+from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.segments import (
+    ALL_ZEROED,
     TABLE_LENGTH,
     SegmentedFile,
+    apron_bytes,
     segment_at,
     segment_name,
 )
+from timerstore.timelog.sharing import FolderShare
 
 SIZE = 1024
 
@@ -234,6 +237,117 @@ def test_removing(log: SegmentedFile) -> None:
     assert disk.events[-1] == ("sync_folder", "log")
     with pytest.raises(CorruptStoreError):
         log.view(0)
+
+
+# --- segments that are used again
+
+
+def kinds(log: SegmentedFile) -> list[str]:
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    return [kind for kind, _ in disk.events]
+
+
+@pytest.fixture
+def used(log: SegmentedFile) -> SegmentedFile:
+    """The five segments, all of this life, of which the first are wanted again."""
+    log.reusable_from, log.ahead_max = 0, 9
+    assert isinstance(log.disk, Watched)
+    log.disk.events.clear()
+    log.end = 4 * SIZE + 10
+    return log
+
+
+def forget(log: SegmentedFile, stop: int) -> None:
+    detached = log.detach_before(stop)
+    log.take_retired()
+    log.remove(detached)
+    assert not detached
+
+
+def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
+    apron = apron_bytes(SIZE)
+    content = [used.path(number).read_bytes() for number in (0, 1)]
+    forget(used, 2 * SIZE)
+    assert kinds(used) == ["rename", "sync_folder"] * 2
+    assert used.numbers == [2, 3, 4, 5, 6]
+    assert sorted(os.listdir(used.folder)) == [segment_name(n * SIZE) for n in used.numbers]
+    for number, before in zip((5, 6), content, strict=True):
+        assert used.path(number).read_bytes() == bytes(apron) + before[apron:]
+        assert _byte(used.table, number * SIZE) == 0
+        assert used.table.zeroed[number] == number * SIZE + apron
+        assert used.ensure(number).path == used.path(number)
+    assert used.reused_count == 2
+
+
+def test_not_a_byte_is_written_before_the_name_is_durable(log: SegmentedFile) -> None:
+    """Were the old name to come back, it would be found with what does not belong there."""
+    before = log.path(0).read_bytes()
+    detached = log.detach_before(SIZE)
+    log.take_retired()
+    log.reusable_from, log.ahead_max = 0, 9
+    for stop_at in (0, 1):
+        log.disk.events, log.disk.stop_at = [], stop_at  # type: ignore[attr-defined]
+        with pytest.raises(StoppedHereError):
+            log.remove(detached)
+        kept = log.path(0) if stop_at == 0 else log.path(5)
+        assert kept.read_bytes() == before
+        assert 5 not in log.numbers
+    log.disk.stop_at = -1  # type: ignore[attr-defined]
+    log.remove(detached)  # what was interrupted is no segment of this log
+    assert not log.ensure(5).view.any()
+
+
+def test_what_is_not_used_again(used: SegmentedFile, tmp_path: Path) -> None:
+    """Each for its own reason: the file goes, as it does where nothing is used again."""
+    pinned = used.pin(0, 1)
+    os.link(used.path(1), tmp_path / "copy")
+    share = FolderShare(used.folder)
+    forget(used, SIZE)
+    del pinned, share
+    forget(used, 2 * SIZE)
+    used.reusable_from = 3
+    forget(used, 3 * SIZE)
+    used.ahead_max = 0
+    forget(used, 4 * SIZE)
+    assert used.numbers == [4] and used.reused_count == 0
+    assert os.listdir(used.folder) == [segment_name(4 * SIZE)]
+
+
+def test_a_map_that_was_dropped_may_still_be_read(used: SegmentedFile) -> None:
+    pinned = used.pin(0, 1)
+    used.open_count_max = 1
+    used.trim()
+    assert _byte(used.table, 0) == -1
+    forget(used, SIZE)
+    assert used.numbers == [1, 2, 3, 4]
+    assert set(pinned[0].view.tolist()) == {1}
+
+
+def test_a_name_that_is_there_is_not_replaced(used: SegmentedFile) -> None:
+    used.path(5).write_bytes(b"foreign")
+    forget(used, SIZE)
+    assert used.path(5).read_bytes() == b"foreign"
+    assert used.numbers == [1, 2, 3, 4]
+
+
+def test_nothing_old_is_left_by_a_clean_close(used: SegmentedFile) -> None:
+    forget(used, 2 * SIZE)
+    used.end = 5 * SIZE + 50
+    used.view(5 * SIZE)[:50] = 9
+    used.clear_behind()
+    assert used.numbers == [2, 3, 4, 5]
+    assert used.path(5).read_bytes() == b"\x09" * 50 + bytes(SIZE - 50)
+    assert kinds(used)[-3:] == ["remove", "sync_folder", "sync"]
+
+
+def test_cutting_removes_what_lies_behind(log: SegmentedFile) -> None:
+    log.ensure(5)  # zeros, as one that was made ahead
+    log.cut_from(2 * SIZE + 10)
+    assert log.numbers == [0, 1, 2, 5]
+    assert log.path(2).read_bytes() == b"\x03" * 10 + bytes(SIZE - 10)
+    log.distrust(2 * SIZE + 10)
+    assert log.table.zeroed[[1, 2, 5]].tolist() == [ALL_ZEROED, 2 * SIZE + 10, 5 * SIZE]
 
 
 def test_no_room_leaves_the_log_as_it_was(

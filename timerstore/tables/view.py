@@ -18,6 +18,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.offline import level_offsets
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import StoreReader
 
@@ -88,7 +89,7 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     reader = _reader(path, delay_levels, None)
     checkpoint = reader.checkpoint
     ours = checkpoint is not None and not checkpoint.by_broker
-    log_stop, units_stop = reader.commitlog.used_end(), reader.timerlog.used_end()
+    log_stop, units_stop = log_used_end(reader), reader.timerlog.used_end()
     log_flushed = -1
     if checkpoint is not None and ours:
         log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)

@@ -1,0 +1,62 @@
+"""A lock on a log's folder: nobody's segments change their place while somebody reads them.
+
+A segment that nobody needs is used again, under another name. Whoever maps segments of a store that
+may be another process's shares the lock for as long as it looks at them; a segment is used again
+only by who has it alone. It is a `flock` of the folder itself: no file, one descriptor for a whole
+log, and it ends with the process. What it cannot prevent, where a file system knows no such lock or
+a store's owner is stopped while it holds it, is noticed by each message's own offset and CRC.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+_WAIT_S_MAX: Final = 1.0
+_PAUSE_S: Final = 0.001
+
+
+def _open_folder(folder: Path) -> int:
+    """Return a descriptor of a folder; −1 where there is none, or none that may be read."""
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _lock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class FolderShare:
+    """A share of a folder's lock, for as long as this object lives."""
+
+    def __init__(self, folder: Path) -> None:
+        """Wait for it, a second at most: its owner has it alone for one renaming."""
+        self._fd = _open_folder(folder)
+        until_s = time.monotonic() + _WAIT_S_MAX
+        while self._fd >= 0 and not _lock(self._fd, fcntl.LOCK_SH):
+            if time.monotonic() > until_s:
+                return
+            time.sleep(_PAUSE_S)
+
+    def __del__(self) -> None:
+        """Let it go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def take_alone(folder: Path) -> int:
+    """Return a descriptor that has a folder's lock alone, to be closed; −1 where somebody reads."""
+    fd = _open_folder(folder)
+    if fd >= 0 and not _lock(fd, fcntl.LOCK_EX):
+        os.close(fd)
+        return -1
+    return fd
