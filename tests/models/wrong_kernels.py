@@ -86,6 +86,14 @@ WRONG: dict[str, list[Change]] = {
             "slot >= get.claimed_slot",
         )
     ],
+    "R waits for a roll's unit, and nobody wakes enqueue-get": [
+        (
+            "services.steps",
+            "_go_on",
+            'linked < observe(world.dequeue_put, "rolled_index")',
+            "linked < 0",
+        )
+    ],
     "R passes what was put aside": [
         (
             "services.dequeue_put",
