@@ -34,9 +34,7 @@ FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "levels without fire": ("cancel against a level", 218),
     "frontier late": ("cancel of what is due soon", 189),
     "deletes at once": 7,
-    "R waits for a roll's unit, and nobody wakes enqueue-get": 230,
     "R passes what was put aside": "stops 0",
-    "cancel passes what was put aside by": "stops 0",
     "R is behind, and nobody wakes dequeue-put": LONG_STOP,
 }
 LOOKS = 120

@@ -86,14 +86,6 @@ WRONG: dict[str, list[Change]] = {
             "slot >= get.claimed_slot",
         )
     ],
-    "R waits for a roll's unit, and nobody wakes enqueue-get": [
-        (
-            "services.steps",
-            "_go_on",
-            'linked < observe(world.dequeue_put, "rolled_index")',
-            "linked < 0",
-        )
-    ],
     "R passes what was put aside": [
         (
             "services.dequeue_put",
@@ -101,13 +93,6 @@ WRONG: dict[str, list[Change]] = {
             "slot, waits = base_slot(world, aside), is_aside(world)",
             "slot, waits = base_slot(world, aside), False",
         )
-    ],
-    "cancel passes what was put aside by": [
-        ("timerstore.reading", "capture_locked", "engine.read_slot < aside_stop", "False"),
-    ],
-    "R is behind, and nobody wakes dequeue-put": [
-        ("services.steps", "_go_on", "        waiting += 1  # R", "        waiting += 0  # R"),
-        ("services.steps", "_sleep", "can_pass(world, now_ms)", "False"),
     ],
 }
 
