@@ -43,6 +43,20 @@ class SqliteTimers:
         """Insert one row in a transaction of its own."""
         self._db.execute(_PUT, (due_ms, body))
 
+    def get_one(self, row: int) -> tuple[int, bytes] | None:
+        """Return a row by its key."""
+        found: tuple[int, bytes] | None
+        found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
+        return found
+
+    def delete_one(self, row: int) -> None:
+        """Delete a row by its key, in a transaction of its own."""
+        self._db.execute("DELETE FROM timers WHERE id = ?", (row,))
+
+    def update_one(self, row: int, due_ms: int) -> None:
+        """Change when a row is due, in a transaction of its own."""
+        self._db.execute("UPDATE timers SET due_ms = ? WHERE id = ?", (due_ms, row))
+
     def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
         """Insert rows, ROWS_PER_TRANSACTION to a transaction."""
         for at in range(0, len(bodies), ROWS_PER_TRANSACTION):

@@ -64,10 +64,10 @@ def text(data: bytes) -> str:
 def decode_properties(data: bytes) -> dict[str, str]:
     """Return the properties that stand in `data`, in their order."""
     properties = {}
-    for part in data.split(b"\x02"):
-        name, separator, value = part.partition(b"\x01")
+    for part in text(data).split("\x02"):
+        name, separator, value = part.partition("\x01")
         if separator:
-            properties[text(name)] = text(value)
+            properties[name] = value
     return properties
 
 

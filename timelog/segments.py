@@ -15,7 +15,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -303,18 +302,9 @@ class SegmentedFile:
             if file is not None and not file.keeps_changes:
                 self._unmap(number)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> _Reading:
         """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
-        # No lock, which is held for long while a segment is being made: an addition is one step.
-        reader = object()
-        try:
-            self._readers.add(reader)
-            yield
-        finally:
-            self._readers.discard(reader)
-            if not self._readers and len(self.table.number) != TABLE_LENGTH:
-                self._retired.clear()
+        return _Reading(self)
 
     def take_retired(self) -> list[MappedFile]:
         """Return the maps that were dropped, to be let go once no step of a service is under way
@@ -495,6 +485,29 @@ class SegmentedFile:
             self._closed = True
             self.table.number[:] = -1
             self._mapped.clear()
+
+
+class _Reading:
+    """A reader of a log: while one is inside, what is dropped stays mapped."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: SegmentedFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        # No lock, which is held for long while a segment is being made: an addition is one step.
+        try:
+            self._file._readers.add(self)
+        except BaseException:  # a signal's: then there is no block that ends
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        file = self._file
+        file._readers.discard(self)
+        if not file._readers and len(file.table.number) != TABLE_LENGTH:
+            file._retired.clear()
 
 
 class _KeptAlive(np.ndarray):

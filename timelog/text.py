@@ -6,6 +6,7 @@ Eight digits are made or read at once in one 64-bit word; each function has its 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64
@@ -165,6 +166,7 @@ def get_hex(buf: Any, at: int, count: int) -> int:
     return value
 
 
+@lru_cache(maxsize=4_096)
 def java_hash_of(text: str) -> int:
     """Return Java's `String.hashCode` of a text."""
     code = 0

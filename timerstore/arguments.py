@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
 """Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
 _SYSTEM_TOPICS: Final = frozenset(
     name
@@ -117,8 +118,7 @@ def resolve_due_ms(
                 f"at is {at!r}, which has no time zone. Pass an aware datetime, "
                 "such as datetime.now(timezone.utc)."
             )
-        epoch = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-        due_ms = whole_ms(at - epoch)
+        due_ms = whole_ms(at - EPOCH)
     elif at_ms is not None:
         due_ms = check_due_ms(at_ms)
     due_ms = check_due_ms(max(due_ms, DUE_MS_MIN), "the due time")
@@ -132,7 +132,7 @@ def resolve_due_ms(
 
 def whole_ms(delay: timedelta) -> int:
     """Return a duration in ms; fractions round up. The longest one has no negative."""
-    return -(-(delay // timedelta(microseconds=1)) // 1_000)
+    return (delay.days * 86_400 + delay.seconds) * 1_000 - (-delay.microseconds // 1_000)
 
 
 def check_due_array(

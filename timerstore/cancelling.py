@@ -20,6 +20,7 @@ from timerstore.arguments import (
     encode_properties,
     too_long,
 )
+from timerstore.consume import user_properties
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.overdue import find_moved, find_overdue
@@ -49,7 +50,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.intrinsics import get_i32, get_i64, view_bytes
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
     DELETES_BYTES,
     FOUND_WORDS,
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from timerstore.reading import Timer
     from timerstore.store import TimerStore
 
+NO_HURRY_MS: Final = 1_000_000
+"""A delete need not be enqueued soon: the cancelled set has its target."""
 _NONE: Final = np.zeros(1, np.bool_)
 _UNKNOWN: Final = -1
 _GONE: Final = -2
@@ -91,6 +94,28 @@ class Verdict(NamedTuple):
     row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX
     pending: np.ndarray[Any, np.dtype[np.bool_]]
     cancelled: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@inlined
+def row_of_first_put(
+    queues: QueueTable, buf: Any, found: Words, due_ms: int, offset: int, tag: int
+) -> int:
+    """Return the row of the real topic's queue of a message that was read.
+
+    _UNKNOWN where it is not the first put of the id with this due time and offset; _NO_ROW where
+    nothing was put to that topic or fired since the store was opened.
+    """
+    if found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
+        return _UNKNOWN
+    identify_timer(buf, found, tag)
+    if found[IDENTITY_HIGH] != IDENTITY_OURS or found[IDENTITY_LOW] != offset:
+        return _UNKNOWN
+    if get_hex(buf, found[KEY_AT], 12) != due_ms:
+        return _UNKNOWN
+    row = find_row(
+        queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
+    )
+    return row if row >= 0 else _NO_ROW
 
 
 @kernel
@@ -134,20 +159,12 @@ def _look_up(
         at = offset % commitlog.words[SEGMENT_BYTES]
         if read_message(buf, at, found, False) != GOOD:
             continue
-        if found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
-            continue
-        identify_timer(buf, found, tag)
-        if found[IDENTITY_HIGH] != IDENTITY_OURS or found[IDENTITY_LOW] != offsets[i]:
-            continue
-        if get_hex(buf, found[KEY_AT], 12) != due_ms[i]:
+        rows[i] = row_of_first_put(queues, buf, found, due_ms[i], offsets[i], tag)
+        if rows[i] == _NO_ROW:
+            return i
+        if rows[i] == _UNKNOWN:
             continue
         indexes[i] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
-        rows[i] = find_row(
-            queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
-        )
-        if rows[i] < 0:
-            rows[i] = _NO_ROW
-            return i
         if offsets[i] >= LEVEL_MARK:
             rows[i] += QUEUE_COUNT_MAX
             levels[i] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT) & (LEVEL_COUNT_MAX - 1)
@@ -291,7 +308,7 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
         all_done[~theirs] = cancel_many(store, ours)
         for i in np.flatnonzero(theirs).tolist():
             all_done[i] = foreign.cancel(store, ids[i], now_ms)
-        store._after_put(now_ms + 1_000_000, now_ms)
+        store._after_put(now_ms + NO_HURRY_MS, now_ms)
         return all_done
     found = _find(store, ids)
     verdicts = _cancel_ahead(store, found, now_ms)
@@ -301,7 +318,7 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
     if len(left):
         others = TimerIds(found.due_ms[left], found.offset[left], store.engine.store_tag)
         done[left] = _cancel_others(store, others, now_ms)
-    store._after_put(now_ms + 1_000_000, now_ms)
+    store._after_put(now_ms + NO_HURRY_MS, now_ms)
     return done
 
 
@@ -366,6 +383,10 @@ def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
     store.congestion.check(due_ms, store.clock.now_ms)
     store.admission.enter()  # before any lock
     engine, putter, now_ms = store.engine, store._putter, store.clock.now_ms
+    new_id = store.by_id.reschedule(id, due_ms, now_ms)
+    if new_id is not None:
+        store._after_put(due_ms, now_ms)
+        return new_id
     if _is_foreign(store, id):
         new_id = foreign.reschedule(store, id, due_ms, now_ms)
         store._after_put(due_ms, now_ms)
@@ -399,19 +420,21 @@ def reschedule(store: TimerStore, id: str, due_ms: int) -> str:
 
 def compose_moved(store: TimerStore, timer: Timer, due_ms: int, id: str) -> Staged:
     """Compose the timer that comes in the place of another one, and say where it is staged."""
-    encoded = [("TAGS", timer.tag), ("KEYS", timer.key), *timer.properties.items()]
-    properties = b"".join(
-        encode_property(
-            name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
-        )
-        for name, value in encoded
-        if value is not None
-    )
+    described = {"TAGS": timer.tag, "KEYS": timer.key, **timer.properties}
+    properties = encode_described({k: v for k, v in described.items() if v is not None})
     check_body(timer.body, len(properties), store.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
     message, row = store._putter.one(topic, timer.body, due_ms, properties, timer.tag, replaces=id)
     tags_code = 0 if timer.tag is None else java_hash_of(timer.tag)
     return message, 0, tags_code, row, 1
+
+
+def encode_described(properties: dict[str, str]) -> bytes:
+    """Return tag, key and the user's own of a message's properties as they stand in one."""
+    first = [(name, properties[name]) for name in ("TAGS", "KEYS") if name in properties]
+    described = [*first, *user_properties(properties).items()]
+    encoded = "".join([f"{name}\x01{value}\x02" for name, value in described])
+    return encoded.encode("utf-8", "surrogateescape")
 
 
 def _compose_delete(store: TimerStore, topic: bytes, id: str, due_ms: int, now_ms: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,21 @@ from timerstore.services.level_timers import find_waiting, read_kept
 from timerstore.services.slot_units import slot_units
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.decode import decode_message
+from timerstore.timelog.decode import decode_message, decode_properties
+from timerstore.timelog.format import MESSAGE_BORN_AT
+from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
+    BODY_AT,
+    BODY_BYTES,
     DELETES_BYTES,
     DUE_MS,
     FOUND_WORDS,
     GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -96,6 +102,18 @@ class Horizon:
 
 
 # --- what is pending, as arrays
+
+
+_AT_ONCE: Final = 256
+"""Timers that are decoded together."""
+# Columns of `_find_parts`.
+PART_STATUS: Final = 0
+PART_BODY: Final = 1
+PART_BODY_END: Final = 2
+PART_PROPERTIES: Final = 3
+PART_PROPERTIES_END: Final = 4
+PART_BORN_MS: Final = 5
+PART_COLUMNS: Final = 6
 
 
 class Found(NamedTuple):
@@ -320,17 +338,73 @@ def _pending(
         keep &= found.due_ms < end_ms
     order = np.flatnonzero(keep)
     order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
-    for i in order.tolist():
-        store.check_process()
-        try:
-            with store.gate:
+    for at in range(0, len(order), _AT_ONCE):
+        part = order[at : at + _AT_ONCE]
+        with store.gate:
+            store.check_open()
+            timers = decode_timers(store, found.message[part], found.due_ms[part])
+        for timer in timers:
+            store.check_process()
+            if store.closed:
                 store.check_open()
-                timer = read_timer(store, int(found.message[i]), int(found.due_ms[i]))
-        except CorruptStoreError:
-            if int(found.message[i]) >= store.engine.commitlog.start:
-                raise
-            continue  # fired, consumed and removed while we iterated
-        yield timer
+            yield timer
+
+
+@kernel
+def _find_parts(commitlog: SegmentTable, messages: Any, found: Words, parts: Any) -> int:
+    """Fill where each message's parts begin in its segment: int64[n, PART_COLUMNS].
+
+    PART_STATUS is what `read_message` says of it, its CRC included; −1 where it is not mapped.
+    """
+    for i in range(len(messages)):
+        buf, at = segment_at(commitlog, messages[i]), messages[i] % commitlog.words[SEGMENT_BYTES]
+        parts[i, PART_STATUS] = -1
+        if len(buf) == 0:
+            continue
+        parts[i, PART_STATUS] = read_message(buf, at, found, True)
+        if parts[i, PART_STATUS] != GOOD:
+            continue
+        parts[i, PART_BODY] = found[BODY_AT]
+        parts[i, PART_BODY_END] = found[BODY_AT] + found[BODY_BYTES]
+        parts[i, PART_PROPERTIES] = found[PROPERTIES_AT]
+        parts[i, PART_PROPERTIES_END] = found[PROPERTIES_AT] + found[PROPERTIES_BYTES]
+        parts[i, PART_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
+    return len(messages)
+
+
+def decode_timers(store: TimerStore, messages: Int64s, due_ms: Int64s) -> list[Timer]:
+    """Decode pending messages; those that were fired, consumed and removed since are left out."""
+    log, timers = store.engine.commitlog, []
+    parts, found = (
+        np.empty((len(messages), PART_COLUMNS), np.int64),
+        np.zeros(FOUND_WORDS, np.int64),
+    )
+    numbers = messages // log.segment_bytes
+    files = {}
+    with log.reading():
+        for number in np.unique(numbers).tolist():
+            try:
+                files[number] = log.existing(number)
+            except CorruptStoreError:
+                if number * log.segment_bytes >= log.start:
+                    raise
+        _find_parts(log.table, messages, found, parts)
+        columns = (numbers.tolist(), messages.tolist(), due_ms.tolist(), parts.tolist())
+        for number, message, due, part in zip(*columns, strict=True):
+            status, body, body_end, properties, properties_end, born_ms = part
+            if number not in files:
+                continue
+            if status != GOOD:
+                try:  # where its map was dropped just now
+                    timers.append(read_timer(store, message, due))
+                except CorruptStoreError:
+                    if message >= log.start:
+                        raise
+                continue
+            view = files[number].view
+            decoded = decode_properties(view[properties:properties_end].tobytes())
+            timers.append(to_timer(decoded, view[body:body_end].tobytes(), due, born_ms))
+    return timers
 
 
 def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
@@ -351,16 +425,22 @@ def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int
 def read_timer(store: TimerStore, offset: int, due_ms: int) -> Timer:
     """Decode the pending message at `offset`."""
     message = decode_message(store.engine.commitlog.view(offset).view(np.ndarray), offset)
-    properties = message.properties
+    return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
+
+
+def to_timer(
+    properties: dict[str, str], body: bytes, due_ms: int, put_ms: int, topic: str = ""
+) -> Timer:
+    """Return a decoded message as a timer; `topic`: where it is, if it names no other."""
     return Timer(
         id=properties.get("UNIQ_KEY", ""),
-        topic=properties.get("REAL_TOPIC", message.topic),
-        body=message.body,
+        topic=properties.get("REAL_TOPIC", topic),
+        body=body,
         key=properties.get("KEYS"),
         tag=properties.get("TAGS"),
         properties=user_properties(properties),
         due_ms=due_ms,
-        put_ms=message.born_ms,
+        put_ms=put_ms,
         roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
     )
 
@@ -402,8 +482,10 @@ def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int
     parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
     hop = world.settings.hop_slots
     latest = own - max(0, -(-(own - instant.top + 1) // hop)) * hop
-    for slot in range(latest, instant.claimed - 1, -hop):
-        parts.append(slot_messages(store, instant, slot))
+    waits_aside = range(instant.aside_claimed, instant.aside_stop)
+    for slot in range(latest, min([instant.claimed, *waits_aside[:1]]) - 1, -hop):
+        if slot >= instant.claimed or slot in waits_aside:
+            parts.append(slot_messages(store, instant, slot))
     found = read_messages(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

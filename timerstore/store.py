@@ -29,6 +29,7 @@ from timerstore.arguments import (
     resolve_due_ms,
 )
 from timerstore.blocks import Blocks
+from timerstore.byid import ById
 from timerstore.config import Config
 from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
@@ -122,6 +123,7 @@ class TimerStore:
         self.admission, self.congestion = Admission(self), Congestion(self.engine)
         self._putter = Putter(self)
         self._fast = FastPutter(self.engine, self.admission.count_max)
+        self.by_id = ById(self.engine)
         self._group_commit = self.engine.config.durability == "group"
         self.blocks = Blocks()
         self._groups: dict[tuple[str, str], Group] = {}
@@ -258,15 +260,20 @@ class TimerStore:
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
-        if self._plain and key is None and tag is None and properties is None:
-            if delay is None and at is None and delay_level is None:
-                due = time.time_ns() // 1_000_000 if at_ms is None else at_ms
-                id = self._fast.put(topic, body, due)
-                if id is not None:
-                    if self._group_commit:
-                        with self.gate:
-                            self.flusher.wait_durable(self.engine.commitlog.end)
-                    return id
+        if self._plain:
+            described = key is not None or tag is not None or properties is not None
+            otherwise = delay is not None or at is not None or delay_level is not None
+            if at_ms is not None and not described and not otherwise:
+                id = self._fast.put(topic, body, at_ms)
+            else:
+                id = self._fast.put_described(
+                    topic, body, delay, at, at_ms, key, tag, properties, delay_level
+                )
+            if id is not None:
+                if self._group_commit:
+                    with self.gate:
+                        self.flusher.wait_durable(self.engine.commitlog.end)
+                return id
         return self._put(body, topic, delay, at, at_ms, key, tag, properties, delay_level)
 
     @inside
@@ -295,8 +302,7 @@ class TimerStore:
         self.congestion.check(due_ms, now_ms)
         self.admission.enter()
         message, row = putter.one(topic_bytes, body, due_ms, encoded, tag)
-        if tag is None:
-            self._fast.add(topic, putter.template(topic_bytes, None))
+        self._fast.add(topic)
         offset = putter.append_one(message, row, tag)
         self._after_put(due_ms, now_ms)
         return format_id(due_ms, offset, engine.store_tag)
@@ -314,6 +320,7 @@ class TimerStore:
         encoded = encode_properties(key, tag, properties)
         body = check_body(body, len(encoded), engine.content_bytes_max)
         entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
+        self._fast.add(topic, level)
         offset = self._putter.append_staged(entry, now_ms)
         self._after_put(entry[2], now_ms)
         return format_id(entry[2], offset | LEVEL_MARK, engine.store_tag)
@@ -382,7 +389,12 @@ class TimerStore:
         that is none of this store's.
         """
         self.check_writable()
-        return bool(cancelling.cancel_many(self, [id])[0])
+        now_ms = self.clock.now_ms
+        cancelled = self.by_id.cancel(id, now_ms)
+        if cancelled is None:
+            return bool(cancelling.cancel_many(self, [id])[0])
+        self._after_put(now_ms + cancelling.NO_HURRY_MS, now_ms)
+        return cancelled
 
     @inside
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -418,7 +430,7 @@ class TimerStore:
         O(1), and the length of a few slots' chains for a timer that may have rolled.
         """
         self.check_open()
-        return reading.get(self, id)
+        return self.by_id.get(id) or reading.get(self, id)
 
     def pending(
         self,

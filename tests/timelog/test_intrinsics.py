@@ -37,6 +37,7 @@ from timerstore.timelog.intrinsics import (
     swap_64,
     view_bytes,
     view_words,
+    zero_bytes,
 )
 from timerstore.timelog.kernel import INTERPRETED, kernel
 
@@ -76,6 +77,11 @@ def _put_8(buf: Any, at: int) -> None:
 @kernel
 def _copy(dst: Any, at: int, src: Any, start: int, count: int) -> None:
     copy_bytes(dst, at, src, start, count)
+
+
+@kernel
+def _zero(buf: Any, at: int, count: int) -> None:
+    zero_bytes(buf, at, count)
 
 
 @kernel
@@ -251,3 +257,15 @@ def test_copying_64_bytes(data: bytes, at: int, start: int) -> None:
     if CHECKED:
         with pytest.raises(AssertionError if INTERPRETED else IndexError):
             _copy_line(out, 37, as_array(data), start)
+
+
+@given(data=st.binary(min_size=1, max_size=300), at=st.integers(0, 299), count=st.integers(1, 300))
+def test_zeroing(data: bytes, at: int, count: int) -> None:
+    at %= len(data)
+    count = min(count, len(data) - at)
+    buf = as_array(data)
+    _zero(buf, at, count)
+    assert buf.tobytes() == data[:at] + bytes(count) + data[at + count :]
+    if CHECKED:
+        with pytest.raises((IndexError, AssertionError)):
+            _zero(buf, at, len(data) - at + 1)
