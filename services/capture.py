@@ -20,7 +20,7 @@ from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import END
 from timerstore.wheel.checksums import PAGE_BYTES
-from timerstore.wheel.near import SLOT_FIRST_COPY, slot_word
+from timerstore.wheel.near import PLACES, SLOT_FIRST_COPY, slot_word
 from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN
 
 _READ: Final = 0
@@ -91,8 +91,9 @@ def _capture(
         lock_release(world.fire_lock)
         return False
     oldest = min(end, world.cancelled.held_from)
-    for slot in range(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot):
-        oldest = min(oldest, near.slots[slot_word(slot, SLOT_FIRST_COPY)])
+    oldest = min(oldest, world.dequeue_put.front_copy)
+    for place in range(PLACES):  # of slots that are claimed and not passed; the others have none
+        oldest = min(oldest, near.slots[slot_word(place, SLOT_FIRST_COPY)])
     cursors[_READ] = world.dequeue_put.passed_slot
     cursors[_LINKED] = world.enqueue_put.linked_index
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot

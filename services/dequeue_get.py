@@ -3,16 +3,19 @@
 Claiming walks a slot's chain in the timer log, newest first, into the near wheel; what was linked
 afterwards comes from enqueue-put as late arrivals. Taking moves what the clock has reached, in the
 order of due time, to the dequeue-put queue; a slot's plain deletes follow once it has ended and all
-of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. After
-RocketMQ's `TimerMessageStore.TimerDequeueGetService`.
+of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. What was put aside
+when the store was opened is a second range of slots beside that, see `aside.py`. After RocketMQ's
+`TimerMessageStore.TimerDequeueGetService`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
 from timerstore.services.enqueue_put import find_done
 from timerstore.services.needs import COMMITLOG_READ, DAMAGED_TIMERLOG, NEAR_FULL, TIMERLOG_SEGMENT
+from timerstore.services.state import DequeueGet
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_INFO,
@@ -46,34 +49,39 @@ from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, store_relea
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
-from timerstore.timelog.record import observe, publish
+from timerstore.timelog.record import publish
 from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
     ENTRY_INFO,
     ENTRY_MESSAGE,
+    KEPT_PLACE,
     NEAR_COUNT,
     NONE,
     SLOT_CHAIN,
     SLOT_WAITING,
     SPAN,
+    bucket_at,
     near_drop_delete,
     near_insert,
     near_insert_delete,
+    near_keep_deletes,
     near_last_delete,
     near_pop,
     near_pop_due,
     near_room,
     pack_info,
+    ring_buckets,
+    slot_place,
     slot_word,
 )
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
-LEAD: Final = 1
-"""Slots that are claimed ahead of the clock's."""
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""
 TAKE_COUNT: Final = 1_024
+_KEEP_CHUNKS: Final = 64
+"""Chunks of deletes that are kept in one hold of wheel."""
 _NO_DUE: Final = -2
 
 
@@ -81,13 +89,40 @@ _NO_DUE: Final = -2
 def dequeue_get(world: World, now_ms: int) -> int:
     """Claim, then take; return the work done. Takes near, to claim wheel too. O(1) each unit."""
     lock_acquire(world.near_lock)
+    done = _take_late(world)
     # An old R only makes it wait. Read before claiming: buckets before it are not looked at, where
     # the ring has wrapped.
-    read = observe(world.dequeue_put, "passed_slot")
-    done = _take_late(world) + claim(world, now_ms, read)
-    done += take(world, now_ms, read) + _hand_on_deletes(world, now_ms, read)
+    front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)
+    goes_first = waits and world.aside.first_count > 0
+    for turn in range(2):
+        aside = 1 - turn if goes_first else turn
+        get, base = world.dequeue_get, front
+        if aside == 1:
+            get, base = world.aside, read
+        if aside == 1 and not waits:
+            break
+        worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms))
+        if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
+            worked += take(world, get, aside, now_ms, base)
+            if aside == 0 and waits:
+                worked += _keep_deletes(world, now_ms, base)
+            else:
+                worked += _hand_on_deletes(world, get, aside, now_ms, base)
+        if aside == 1:
+            worked += _hand_on_kept(world, read)
+            world.aside.first_count -= worked
+        done += worked
     lock_release(world.near_lock)
     return done
+
+
+@inlined
+def _is_handed_on(world: World) -> bool:
+    """Tell whether all timers that were put aside were handed on."""
+    waiting = 0
+    for place in range(SPAN, 2 * SPAN):
+        waiting += world.near.slots[slot_word(place, SLOT_WAITING)]
+    return waiting == 0 and world.aside.walked_slot >= world.dequeue_put.aside_stop
 
 
 @inlined
@@ -101,7 +136,9 @@ def _take_late(world: World) -> int:
             break
         at = ((head + done) & (RING_COUNT - 1)) * LATE_COLUMNS
         slot, magic, message = ring[at + LATE_SLOT], ring[at + LATE_MAGIC], ring[at + LATE_MESSAGE]
-        near_take(world, slot, magic, message, ring[at + LATE_SIZE], ring[at + LATE_DUE_MS], False)
+        size, due_ms = ring[at + LATE_SIZE], ring[at + LATE_DUE_MS]
+        slot, aside = near_slot(world, slot), aside_of(world, slot)
+        near_take(world, slot, aside, magic, message, size, due_ms, False)
         done += 1
     store_release(world.ring_words, LATE_RING + RING_HEAD, head + done)
     return done
@@ -109,12 +146,19 @@ def _take_late(world: World) -> int:
 
 @inlined
 def near_take(
-    world: World, slot: int, magic: int, message: int, size: int, due_ms: int, in_front: bool
+    world: World,
+    slot: int,
+    aside: int,
+    magic: int,
+    message: int,
+    size: int,
+    due_ms: int,
+    in_front: bool,
 ) -> None:
     """Take a unit of a claimed slot into the near wheel. O(1)."""
     near = world.near
     if magic & UNIT_DELETE != 0 and magic & UNIT_ROLL == 0:
-        near_insert_delete(near, message, size, slot, magic)
+        near_insert_delete(near, message, size, slot_place(slot, aside), magic)
         return
     precision = world.settings.precision_ms
     bucket_ms = slot * precision
@@ -123,43 +167,43 @@ def near_take(
         bucket_ms = min(max(due_ms, bucket_ms), (slot + 2) * precision)
     else:
         due_ms = bucket_ms
-    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front)
-    world.dequeue_get.emptied_ms = min(world.dequeue_get.emptied_ms, bucket_ms)
+    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front, aside)
+    get = world.aside if aside == 1 else world.dequeue_get
+    get.emptied_ms = min(get.emptied_ms, bucket_ms)
 
 
 @inlined
-def claim(world: World, now_ms: int, read: int) -> int:
-    """Walk chains of slots up to LEAD ahead of the clock into the near wheel."""
-    limit = max(now_ms // world.settings.precision_ms, read) + LEAD
+def claim(world: World, get: DequeueGet, aside: int, last: int) -> int:
+    """Walk chains of a range's slots, up to `last`, into the near wheel."""
     walked = 0
     while walked < CLAIM_UNITS:
-        offset = world.dequeue_get.claim_offset
+        offset = get.claim_offset
         if offset == NO_UNIT:
-            slot = world.dequeue_get.claimed_slot
-            if slot > limit or slot >= read + SPAN:
+            slot = get.claimed_slot
+            if slot > last:
                 break
             # Its head is read and C moves as one: what enqueue-put links before is in the chain,
             # and what it links afterwards comes as a late arrival.
             lock_acquire(world.wheel_lock)
-            world.dequeue_get.claim_offset = slot_last(world.wheel, slot)
-            publish(world.dequeue_get, "claimed_slot", slot + 1)
+            get.claim_offset = slot_last(world.wheel, slot)
+            publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
-            if world.dequeue_get.claim_offset == NO_UNIT:
-                publish(world.dequeue_get, "walked_slot", slot + 1)
+            if get.claim_offset == NO_UNIT:
+                publish(get, "walked_slot", slot + 1)
             walked += 1
             continue
-        previous = _claim_unit(world, world.dequeue_get.claimed_slot - 1, offset)
+        previous = _claim_unit(world, get.claimed_slot - 1, aside, offset)
         if previous == _NO_DUE:
             break
-        world.dequeue_get.claim_offset = previous
+        get.claim_offset = previous
         if previous == NO_UNIT:
-            publish(world.dequeue_get, "walked_slot", world.dequeue_get.claimed_slot)
+            publish(get, "walked_slot", get.claimed_slot)
         walked += 1
     return walked
 
 
 @inlined
-def _claim_unit(world: World, slot: int, offset: int) -> int:
+def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need."""
     mine = world.dequeue_get.thread
     if offset < 0 or offset >= world.timerlog.words[END]:
@@ -195,8 +239,8 @@ def _claim_unit(world: World, slot: int, offset: int) -> int:
     size = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
     # A source that an earlier life copied is not counted: L is kept back for it otherwise.
     if find_done(world.done, message) < 0:
-        near_take(world, slot, magic, message, size, due_ms, True)
-        world.near.slots[slot_word(slot, SLOT_CHAIN)] += 1
+        near_take(world, slot, aside, magic, message, size, due_ms, True)
+        world.near.slots[slot_word(slot_place(slot, aside), SLOT_CHAIN)] += 1
     return get_i64(buf, at + UNIT_PREV_AT)
 
 
@@ -218,68 +262,120 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
 
 
 @inlined
-def take(world: World, now_ms: int, read: int) -> int:
-    """Move what is due, and rolls whose slot has begun, to the dequeue-put queue."""
-    near, ring = world.near, world.dequeue_ring
-    precision = world.settings.precision_ms
-    limit = min(now_ms, read * precision + len(near.head) - 1)
+def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
+    """Move what is due, and rolls whose slot has begun, to the dequeue-put queue.
+
+    `read`: where the range begins.
+    """
+    near, precision = world.near, world.settings.precision_ms
+    limit = min(now_ms, read * precision + ring_buckets(near) - 1)
     limit = min(limit, world.callers.take_limit_ms)
-    world.dequeue_get.emptied_ms = max(world.dequeue_get.emptied_ms, read * precision)
-    if (
-        world.dequeue_get.claim_offset != NO_UNIT
-    ):  # the newest slot is only half claimed: not from it yet
-        limit = min(limit, (world.dequeue_get.claimed_slot - 1) * precision - 1)
+    get.emptied_ms = max(get.emptied_ms, read * precision)
+    if get.claim_offset != NO_UNIT:  # the newest slot is only half claimed: not from it yet
+        limit = min(limit, (get.claimed_slot - 1) * precision - 1)
     if near.words[NEAR_COUNT] == 0:
-        world.dequeue_get.emptied_ms = max(world.dequeue_get.emptied_ms, limit + 1)
+        get.emptied_ms = max(get.emptied_ms, limit + 1)
         return 0
     taken = 0
     room = min(RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING), TAKE_COUNT)
-    bucket_ms = world.dequeue_get.emptied_ms
+    bucket_ms = get.emptied_ms
     behind = now_ms < read * precision  # the clock was set back: firing looks at it alone
     if behind:
         bucket_ms = read * precision
         if bucket_ms > world.callers.take_limit_ms:  # a broker will read that slot again
             return 0
     while taken < room and (behind or bucket_ms <= limit):
+        bucket = bucket_at(near, bucket_ms, aside)
         if behind:
-            if not near_pop_due(near, bucket_ms, now_ms):
+            if not near_pop_due(near, bucket, now_ms):
                 return taken
-        elif not near_pop(near, bucket_ms):
+        elif not near_pop(near, bucket):
             bucket_ms += 1
             continue
-        tail = world.ring_words[DEQUEUE_RING + RING_TAIL]
-        at = (tail & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
-        ring[at + DEQUEUE_MESSAGE] = near.popped[ENTRY_MESSAGE]
-        ring[at + DEQUEUE_INFO] = near.popped[ENTRY_INFO]
-        ring[at + DEQUEUE_MS] = bucket_ms
-        store_release(world.ring_words, DEQUEUE_RING + RING_TAIL, tail + 1)
+        _hand_on(world, near.popped[ENTRY_MESSAGE], near.popped[ENTRY_INFO], bucket_ms)
         taken += 1
     if not behind:
-        world.dequeue_get.emptied_ms = bucket_ms
+        get.emptied_ms = bucket_ms
     return taken
 
 
 @inlined
-def _hand_on_deletes(world: World, now_ms: int, read: int) -> int:
+def _hand_on(world: World, message: int, info: int, ms: int) -> None:
+    """Put an entry into the dequeue-put queue, which has room."""
+    ring, tail = world.dequeue_ring, world.ring_words[DEQUEUE_RING + RING_TAIL]
+    at = (tail & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
+    ring[at + DEQUEUE_MESSAGE] = message
+    ring[at + DEQUEUE_INFO] = info
+    ring[at + DEQUEUE_MS] = ms
+    store_release(world.ring_words, DEQUEUE_RING + RING_TAIL, tail + 1)
+
+
+# --- deletes
+
+
+@inlined
+def _is_emptied(world: World, slot: int, aside: int, now_ms: int) -> bool:
+    """Tell whether a walked slot has ended, and all of its timers were handed on."""
+    waiting = world.near.slots[slot_word(slot_place(slot, aside), SLOT_WAITING)]
+    return now_ms // world.settings.precision_ms > slot and waiting == 0
+
+
+@inlined
+def _hand_on_deletes(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
     """Hand on the plain deletes of slots that have ended and hold no timer any more, nor before."""
-    near, ring = world.near, world.dequeue_ring
-    room = RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING)
     handed = 0
-    for slot in range(read, world.dequeue_get.walked_slot):
-        if (
-            now_ms // world.settings.precision_ms <= slot
-            or near.slots[slot_word(slot, SLOT_WAITING)] != 0
-        ):
+    for slot in range(read, get.walked_slot):
+        if not _is_emptied(world, slot, aside, now_ms):
             break
-        message = near_last_delete(near, slot)
-        while message != NONE and handed < room:
-            tail = world.ring_words[DEQUEUE_RING + RING_TAIL]
-            at = (tail & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
-            ring[at + DEQUEUE_MESSAGE] = message
-            ring[at + DEQUEUE_INFO] = pack_info(0, slot, UNIT_DELETE)
-            ring[at + DEQUEUE_MS] = slot
-            near_drop_delete(near, slot)
-            store_release(world.ring_words, DEQUEUE_RING + RING_TAIL, tail + 1)
-            handed += 1
-            message = near_last_delete(near, slot)
+        handed += _hand_on_deletes_of(world, slot_place(slot, aside), slot)
     return handed
+
+
+@inlined
+def _hand_on_deletes_of(world: World, place: int, slot: int) -> int:
+    """Hand on the plain deletes of a place, as far as there is room, as those of a slot."""
+    near, handed = world.near, 0
+    room = RING_COUNT - ring_count(world.ring_words, DEQUEUE_RING)
+    message = near_last_delete(near, place)
+    while message != NONE and handed < room:
+        near_drop_delete(near, place)
+        _hand_on(world, message, pack_info(0, place, UNIT_DELETE), slot)
+        handed += 1
+        message = near_last_delete(near, place)
+    return handed
+
+
+@inlined
+def _keep_deletes(world: World, now_ms: int, front: int) -> int:
+    """Keep the front's deletes whose slot is emptied, until nothing is left aside; count them."""
+    near, chunks, kept = world.near, 0, 0
+    for slot in range(front, world.dequeue_get.walked_slot):
+        if not _is_emptied(world, slot, 0, now_ms):
+            break
+        place = slot_place(slot, 0)
+        if near_last_delete(near, place) == NONE:
+            continue
+        lock_acquire(world.wheel_lock)  # R stays as it is meanwhile, and sees both counts or none
+        while is_aside(world) and chunks < _KEEP_CHUNKS and near_last_delete(near, place) != NONE:
+            count = near_keep_deletes(near, place)
+            near.slots[slot_word(KEPT_PLACE, SLOT_CHAIN)] += count
+            near.slots[slot_word(place, SLOT_CHAIN)] -= count
+            world.dequeue_get.kept_slot = max(world.dequeue_get.kept_slot, slot)
+            chunks += 1
+            kept += count
+        lock_release(world.wheel_lock)
+    return kept
+
+
+@inlined
+def _hand_on_kept(world: World, read: int) -> int:
+    """Hand on what was kept of the front's deletes, once nothing is left aside before them."""
+    last = world.dequeue_put.aside_stop - 1
+    place = slot_place(last, 1)
+    if read != last or world.aside.walked_slot <= last:
+        return 0
+    if world.near.slots[slot_word(place, SLOT_WAITING)] != 0:
+        return 0
+    if near_last_delete(world.near, place) != NONE or ring_count(world.ring_words, LATE_RING) > 0:
+        return 0
+    return _hand_on_deletes_of(world, KEPT_PLACE, world.dequeue_get.kept_slot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.aside import base_slot, is_aside
 from timerstore.services.copying import (
     CANCELLED,
     FOUND,
@@ -63,14 +64,16 @@ from timerstore.timelog.record import observe, publish
 from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
+    KEPT_PLACE,
     NO_COPY,
     SLOT_CHAIN,
     SLOT_FIRST_COPY,
     SLOT_LATE,
     SLOT_ROLL_INDEX,
     SLOT_SETTLED,
+    info_place,
     info_size,
-    info_slot,
+    slot_place,
     slot_word,
 )
 
@@ -170,16 +173,16 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
     frontier_ms = world.dequeue_put.frontier_ms
     while done < seen:
         at = ((head + done) & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
-        slot = info_slot(world.dequeue_ring[at + DEQUEUE_INFO])
+        place = info_place(world.dequeue_ring[at + DEQUEUE_INFO])
         outcome = world.outcome[done]
         until_ms = world.dequeue_ring[at + DEQUEUE_MS]
         if outcome >= 0:
             if staged == appended:
                 break
-            first = slot_word(slot, SLOT_FIRST_COPY)
+            first = slot_word(place, SLOT_FIRST_COPY)
             near.slots[first] = min(near.slots[first], stage.offset[staged])
             if outcome == ROLLED:
-                near.slots[slot_word(slot, SLOT_ROLL_INDEX)] = stage.index[staged] + 1
+                near.slots[slot_word(place, SLOT_ROLL_INDEX)] = stage.index[staged] + 1
                 world.dequeue_put.rolled_count += 1
             else:
                 until_ms = max(until_ms, world.staged_due[staged])
@@ -195,47 +198,69 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
             message = world.dequeue_ring[at + DEQUEUE_MESSAGE]
             note_lost(world.dequeue_put.thread, message, world.dequeue_ring[at + DEQUEUE_INFO])
         frontier_ms = max(frontier_ms, until_ms)
-        near.slots[slot_word(slot, SLOT_SETTLED)] += 1
+        near.slots[slot_word(place, SLOT_SETTLED)] += 1
         done += 1
     world.dequeue_put.frontier_ms = frontier_ms
     store_release(world.ring_words, DEQUEUE_RING + RING_HEAD, head + done)
     return done
 
 
+# --- moving R
+
+
 @inlined
 def _pass_slots(world: World, now_ms: int) -> int:
-    """Move R over slots that have ended and hold nothing more to do; return how many."""
-    slots = world.near.slots
+    """Move the front, and R, over slots that have ended and hold nothing more to do; count them."""
     passed = 0
-    while passed < PASS_SLOTS and _can_pass(world, now_ms):  # a look without the lock
-        lock_acquire(world.wheel_lock)
-        read = world.dequeue_put.passed_slot
-        moves = _can_pass(world, now_ms)
-        if moves:
-            rolled = slots[slot_word(read, SLOT_ROLL_INDEX)]
-            world.dequeue_put.rolled_index = max(world.dequeue_put.rolled_index, rolled)
-            slots[slot_word(read, SLOT_FIRST_COPY)] = NO_COPY
-            slots[slot_word(read, SLOT_ROLL_INDEX)] = 0
-            publish(world.dequeue_put, "passed_slot", read + 1)
-            passed += 1
-        lock_release(world.wheel_lock)
-        if not moves:
-            break
+    for aside in range(2):
+        while passed < PASS_SLOTS and _can_pass(world, aside, now_ms):  # a look without the lock
+            lock_acquire(world.wheel_lock)
+            moves = _can_pass(world, aside, now_ms)
+            if moves:
+                _pass(world, aside)
+                passed += 1
+            lock_release(world.wheel_lock)
+            if not moves:
+                break
     return passed
 
 
 @inlined
-def can_pass(world: World, now_ms: int) -> bool:
-    """Tell whether R can pass its slot, as far as can be seen without wheel."""
-    return _is_near(world) and _is_settled(world, now_ms)
+def _pass(world: World, aside: int) -> None:
+    """Move the front over its slot, or R over one that was put aside. Under wheel."""
+    own, slots = world.dequeue_put, world.near.slots
+    slot, waits = base_slot(world, aside), is_aside(world)
+    place = slot_place(slot, aside)
+    own.rolled_index = max(own.rolled_index, slots[slot_word(place, SLOT_ROLL_INDEX)])
+    if waits and aside == 0:
+        own.front_copy = min(own.front_copy, slots[slot_word(place, SLOT_FIRST_COPY)])
+    slots[slot_word(place, SLOT_FIRST_COPY)] = NO_COPY
+    slots[slot_word(place, SLOT_ROLL_INDEX)] = 0
+    if aside == 0:
+        publish(own, "front_slot", slot + 1)
+    if not waits or (aside == 1 and slot + 1 == own.aside_stop):
+        own.front_copy = NO_COPY
+        publish(own, "passed_slot", own.front_slot)
+    elif aside == 1:
+        publish(own, "passed_slot", slot + 1)
 
 
 @inlined
-def _can_pass(world: World, now_ms: int) -> bool:
-    """Tell whether R can pass its slot; to be relied on under wheel alone."""
-    if not _is_settled(world, now_ms):
+def can_pass(world: World, now_ms: int) -> bool:
+    """Tell whether a slot can be passed, as far as can be seen without wheel."""
+    if _is_near(world) and _is_settled(world, 0, now_ms):
+        return True
+    return is_aside(world) and _is_settled(world, 1, now_ms)
+
+
+@inlined
+def _can_pass(world: World, aside: int, now_ms: int) -> bool:
+    """Tell whether a range's first slot can be passed; to be relied on under wheel alone."""
+    if aside == 1 and not is_aside(world):
         return False
-    if not _is_near(world):
+    if not _is_settled(world, aside, now_ms):
+        return False
+    if aside == 0 and not _is_near(world):
         publish(world.dequeue_put, "flush_wanted", 1)
         world.dequeue_put.thread.need = FLUSHED
         return False
@@ -244,26 +269,38 @@ def _can_pass(world: World, now_ms: int) -> bool:
 
 @inlined
 def _is_near(world: World) -> bool:
-    """Tell whether R is less than the wheel's length ahead of the durable one."""
+    """Tell whether the front is less than the wheel's length ahead of the durable R."""
     durable = observe(world.flush, "checkpointed_slot")
-    return observe(world.dequeue_put, "passed_slot") < durable + world.settings.slot_count
+    return observe(world.dequeue_put, "front_slot") < durable + world.settings.slot_count
 
 
 @inlined
-def _is_settled(world: World, now_ms: int) -> bool:
-    """Tell whether R's slot has ended, and all that came into it is done with."""
+def _is_settled(world: World, aside: int, now_ms: int) -> bool:
+    """Tell whether a range's first slot has ended, and all that came into it is done with."""
+    slot = base_slot(world, aside)
+    walked = observe(world.dequeue_get, "walked_slot")
+    if aside == 1:
+        walked = observe(world.aside, "walked_slot")
+    if now_ms // world.settings.precision_ms <= slot or walked <= slot:
+        return False
+    if not _is_balanced(world, slot_place(slot, aside)):
+        return False
+    if observe(world.enqueue_put, "linked_index") < world.dequeue_put.rolled_index:
+        return False
+    if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
+        return True
+    # R joins the front: only behind stragglers, and with the deletes that were kept.
+    straggler = observe(world.enqueue_put, "straggler_slot")
+    return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
+
+
+@inlined
+def _is_balanced(world: World, place: int) -> bool:
+    """Tell whether all units that came into a place are settled."""
     slots = world.near.slots
-    read = observe(world.dequeue_put, "passed_slot")
-    if (
-        now_ms // world.settings.precision_ms <= read
-        or observe(world.dequeue_get, "walked_slot") <= read
-    ):
-        return False
-    came = load_acquire(slots, slot_word(read, SLOT_CHAIN))
-    came += load_acquire(slots, slot_word(read, SLOT_LATE))
-    if came != slots[slot_word(read, SLOT_SETTLED)]:
-        return False
-    return observe(world.enqueue_put, "linked_index") >= world.dequeue_put.rolled_index
+    came = load_acquire(slots, slot_word(place, SLOT_CHAIN))
+    came += load_acquire(slots, slot_word(place, SLOT_LATE))
+    return came == slots[slot_word(place, SLOT_SETTLED)]
 
 
 @inlined

@@ -16,6 +16,7 @@ import numpy as np
 from timerstore.config import Config
 from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreFullError
 from timerstore.services import needs
+from timerstore.services.aside import FIRST_COUNT
 from timerstore.services.clock import Clock
 from timerstore.services.damage import Damage
 from timerstore.services.levels import LEVEL_COUNT, RETRY_WAIT_MS_MAX, new_level_table
@@ -210,10 +211,25 @@ class Engine:
         world, passed_ms = self.world, passed_slot * self.precision_ms
         with acting_as(ALONE):
             world.dequeue_put.passed_slot = world.flush.checkpointed_slot = passed_slot
+            world.dequeue_put.front_slot = passed_slot
             world.dequeue_put.frontier_ms = max(frontier_ms, passed_ms - 1)
             world.dequeue_get.claimed_slot = world.dequeue_get.walked_slot = passed_slot
             world.dequeue_get.emptied_ms = passed_ms
             world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
+
+    def put_aside(self, now_ms: int) -> None:
+        """Put aside what has ended by now, see aside.py. Before any slot is claimed."""
+        world, now_slot = self.world, now_ms // self.precision_ms
+        passed_slot = world.dequeue_put.passed_slot
+        if not passed_slot < now_slot < passed_slot + world.settings.slot_count // 2:
+            return
+        with acting_as(ALONE):
+            aside, front = world.aside, world.dequeue_get
+            aside.claimed_slot = aside.walked_slot = passed_slot
+            aside.emptied_ms, aside.first_count = passed_slot * self.precision_ms, FIRST_COUNT
+            front.claimed_slot = front.walked_slot = now_slot
+            front.emptied_ms = now_slot * self.precision_ms
+            world.dequeue_put.front_slot = world.dequeue_put.aside_stop = now_slot
 
     def use_done(self, done: Words, count: int) -> None:
         """Make kernels pass by the sources in this map; before services run."""

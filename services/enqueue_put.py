@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.aside import aside_of, near_slot
 from timerstore.services.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
 from timerstore.services.state import DoneSources
 from timerstore.services.world import (
@@ -52,7 +53,7 @@ from timerstore.timelog.record import observe, publish
 from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
-from timerstore.wheel.near import SLOT_LATE, slot_word
+from timerstore.wheel.near import SLOT_LATE, slot_place, slot_word
 from timerstore.wheel.place import place, ring_top
 from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import link_unit, slot_at, slot_last
@@ -161,9 +162,13 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     world.timerlog.words[END] = offset + UNIT_BYTES
     segment = message // world.commitlog.words[SEGMENT_BYTES] & (TABLE_LENGTH - 1)
     world.latest_slot[segment] = max(world.latest_slot[segment], slot)
-    late = slot < world.dequeue_get.claimed_slot and copy < 0
+    aside, stands_in = aside_of(world, slot), near_slot(world, slot)
+    claimed = world.aside.claimed_slot if aside == 1 else world.dequeue_get.claimed_slot
+    late = (stands_in < claimed or stands_in > slot) and copy < 0
     if late:
-        world.near.slots[slot_word(slot, SLOT_LATE)] += 1
+        world.near.slots[slot_word(slot_place(stands_in, aside), SLOT_LATE)] += 1
+        if stands_in > slot:
+            world.enqueue_put.straggler_slot = stands_in
     # First Q, then ring B: were it the other way round, a timer could fire whose entry still seems
     # to have no unit, and cancel would say that it did not.
     publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.aside import is_aside
 from timerstore.services.levels import LEVEL_COUNT
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -45,6 +46,7 @@ from timerstore.timelog.segments import END
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import NEAR_COUNT, list_entries
 from timerstore.wheel.place import ring_top
+from timerstore.wheel.slots import NO_UNIT
 
 _CLAIMED: Final = 0
 _CLAIM_OFFSET: Final = 1
@@ -57,6 +59,9 @@ _CANCELLED_LENGTH: Final = 7
 _CANCELLED: Final = 8
 _COUNT: Final = 9
 _LEVELS: Final = 10
+_ASIDE_CLAIMED: Final = 11
+_ASIDE_STOP: Final = 12
+_ASIDE_OFFSET: Final = 13
 _CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
@@ -69,6 +74,9 @@ class Instant(NamedTuple):
     messages: Words  # of the near wheel, and in the queues before and behind it
     claimed: int
     claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
+    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
+    aside_stop: int
+    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
     top: int
     timerlog_end: int
     queue_start: int
@@ -77,7 +85,7 @@ class Instant(NamedTuple):
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
-    slots: Words  # int64[n, 2]: the used slots from `claimed` on, with each one's last unit
+    slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
 
 
 @kernel
@@ -115,6 +123,12 @@ def _capture(
         copy_cancelled(world.cancelled, cancelled)
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot
     cursors[_CLAIM_OFFSET] = world.dequeue_get.claim_offset
+    cursors[_ASIDE_CLAIMED] = cursors[_ASIDE_STOP] = 0
+    cursors[_ASIDE_OFFSET] = NO_UNIT
+    if is_aside(world):
+        cursors[_ASIDE_CLAIMED] = world.aside.claimed_slot
+        cursors[_ASIDE_STOP] = world.dequeue_put.aside_stop
+        cursors[_ASIDE_OFFSET] = world.aside.claim_offset
     cursors[_TOP] = ring_top(world.settings, observe(world.flush, "checkpointed_slot"))
     cursors[_TIMERLOG_END] = world.timerlog.words[END]
     cursors[_LINKED] = world.enqueue_put.linked_index
@@ -143,8 +157,10 @@ def _release(world: World) -> None:
 
 
 @kernel
-def _list_slots(world: World, start: int, stop: int, slots: Any) -> int:
-    """Write the used slots in [start, stop), with the last unit of each; return how many there are.
+def _list_slots(
+    world: World, start: int, stop: int, aside_start: int, aside_stop: int, slots: Any
+) -> int:
+    """Write the used slots of two ranges, with the last unit of each; return how many there are.
 
     `slots`: int64[n, 2], in no order; what does not fit is only counted. Without locks: a
     slot that is used for another time meanwhile was passed before, see `capture_instant`.
@@ -152,7 +168,7 @@ def _list_slots(world: World, start: int, stop: int, slots: Any) -> int:
     wheel, count = world.wheel.slots, 0
     for index in range(len(wheel) // SLOT_BYTES):
         time = get_i64(wheel, index * SLOT_BYTES + SLOT_TIME_AT)
-        if start <= time < stop:
+        if start <= time < stop or aside_start <= time < aside_stop:
             if count < len(slots):
                 slots[count, 0] = time
                 slots[count, 1] = get_i64(wheel, index * SLOT_BYTES + SLOT_LAST_AT)
@@ -170,10 +186,14 @@ def capture_instant(world: World, *, whole: bool = True) -> Instant:
         if not whole:
             return found
         used = np.empty((_SLOTS_AT_FIRST, 2), np.int64)
-        while (count := _list_slots(world, found.claimed, found.top, used)) > len(used):
+        ranges = found.claimed, found.top, found.aside_claimed, found.aside_stop
+        while (count := _list_slots(world, *ranges, used)) > len(used):
             used = np.empty((count + _SLACK, 2), np.int64)
+        first = found.claimed
+        if found.aside_claimed < found.aside_stop:
+            first = found.aside_claimed
         # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
-        if world.flush.checkpointed_slot <= found.claimed:
+        if world.flush.checkpointed_slot <= first:
             break
     used = used[:count]
     return found._replace(slots=used[np.argsort(used[:, 0], kind="stable")])
@@ -199,6 +219,9 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         messages=messages[: int(cursors[_MESSAGES])],
         claimed=int(cursors[_CLAIMED]),
         claim_offset=int(cursors[_CLAIM_OFFSET]),
+        aside_claimed=int(cursors[_ASIDE_CLAIMED]),
+        aside_stop=int(cursors[_ASIDE_STOP]),
+        aside_offset=int(cursors[_ASIDE_OFFSET]),
         top=int(cursors[_TOP]),
         timerlog_end=int(cursors[_TIMERLOG_END]),
         queue_start=int(cursors[_LINKED]),

@@ -74,7 +74,6 @@ def mend_units(engine: Engine, offset: int) -> None:
     engine.damage.note("timerlog", offset, "this is not the unit that was written there")
     engine.rebuild_wanted |= {TIMERS}
     write_mark(engine.disk, engine.path, engine.rebuild_wanted)
-    dequeue_get = engine.world.dequeue_get
     with engine.locks, acting_as(DEQUEUE_GET):
         units, damaged = _read_units(engine)
         if len(damaged) <= _WRITTEN_AGAIN_MAX:
@@ -84,10 +83,11 @@ def mend_units(engine: Engine, offset: int) -> None:
             if any(restored):
                 units, damaged = _read_units(engine)
         _link(engine, units)
-        if dequeue_get.claim_offset == offset and offset not in units.offset:
-            dequeue_get.claim_offset = NO_UNIT  # nothing sound is left of the slot
-        if dequeue_get.claim_offset == NO_UNIT:
-            dequeue_get.walked_slot = dequeue_get.claimed_slot
+        for get in (engine.world.dequeue_get, engine.world.aside):
+            if get.claim_offset == offset and offset not in units.offset:
+                get.claim_offset = NO_UNIT  # nothing sound is left of the slot
+            if get.claim_offset == NO_UNIT:
+                get.walked_slot = get.claimed_slot
 
 
 def _read_units(engine: Engine) -> tuple[_Units, Words]:
@@ -138,8 +138,9 @@ def _restore(engine: Engine, units: _Units, offset: int) -> bool:
 def _slot_of(engine: Engine, units: _Units, offset: int) -> int:
     """Return the slot of a unit: that of the next one of its chain, or of whose head it is."""
     world = engine.world
-    if world.dequeue_get.claim_offset == offset:
-        return world.dequeue_get.claimed_slot - 1
+    for get in (world.dequeue_get, world.aside):
+        if get.claim_offset == offset:
+            return int(get.claimed_slot) - 1
     following = np.flatnonzero(units.previous == offset)
     if len(following):
         return int(units.slot[following[0]])
@@ -248,20 +249,26 @@ def _link(engine: Engine, units: _Units) -> None:
         int(slot[low]): (int(offset[low]), int(offset[high]), int(change[high + 1] - change[low]))
         for low, high in zip(firsts.tolist(), lasts.tolist(), strict=True)
     }
-    wheel, claimed = engine.wheel.slots, engine.world.dequeue_get.claimed_slot
-    held = set(wheel["time"][wheel["time"] >= claimed].tolist())
+    world, wheel = engine.world, engine.wheel.slots
+    aside_stop = 0
+    if engine.read_slot < world.dequeue_put.aside_stop:
+        aside_stop = world.dequeue_put.aside_stop
+    unclaimed = wheel["time"] >= world.dequeue_get.claimed_slot
+    unclaimed |= (wheel["time"] >= world.aside.claimed_slot) & (wheel["time"] < aside_stop)
+    held = set(wheel["time"][unclaimed].tolist())
     for each in sorted(held - heads.keys()):
         _set_head(engine.world.wheel, each, NO_UNIT, NO_UNIT, 0)
     for each, head in heads.items():
         at = each % len(wheel)
         if (int(wheel["time"][at]), int(wheel["last"][at])) != (each, head[1]):
             _set_head(engine.world.wheel, each, *head)
-    if engine.world.dequeue_get.claim_offset != NO_UNIT:
-        mine = slot == claimed - 1
-        _, waiting = near_entries(engine.near)
-        taken = offset[mine & np.isin(units.message[order], waiting)]
-        rest = offset[mine & (offset < taken.min(initial=1 << 62))]
-        engine.world.dequeue_get.claim_offset = int(rest.max()) if len(rest) else NO_UNIT
+    for get in (world.dequeue_get, world.aside):
+        if get.claim_offset != NO_UNIT:
+            mine = slot == get.claimed_slot - 1
+            _, waiting = near_entries(engine.near)
+            taken = offset[mine & np.isin(units.message[order], waiting)]
+            rest = offset[mine & (offset < taken.min(initial=1 << 62))]
+            get.claim_offset = int(rest.max()) if len(rest) else NO_UNIT
 
 
 @kernel

@@ -29,7 +29,7 @@ from timerstore.timelog.message import (
 from timerstore.timelog.record import Words
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain
-from timerstore.wheel.near import SPAN, info_place
+from timerstore.wheel.near import SPAN, place_of
 
 if TYPE_CHECKING:
     from timerstore.services.engine import Engine
@@ -87,8 +87,12 @@ def _uncount(engine: Engine, message: int, info: int, found: Words) -> None:
 
 def _rows_by_unit(engine: Engine, message: int, info: int) -> list[int]:
     """Return the queues whose topic has the hash that stands in the message's unit."""
-    place, world = info_place(info), engine.world
-    for slot in range(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot):
+    aside, place = divmod(place_of(info), SPAN)
+    world, first = engine.world, engine.world.dequeue_put.front_slot
+    get = world.dequeue_get
+    if aside:
+        get, first = world.aside, engine.read_slot
+    for slot in range(first, get.claimed_slot):
         if slot % SPAN == place:
             offset = _find_unit(engine, slot, message)
             if offset >= 0:

@@ -205,6 +205,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
     engine.count_lost = True
+    engine.put_aside(now_ms)
     _flush(engine, log, linked_before)
     return findings
 

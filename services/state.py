@@ -13,7 +13,7 @@ three to look for a timer that may have been taken):
 |---|---|---|---|
 | enqueue-get | `EnqueueGet` | none | ring A's tail |
 | enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `SLOT_LATE`, ring B's tail |
-| dequeue-get | `DequeueGet` | near; wheel too for C | near wheel, `SLOT_CHAIN`, ring C's tail |
+| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `SLOT_CHAIN`, ring C's tail |
 | dequeue-put | `DequeuePut` | fire; for R wheel alone | `SLOT_SETTLED`, `SLOT_FIRST_COPY`, … |
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |
@@ -34,6 +34,7 @@ import numpy as np
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import LINE, SHARED, Bytes, Words, own, record
 from timerstore.timelog.system import poll_words
+from timerstore.wheel.near import NO_COPY
 from timerstore.wheel.slots import NO_UNIT
 
 # The services, in the order in which one thread plays them; with the others, who can own words.
@@ -113,17 +114,20 @@ class EnqueuePut:
     linked_index: int = 0  # Q: timer queue entries before it have their unit
     linked_count: int = 0
     collision_count: int = 0  # slots that were needed twice: must stay 0
+    straggler_slot: int = -1  # the latest that stood in for a slot which the front had passed
 
 
 @record
 class DequeueGet:
-    """Dequeue-get's own, under near."""
+    """Dequeue-get's own, under near: of the front, or of what was put aside, see aside.py."""
 
-    thread: ServiceThread
+    thread: ServiceThread  # one for both
     claimed_slot: int = 0  # C: slots in [R, C) are claimed. Under wheel too
     walked_slot: int = 0  # slots before it were walked whole
     claim_offset: int = NO_UNIT  # the unit at which a claim goes on
     emptied_ms: int = 0  # the near wheel's buckets before it are empty
+    first_count: int = 0  # of what was put aside: work that is still done before all else
+    kept_slot: int = 0  # of the front: the latest slot whose deletes were kept
 
 
 @record
@@ -133,6 +137,9 @@ class DequeuePut:
     thread: ServiceThread
     counts: CopyCounts
     passed_slot: int = 0  # R: all slots before it are fired; never falls. Under wheel
+    front_slot: int = 0  # as R, but for slots that were put aside; R without those. Under wheel
+    aside_stop: int = 0  # slots in [R, this) were put aside; fixed once the store is open
+    front_copy: int = NO_COPY  # the first copy of slots that the front has passed, and R has not
     frontier_ms: int = 0  # no timer due later than this was ever fired, dropped or rolled
     rolled_index: int = 0  # timer queue index behind the last roll of a passed slot
     rolled_count: int = 0

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.aside import LEAD, base_slot, can_claim, is_aside
 from timerstore.services.deliver_levels import deliver_levels, level_event_ms
-from timerstore.services.dequeue_get import LEAD, dequeue_get
+from timerstore.services.dequeue_get import dequeue_get
 from timerstore.services.dequeue_put import can_pass, dequeue_put
 from timerstore.services.enqueue_get import enqueue_get
 from timerstore.services.enqueue_put import enqueue_put
@@ -51,7 +52,16 @@ from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, publish
 from timerstore.timelog.system import clock_ms, clock_ns, wait_readable, wake, yield_processor
-from timerstore.wheel.near import NEAR_COUNT, NONE, SPAN, near_first_due
+from timerstore.wheel.near import (
+    KEPT_PLACE,
+    NEAR_COUNT,
+    NONE,
+    SPAN,
+    bucket_at,
+    near_first_due,
+    near_last_delete,
+    ring_buckets,
+)
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
 NAP_MS_MAX: Final = 250
@@ -178,10 +188,11 @@ def _go_on(world: World, own: int, service: int, done: int, now_ms: int, clock: 
     if service == ENQUEUE_GET and _input_count(world, service) <= world.putters[PUTTERS_WOKEN_AT]:
         _wake_all(world.putters, clock)  # half of what may wait was read
     _wake_who_waits_for_room(world, service, clock)
-    if service == DEQUEUE_PUT and observe(world.dequeue_get, "claimed_slot") <= _claim_limit(
-        world, now_ms
-    ):
-        _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can claim
+    if service == DEQUEUE_PUT and (can_claim(world, now_ms) or _kept_waits(world)):
+        _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can go on
+    linked = observe(world.enqueue_put, "linked_index")
+    if service == DEQUEUE_PUT and linked < observe(world.dequeue_put, "rolled_index"):
+        _wake(world, ENQUEUE_GET, clock)  # R waits for the units of rolls
     if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
         if observe(stepped, "sleeping_until_ms") > now_ms:
             event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
@@ -310,8 +321,7 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
     waits = blocked or _input_count(world, own) == 0
     if own == DEQUEUE_PUT and can_pass(world, now_ms):
         waits = False
-    claimed = observe(world.dequeue_get, "claimed_slot")
-    if own == DEQUEUE_GET and not blocked and claimed <= _claim_limit(world, now_ms):
+    if own == DEQUEUE_GET and not blocked and can_claim(world, now_ms):
         waits = False  # R has moved while it stepped
     stopped = observe(world.callers, "stop") != 0 or observe(me, "need") != NOTHING
     if waits and not stopped:
@@ -328,10 +338,12 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
 
 
 @inlined
-def _claim_limit(world: World, now_ms: int) -> int:
-    """Return the last slot that can be claimed now."""
-    read = observe(world.dequeue_put, "passed_slot")
-    return min(max(now_ms // world.settings.precision_ms, read) + LEAD, read + SPAN - 1)
+def _kept_waits(world: World) -> bool:
+    """Tell whether R has come to the last slot that was put aside: kept deletes may follow."""
+    last = observe(world.dequeue_put, "aside_stop") - 1
+    return observe(world.dequeue_put, "passed_slot") == last and (
+        near_last_delete(world.near, KEPT_PLACE) != NONE
+    )
 
 
 @inlined
@@ -345,13 +357,14 @@ def _event_ms(world: World, service: int, now_ms: int) -> int:
         lock_acquire(world.near_lock)
         event_ms = _near_event_ms(world, now_ms, event_ms)
         lock_release(world.near_lock)
-        if world.dequeue_get.claimed_slot < observe(world.dequeue_put, "passed_slot") + SPAN:
+        if world.dequeue_get.claimed_slot < base_slot(world, 0) + SPAN:
             event_ms = min(event_ms, (world.dequeue_get.claimed_slot - LEAD) * precision)
     elif service == DELIVER_LEVELS:
         event_ms = _levels_event_ms(world, now_ms, event_ms)
     elif service == DEQUEUE_PUT:
-        ends_ms = (world.dequeue_put.passed_slot + 1) * precision
-        event_ms = min(event_ms, ends_ms if ends_ms > now_ms else now_ms + RETRY_MS)
+        for aside in range(2):
+            ends_ms = (base_slot(world, aside) + 1) * precision
+            event_ms = min(event_ms, ends_ms if ends_ms > now_ms else now_ms + RETRY_MS)
     return max(now_ms + 1, event_ms)
 
 
@@ -367,18 +380,19 @@ def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
 def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
     near = world.near
-    if (
-        now_ms < world.dequeue_put.passed_slot * world.settings.precision_ms
-    ):  # the clock was set back
-        stop_ms = near_first_due(
-            near, world.dequeue_put.passed_slot * world.settings.precision_ms, stop_ms
-        )
-    if near.words[NEAR_COUNT] > 0:
-        ms = max(world.dequeue_get.emptied_ms, now_ms)
-        last = min(stop_ms, world.dequeue_get.emptied_ms + len(near.head) - 1)
-        while ms < last and near.head[ms & (len(near.head) - 1)] == NONE:
-            ms += 1
-        stop_ms = min(stop_ms, ms)
+    for aside in range(2):
+        if aside == 1 and not is_aside(world):
+            break
+        base_ms = base_slot(world, aside) * world.settings.precision_ms
+        if now_ms < base_ms:  # the clock was set back
+            stop_ms = near_first_due(near, bucket_at(near, base_ms, aside), stop_ms)
+        if near.words[NEAR_COUNT] > 0:
+            emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
+            ms = max(emptied_ms, now_ms)
+            last = min(stop_ms, emptied_ms + ring_buckets(near) - 1)
+            while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
+                ms += 1
+            stop_ms = min(stop_ms, ms)
     return stop_ms
 
 
@@ -387,11 +401,24 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when any service may have something to do, after `now_ms`, `stop_ms` at the latest."""
     precision = world.settings.precision_ms
     stop_ms = _near_event_ms(world, now_ms, _levels_event_ms(world, now_ms, stop_ms))
-    slot = world.dequeue_get.claimed_slot
-    last_slot = min(stop_ms // precision + 1 + LEAD, slot + len(world.wheel.slots) // SLOT_BYTES)
+    last_slot = stop_ms // precision + 1 + LEAD
+    slot = _next_used_slot(world, world.dequeue_get.claimed_slot, last_slot)
+    stop_ms = min(stop_ms, (slot - LEAD) * precision)
+    if is_aside(world):  # the clock was set back
+        aside_stop = min(last_slot, world.dequeue_put.aside_stop)
+        slot = _next_used_slot(world, world.aside.claimed_slot, aside_stop)
+        if slot < aside_stop:
+            stop_ms = min(stop_ms, (slot - LEAD) * precision)
+    return max(now_ms + 1, stop_ms)
+
+
+@inlined
+def _next_used_slot(world: World, slot: int, stop: int) -> int:
+    """Return the first slot from `slot` on that has units; `stop`, or one behind, without any."""
+    last_slot = min(stop, slot + len(world.wheel.slots) // SLOT_BYTES)
     while slot < last_slot and slot_last(world.wheel, slot) == NO_UNIT:
         slot += 1
-    return max(now_ms + 1, min(stop_ms, (slot - LEAD) * precision))
+    return slot
 
 
 def step(world: World, service: int, now_ms: int) -> int:

@@ -109,6 +109,7 @@ class World:
     enqueue_get: EnqueueGet
     enqueue_put: EnqueuePut
     dequeue_get: DequeueGet
+    aside: DequeueGet  # the same of the slots that were put aside, see aside.py
     deliver_levels: DeliverLevels
     dequeue_put: DequeuePut
     cancelled: CancelledSet
@@ -192,6 +193,7 @@ def new_world(
         enqueue_get=own(EnqueueGet(threads[ENQUEUE_GET]), ENQUEUE_GET),
         enqueue_put=own(EnqueuePut(threads[ENQUEUE_PUT]), ENQUEUE_PUT),
         dequeue_get=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
+        aside=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
         deliver_levels=own(
             DeliverLevels(threads[DELIVER_LEVELS], own(CopyCounts(), DELIVER_LEVELS)),
             DELIVER_LEVELS,

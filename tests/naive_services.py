@@ -12,6 +12,8 @@ from tests import naive
 
 RING = 4_096
 SPAN = 8
+KEPT = 2 * SPAN  # the place of deletes that are kept
+PLACES = KEPT + 1  # of slots, of slots that were put aside, and that one
 LEAD = 1
 LEVEL_MARK = 1 << 47
 TIMER, DELETE, UNREADABLE = 0, 1, 2  # kinds of entries between the two enqueue services
@@ -48,7 +50,7 @@ class Taken(NamedTuple):
 
     message: int
     size: int
-    place: int  # its slot's, in SPAN
+    place: int  # its slot's
     magic: int
     at: int
 
@@ -179,6 +181,10 @@ class EnqueuePut:
     claimed: int
     segment_bytes: int
     late_room: int = RING
+    front: int = 0  # where the front begins, if slots before `aside_stop` were put aside
+    aside_stop: int = 0
+    aside_claimed: int = 0
+    straggler: int = -1
     recovering: bool = False
     batch: int = 512
     done: set[int] = field(default_factory=set)  # sources that an earlier life copied
@@ -243,11 +249,24 @@ class EnqueuePut:
         self.end = offset + naive.UNIT_BYTES
         segment = entry.message // commitlog_segment_bytes
         self.latest_slot[segment] = max(self.latest_slot.get(segment, -1), place.slot)
-        if place.slot < self.claimed and entry.message not in self.done:
-            self.late.append(Late(place.slot, magic, entry.message, entry.size, entry.due_ms))
-            self.late_count[place.slot % SPAN] += 1
-            self.late_room -= 1
+        if entry.message not in self.done:
+            self._hand_on_late(Late(place.slot, magic, entry.message, entry.size, entry.due_ms))
         return True
+
+    def _hand_on_late(self, late: Late) -> None:
+        place = late.slot % SPAN
+        if late.slot < self.aside_stop:
+            place += SPAN
+            if late.slot >= self.aside_claimed:
+                return
+        elif late.slot < self.front:
+            self.straggler = self.front
+            place = self.front % SPAN
+        elif late.slot >= self.claimed:
+            return
+        self.late.append(late)
+        self.late_count[place] += 1
+        self.late_room -= 1
 
 
 # --------------------------------------------------------------------- dequeue-get
@@ -264,74 +283,126 @@ class Waiting(NamedTuple):
 
 
 @dataclass
+class Claims:
+    """How far dequeue-get came in one range of slots, and what it holds of it."""
+
+    claimed: int
+    walked: int  # slots before it were walked whole
+    offset: int = -1  # the unit at which a claim goes on
+    buckets: dict[int, list[Waiting]] = field(default_factory=dict)
+    deletes: dict[int, list[int]] = field(default_factory=dict)  # by slot
+    waiting: Counter[int] = field(default_factory=Counter)  # in buckets, by slot
+
+
+@dataclass
 class DequeueGet:
     """From the wheel's chains and ring B to ring C, over the near wheel."""
 
     log: Log
     segment_bytes: int  # of the timer log
-    read: int
-    claimed: int
-    walked: int  # slots before it were walked whole
+    read: int  # R
+    front: int  # where the front begins: at R, with nothing put aside
+    first: int = 0  # work that is done for what was put aside before all else
     units: dict[int, naive.Unit] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # of each slot's chain
     unmapped: set[int] = field(default_factory=set)  # segments of the timer log
     damaged: set[int] = field(default_factory=set)  # units
     done: set[int] = field(default_factory=set)
-    claim_offset: int = -1
     take_limit: int = FAR
     room: int = RING
-    buckets: dict[int, list[Waiting]] = field(default_factory=dict)
-    deletes: dict[int, list[int]] = field(default_factory=dict)  # by slot
-    waiting: Counter[int] = field(default_factory=Counter)  # in buckets, by slot
+    kept: list[int] = field(default_factory=list)  # deletes
+    kept_slot: int = 0
+    straggler: int = -1
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
     out: list[Taken] = field(default_factory=list)
     need: tuple[str, int] = NO_NEED
 
+    def __post_init__(self) -> None:
+        self.aside_stop = self.front  # slots in [R, this) were put aside
+        self.ranges = [Claims(self.front, self.front), Claims(self.read, self.read)]
+
+    def is_aside(self) -> bool:
+        """Whether R is still in what was put aside."""
+        return self.read < self.aside_stop
+
     def step(self, late: list[Late], now_ms: int) -> int:
         """Take late arrivals, claim, take what is due, hand deletes on; return the work done."""
+        done = len(late)
         for each in late:
+            slot, aside = self._near_slot(each.slot)
             self._insert(
-                each.slot, each.magic, each.message, each.size, each.due_ms, in_front=False
+                *(slot, aside, each.magic, each.message, each.size, each.due_ms), in_front=False
             )
-        done = len(late) + self._claim(now_ms)
-        before = self.room
-        self._take(now_ms)
-        self._hand_on_deletes(now_ms)
-        return done + before - self.room
+        waits = self.is_aside()
+        order = (1, 0) if self.first > 0 else (0, 1)
+        for aside in order if waits else (0,):
+            before, work = self.room, self._claim(aside, now_ms)
+            if aside or not waits or self.first <= 0 or self._is_handed_on():
+                self._take(aside, now_ms)
+                work += self._hand_on_deletes(aside, now_ms, keep=waits and not aside)
+            if aside:
+                self._hand_on_kept()
+            work += before - self.room
+            self.first -= work * aside
+            done += work
+        return done
+
+    def _is_handed_on(self) -> bool:
+        aside = self.ranges[1]
+        return aside.walked >= self.aside_stop and not aside.waiting.total()
+
+    def _near_slot(self, slot: int) -> tuple[int, int]:
+        if slot < self.aside_stop:
+            return slot, 1
+        if slot < self.front:
+            self.straggler = self.front
+        return max(slot, self.front), 0
 
     def _insert(
-        self, slot: int, magic: int, message: int, size: int, due_ms: int, *, in_front: bool
+        self,
+        slot: int,
+        aside: int,
+        magic: int,
+        message: int,
+        size: int,
+        due_ms: int,
+        *,
+        in_front: bool,
     ) -> None:
+        mine = self.ranges[aside]
         if magic & (MARKS_DELETE | ROLL) == MARKS_DELETE:
-            self.deletes.setdefault(slot, []).append(message)
+            mine.deletes.setdefault(slot, []).append(message)
             return
         precision = self.log.precision_ms
         at = slot * precision
         if not magic & ROLL:  # in its own slot's time, or one later
             at = min(max(due_ms, at), at + 2 * precision)
         entry = Waiting(at if magic & ROLL else due_ms, message, size, slot, magic)
-        bucket = self.buckets.setdefault(at, [])
+        bucket = mine.buckets.setdefault(at, [])
         bucket.insert(0 if in_front else len(bucket), entry)
-        self.waiting[slot] += 1
+        mine.waiting[slot] += 1
 
-    def _claim(self, now_ms: int) -> int:
-        limit = max(now_ms // self.log.precision_ms, self.read) + LEAD
+    def _claim(self, aside: int, now_ms: int) -> int:
+        mine, base = self.ranges[aside], self.read if aside else self.front
+        limit = max(now_ms // self.log.precision_ms, base) + LEAD
+        if aside:
+            limit = self.aside_stop - 1
         work = 0
         while True:
-            if self.claim_offset < 0:
-                if self.claimed > limit or self.claimed >= self.read + SPAN:
+            if mine.offset < 0:
+                if mine.claimed > limit or mine.claimed >= base + SPAN:
                     return work
-                self.claim_offset = self.last.get(self.claimed, -1)
-                self.claimed += 1
-            elif not self._claim_unit(self.claimed - 1, self.claim_offset):
+                mine.offset = self.last.get(mine.claimed, -1)
+                mine.claimed += 1
+            elif not self._claim_unit(mine.claimed - 1, aside, mine.offset):
                 return work
             else:
-                self.claim_offset = self.units[self.claim_offset].prev_pos
+                mine.offset = self.units[mine.offset].prev_pos
             work += 1
-            if self.claim_offset < 0:
-                self.walked = self.claimed
+            if mine.offset < 0:
+                mine.walked = mine.claimed
 
-    def _claim_unit(self, slot: int, offset: int) -> bool:
+    def _claim_unit(self, slot: int, aside: int, offset: int) -> bool:
         if offset // self.segment_bytes in self.unmapped:
             self.need = "timerlog segment", offset
             return False
@@ -350,42 +421,73 @@ class DequeueGet:
             if message is not None and "TIMER_OUT_MS" in message.properties:
                 due_ms = self.log.due_ms(unit.message_offset)
         if unit.message_offset not in self.done:
+            size = unit.message_bytes
             self._insert(
-                *(slot, unit.magic, unit.message_offset, unit.message_bytes, due_ms), in_front=True
+                *(slot, aside, unit.magic, unit.message_offset, size, due_ms), in_front=True
             )
-            self.chained[slot % SPAN] += 1
+            self.chained[slot % SPAN + SPAN * aside] += 1
         return True
 
-    def _take(self, now_ms: int) -> None:
-        read_ms = self.read * self.log.precision_ms
-        behind = now_ms < read_ms
+    def _take(self, aside: int, now_ms: int) -> None:
+        mine = self.ranges[aside]
+        base_ms = (self.read if aside else self.front) * self.log.precision_ms
+        behind = now_ms < base_ms
         limit = min(now_ms, self.take_limit)
-        if self.claim_offset >= 0:  # half a slot: an earlier one of it may still be to come
-            limit = min(limit, (self.claimed - 1) * self.log.precision_ms - 1)
-        for at in sorted(self.buckets):
-            for entry in list(self.buckets[at]):
-                due = at == read_ms and entry.due_ms <= now_ms if behind else at <= limit
+        if mine.offset >= 0:  # half a slot: an earlier one of it may still be to come
+            limit = min(limit, (mine.claimed - 1) * self.log.precision_ms - 1)
+        for at in sorted(mine.buckets):
+            for entry in list(mine.buckets[at]):
+                due = at == base_ms and entry.due_ms <= now_ms if behind else at <= limit
                 if due and self.room > 0:
-                    self.buckets[at].remove(entry)
-                    self.waiting[entry.slot] -= 1
-                    self._hand_on(
-                        Taken(entry.message, entry.size, entry.slot % SPAN, entry.magic, at)
-                    )
-        self.buckets = {at: bucket for at, bucket in self.buckets.items() if bucket}
+                    mine.buckets[at].remove(entry)
+                    mine.waiting[entry.slot] -= 1
+                    place = entry.slot % SPAN + SPAN * aside
+                    self._hand_on(Taken(entry.message, entry.size, place, entry.magic, at))
+        mine.buckets = {at: bucket for at, bucket in mine.buckets.items() if bucket}
 
-    def _hand_on_deletes(self, now_ms: int) -> None:
-        for slot in range(self.read, self.walked):
-            if now_ms // self.log.precision_ms <= slot or self.waiting[slot]:
-                return
-            waiting = self.deletes.get(slot, [])
+    def _hand_on_deletes(self, aside: int, now_ms: int, *, keep: bool) -> int:
+        """Hand on, or keep, the deletes of slots that are emptied; return how many were kept."""
+        mine, kept = self.ranges[aside], 0
+        for slot in range(self.read if aside else self.front, mine.walked):
+            if now_ms // self.log.precision_ms <= slot or mine.waiting[slot]:
+                break
+            waiting, place = mine.deletes.get(slot, []), slot % SPAN + SPAN * aside
+            if keep and waiting:
+                self.chained[place] -= len(waiting)
+                self.chained[KEPT] += len(waiting)
+                kept += len(waiting)
+                self.kept, self.kept_slot = self.kept + waiting, max(self.kept_slot, slot)
+                del mine.deletes[slot]
+                continue
             while waiting and self.room > 0:
-                self._hand_on(Taken(waiting.pop(), 0, slot % SPAN, MARKS_DELETE, slot))
+                self._hand_on(Taken(waiting.pop(), 0, place, MARKS_DELETE, slot))
+        return kept
+
+    def _hand_on_kept(self) -> None:
+        mine, last = self.ranges[1], self.aside_stop - 1
+        if self.read == last and mine.walked == self.aside_stop:
+            if not mine.waiting[last] and not mine.deletes.get(last):
+                while self.kept and self.room > 0:
+                    self._hand_on(Taken(self.kept.pop(), 0, KEPT, MARKS_DELETE, self.kept_slot))
 
     def _hand_on(self, taken: Taken) -> None:
         self.out.append(taken)
         self.room -= 1
 
-    def can_pass(self) -> bool:
-        """Whether all that R's slot held was handed on."""
-        slot = self.read
-        return self.walked > slot and not self.waiting[slot] and not self.deletes.get(slot)
+    def may_pass(self, aside: int) -> bool:
+        """Whether all that the first slot of a range held was handed on."""
+        mine, slot = self.ranges[aside], self.read if aside else self.front
+        if mine.walked <= slot or mine.waiting[slot] or mine.deletes.get(slot):
+            return False
+        return not (aside and slot + 1 == self.aside_stop) or not (
+            self.kept or self.front <= self.straggler
+        )
+
+    def passes(self, aside: int) -> None:
+        """Pass it."""
+        was_aside = self.is_aside()
+        self.front += not aside
+        if not was_aside or (aside and self.read + 1 == self.aside_stop):
+            self.read = self.front
+        else:
+            self.read += aside

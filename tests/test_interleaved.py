@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
 from tests.models import interleaved
-from tests.models.interleaved import SCENES, Life, Plan, play, scene, seeded
+from tests.models.interleaved import SCENES, Life, Plan, play, scene, seeded, with_stops
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
 from timerstore.timelog.kernel import INTERPRETED
@@ -25,15 +25,16 @@ FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 """R is ninety slots behind the clock: nobody may sleep until it has come."""
 
-# Where each wrong variant is caught: a plan, the seed of one, or a scene with the publication at
-# which the second caller goes on, and around it where the kernels have changed.
-FOUND_IN: dict[str, Plan | int | tuple[str, int]] = {
+# Where each wrong variant is caught: a plan, the seed of one, or of one with stops, or a scene with
+# the publication at which the second caller goes on, and around it where the kernels have changed.
+FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "C moves before the head is read": ("claim against link", 71),
     "set is read before fire": ("cancel against taking", 145),
     "settles after fire": ("cancel of what is due soon", 188),
     "levels without fire": ("cancel against a level", 218),
     "frontier late": ("cancel of what is due soon", 189),
     "deletes at once": 7,
+    "R passes what was put aside": "stops 0",
     "R is behind, and nobody wakes dequeue-put": LONG_STOP,
 }
 LOOKS = 120
@@ -60,6 +61,11 @@ if INTERPRETED:
         boundaries, publications = play(seeded(seed), tmp_path / "h")
         assert boundaries > publications > 10
 
+    @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+    def test_seeded_history_with_stops(seed: int, tmp_path: Path) -> None:
+        """What falls due while nobody has the store open is put aside."""
+        play(with_stops(seed), tmp_path / "h")
+
     @pytest.mark.parametrize("name", SCENES)
     def test_scene(name: str, tmp_path: Path) -> None:
         """The second caller goes on at some of the publications."""
@@ -74,6 +80,8 @@ if INTERPRETED:
                 plan = scene(found[0], max(1, found[1] + (i // 2 + i % 2) * (-1) ** i))
             elif isinstance(found, Plan) and i == 0:
                 plan = found
+            elif isinstance(found, str):
+                plan = with_stops(int(found.split()[1]) + i)
             else:
                 plan = seeded(found if isinstance(found, int) and i == 0 else i)
             play(plan, folder / str(i))

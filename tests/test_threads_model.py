@@ -35,6 +35,12 @@ FOUND_IN: dict[str, int | str | tuple[str, int]] = {
     "L ignores held deletes": 48,
     "reschedule in two appends": 302,
     "torn reschedules stay": "reschedule against firing",
+    "cancel passes what was put aside by": 256,
+    "R passes what was put aside": 7,
+    "R leaves stragglers behind": 81,
+    "R leaves kept deletes behind": 56,
+    "L forgets what went before": 566,
+    "deletes go before what was put aside": 972,
 }
 HISTORIES_MAX = 3_000
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.cancelling import encode_described, row_of_first_put
+from timerstore.errors import CorruptStoreError
 from timerstore.ids import ID_DIGITS, format_id, parse_id
 from timerstore.reading import Timer, to_timer
 from timerstore.services.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
@@ -250,6 +251,8 @@ class ById:
                 stop = properties_at + int(found[PROPERTIES_BYTES])
                 properties = decode_properties(view[properties_at:stop].tobytes())
             return to_timer(properties, body, parsed.due_ms, place.born_ms)
+        except CorruptStoreError:
+            return None  # its segment was removed just now
         finally:
             self._places.append(place)
 
@@ -291,6 +294,8 @@ class ById:
                     now_ms,
                 )
             return format_id(due_ms, offset, self._tag) if offset != NOT_JUDGED else None
+        except CorruptStoreError:
+            return None  # its segment was removed just now
         finally:
             self._places.append(place)
 

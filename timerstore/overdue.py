@@ -96,7 +96,7 @@ def find_waiting_foreign(store: TimerStore, due_ms: int, high: int, low: int) ->
     parts = [near, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
     times = engine.wheel.slots["time"]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
-    for slot in np.sort(times[(times >= snapshot.claimed) & (times <= last)]).tolist():
+    for slot in np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist():
         parts.append(slot_messages(store, snapshot, slot))
     found = read_messages(store, np.unique(np.concatenate(parts)))
     return bool(((found.high == high) & (found.low == low)).any())
@@ -134,9 +134,19 @@ def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
     """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
     near, world = engine.near, engine.world
     waiting_ms, messages = near_entries(near)
-    read, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
-    starts = np.arange(read, claimed) * engine.precision_ms
-    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts]))]
+    starts = np.concatenate(
+        [
+            np.arange(world.dequeue_put.front_slot, world.dequeue_get.claimed_slot),
+            np.arange(world.dequeue_put.passed_slot, world.aside.claimed_slot),
+        ]
+    )
+    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts * engine.precision_ms]))]
+
+
+def _is_unclaimed(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell of which slots no unit was claimed, if they have any and are not passed."""
+    aside = (snapshot.aside_claimed <= slots) & (slots < snapshot.aside_stop)
+    return aside | (slots >= snapshot.claimed)
 
 
 def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
@@ -146,9 +156,9 @@ def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[in
     # The latest slot of each grid that lies in the ring.
     slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
     found: set[int] = set()
-    if snapshot.claimed == engine.read_slot:  # R's slot stands in for those before it
-        found.add(snapshot.claimed)
-    while len(slots := slots[slots >= snapshot.claimed]):
-        found.update(np.unique(slots).tolist())
+    if _is_unclaimed(snapshot, np.array([engine.read_slot]))[0]:  # it stands in for those before it
+        found.add(engine.read_slot)
+    while len(slots := slots[slots >= engine.read_slot]):
+        found.update(np.unique(slots[_is_unclaimed(snapshot, slots)]).tolist())
         slots = slots - hop
     return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -215,6 +215,9 @@ class Snapshot(NamedTuple):
 
     claimed: int
     claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
+    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
+    aside_stop: int
+    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
     top: int
     timerlog_end: int
     queue_start: int
@@ -224,9 +227,13 @@ class Snapshot(NamedTuple):
 def capture_locked(store: TimerStore) -> Snapshot:
     """Capture the cursors; under the locks of the services. O(1)."""
     engine, world = store.engine, store.engine.world
+    aside_stop, aside = world.dequeue_put.aside_stop, (0, 0, NO_UNIT)
+    if engine.read_slot < aside_stop:
+        aside = world.aside.claimed_slot, aside_stop, world.aside.claim_offset
     return Snapshot(
         world.dequeue_get.claimed_slot,
         world.dequeue_get.claim_offset,
+        *aside,
         world.flush.checkpointed_slot + 2 * world.settings.slot_count,  # see wheel/place.py
         engine.timerlog.end,
         world.enqueue_put.linked_index,
@@ -243,10 +250,15 @@ def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s
 
 
 def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
-    """Return the messages of the units that are still to be claimed of a slot that was begun."""
-    if snapshot.claim_offset == NO_UNIT:
-        return np.zeros(0, np.int64)
-    return slot_messages(store, snapshot, snapshot.claimed - 1, snapshot.claim_offset)
+    """Return the messages of the units that are still to be claimed of slots that were begun."""
+    parts = [np.zeros(0, np.int64)]
+    for claimed, offset in (
+        (snapshot.claimed, snapshot.claim_offset),
+        (snapshot.aside_claimed, snapshot.aside_offset),
+    ):
+        if offset != NO_UNIT:
+            parts.append(slot_messages(store, snapshot, claimed - 1, offset))
+    return np.concatenate(parts)
 
 
 def slot_messages(
@@ -470,8 +482,10 @@ def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int
     parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
     hop = world.settings.hop_slots
     latest = own - max(0, -(-(own - instant.top + 1) // hop)) * hop
-    for slot in range(latest, instant.claimed - 1, -hop):
-        parts.append(slot_messages(store, instant, slot))
+    waits_aside = range(instant.aside_claimed, instant.aside_stop)
+    for slot in range(latest, min([instant.claimed, *waits_aside[:1]]) - 1, -hop):
+        if slot >= instant.claimed or slot in waits_aside:
+            parts.append(slot_messages(store, instant, slot))
     found = read_messages(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

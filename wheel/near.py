@@ -5,6 +5,9 @@ the cursor C stays within R + SPAN, so a bucket belongs to one millisecond alone
 slot was passed is in the first bucket of R. A plain delete waits, beside the buckets, in its slot's
 list until R passes the slot.
 
+There are two such rings, for two ranges of slots: what was put aside when the store was opened has
+one of its own (`aside` is 1 for it, else 0), see `services/aside.py`.
+
     R·P                      C·P
      │ slot R │ slot R+1 │ … │ not claimed yet
      ├┬┬┬┬┬┬┬┬┼┬┬┬┬┬┬┬┬┬┬┼┬┬┬┤
@@ -28,7 +31,10 @@ from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.record import Words, record
 
 SPAN: Final = 8
-"""Slots that can be claimed at once, a power of two; two at a time are in normal running."""
+"""Slots of a range that can be claimed at once, a power of two; in normal running two are."""
+KEPT_PLACE: Final = 2 * SPAN
+"""The place of deletes that are kept until nothing is left of what was put aside."""
+PLACES: Final = 3 * SPAN  # of slots, of slots that were put aside, and that one
 NONE: Final = -1
 
 # A chunk: 256 bytes, four cache lines.
@@ -38,7 +44,7 @@ CHUNK_HEAD: Final = 2
 CHUNK_ENTRIES: Final = 10
 ENTRY_DUE: Final = 0  # ms: when it is due; of a roll: its slot's start
 ENTRY_MESSAGE: Final = 1  # commit log offset
-ENTRY_INFO: Final = 2  # message size << 16 | slot's place in SPAN << 8 | unit magic
+ENTRY_INFO: Final = 2  # message size << 16 | slot's place << 8 | unit magic
 ENTRY_WORDS: Final = 3
 CHUNK_WORDS: Final = CHUNK_HEAD + CHUNK_ENTRIES * ENTRY_WORDS
 assert CHUNK_WORDS == 32
@@ -50,8 +56,8 @@ NEAR_USED: Final = 1  # chunks that were ever taken from the pool
 NEAR_COUNT: Final = 2  # entries in buckets
 
 # Columns of a claimed slot, each in a cache line of its own. The three counts are of units that
-# came since the store was opened, by the slot's place in SPAN, and are never cleared: R passes a
-# slot once LATE + CHAIN = SETTLED.
+# came since the store was opened, by the slot's place, and are never cleared: R passes a slot once
+# LATE + CHAIN = SETTLED.
 SLOT_WAITING: Final = 0  # its entries in buckets. By dequeue-get
 SLOT_DELETES: Final = 1  # first chunk of its plain deletes, or NONE. By dequeue-get
 SLOT_CHAIN: Final = 2  # units that claiming found in its chain. By dequeue-get
@@ -70,10 +76,10 @@ class NearWheel:
     """The near wheel as kernels see it."""
 
     words: Words  # int64[8], see NEAR_*
-    head: Words  # int64[ring]: first chunk of each bucket, or NONE
-    tail: Words  # int64[ring]
+    head: Words  # int64[2 * ring]: first chunk of each bucket, or NONE
+    tail: Words  # int64[2 * ring]
     chunks: Words  # int64[CHUNK_WORDS * limit]
-    slots: Words  # int64[SPAN * SLOT_COLUMNS]
+    slots: Words  # int64[PLACES * SLOT_COLUMNS]
     popped: Words  # int64[ENTRY_WORDS]: the entry that was taken out last
 
 
@@ -82,36 +88,55 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     ring = 1
     while ring < (SPAN + 2) * precision_ms:
         ring *= 2
-    chunk_count = ring + 2 * count_max // CHUNK_ENTRIES + 2
+    chunk_count = 2 * ring + 2 * count_max // CHUNK_ENTRIES + 2
     # Anonymous memory without a reservation: pages come as they are touched. With one, the system
     # refuses to fork a process that has a few stores, for each would reserve gigabytes again.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
     near = NearWheel(
         np.zeros(8, np.int64),
-        np.full(ring, NONE, np.int64),
-        np.full(ring, NONE, np.int64),
+        np.full(2 * ring, NONE, np.int64),
+        np.full(2 * ring, NONE, np.int64),
         np.frombuffer(pool, np.int64),
-        np.zeros(SPAN * SLOT_COLUMNS, np.int64),
+        np.zeros(PLACES * SLOT_COLUMNS, np.int64),
         np.zeros(ENTRY_WORDS, np.int64),
     )
     near.words[NEAR_FREE] = NONE
-    columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
+    columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
     columns[SLOT_DELETES] = NONE
     columns[SLOT_FIRST_COPY] = NO_COPY
     return near
 
 
 @inlined
-def slot_word(slot: int, column: int) -> int:
-    """Return the index of a claimed slot's column in `slots`."""
-    return column * SPAN + (slot & (SPAN - 1))
+def slot_place(slot: int, aside: int) -> int:
+    """Return the place of a claimed slot among those of its range."""
+    return (slot & (SPAN - 1)) + SPAN * aside
 
 
 @inlined
-def pack_info(size: int, slot: int, magic: int) -> int:
+def slot_word(place: int, column: int) -> int:
+    """Return the index of a column of a place in `slots`."""
+    return column * PLACES + place
+
+
+@inlined
+def ring_buckets(near: NearWheel) -> int:
+    """Return how many buckets a ring has."""
+    return len(near.head) // 2
+
+
+@inlined
+def bucket_at(near: NearWheel, ms: int, aside: int) -> int:
+    """Return the index of a millisecond's bucket in `head` and `tail`."""
+    ring = len(near.head) // 2
+    return (ms & (ring - 1)) + ring * aside
+
+
+@inlined
+def pack_info(size: int, place: int, magic: int) -> int:
     """Return an entry's info."""
-    return (size << 16) | ((slot & (SPAN - 1)) << 8) | (magic & INFO_MAGIC_BITS)
+    return (size << 16) | (place << 8) | (magic & INFO_MAGIC_BITS)
 
 
 @inlined
@@ -121,13 +146,13 @@ def info_size(info: int) -> int:
 
 
 @inlined
-def info_slot(info: int) -> int:
-    """Return the slot's place in SPAN; `slot_word` takes it as a slot."""
+def info_place(info: int) -> int:
+    """Return the slot's place."""
     return (info >> 8) & 0xFF
 
 
-def info_place(info: int) -> int:
-    """Return the slot's place in SPAN, for Python."""
+def place_of(info: int) -> int:
+    """Return the slot's place, for Python."""
     return (info >> 8) & 0xFF
 
 
@@ -210,13 +235,14 @@ def near_insert(
     slot: int,
     magic: int,
     in_front: bool,
+    aside: int,
 ) -> None:
     """Put a timer or a roll into the bucket of `bucket_ms`; `near_room` must be positive. O(1).
 
     `in_front`: before all others of its bucket, as a chain is walked, newest first.
     """
-    bucket = bucket_ms & (len(near.head) - 1)
-    info = pack_info(size, slot, magic)
+    bucket, place = bucket_at(near, bucket_ms, aside), slot_place(slot, aside)
+    info = pack_info(size, place, magic)
     chunk = near.head[bucket] if in_front else near.tail[bucket]
     if near.head[bucket] == NONE:
         chunk = _new_chunk(near, CHUNK_ENTRIES if in_front else 0, NONE)
@@ -238,13 +264,15 @@ def near_insert(
         _set_range(near, chunk, _start(near, chunk), i + 1)
     _put_entry(near, _entry(chunk, i), due_ms, message, info)
     near.words[NEAR_COUNT] += 1
-    near.slots[slot_word(slot, SLOT_WAITING)] += 1
+    near.slots[slot_word(place, SLOT_WAITING)] += 1
 
 
 @inlined
-def near_pop(near: NearWheel, bucket_ms: int) -> bool:
-    """Take the first entry out of a bucket, into `popped`; False where there is none. O(1)."""
-    bucket = bucket_ms & (len(near.head) - 1)
+def near_pop(near: NearWheel, bucket: int) -> bool:
+    """Take the first entry out of a bucket, into `popped`; False where there is none. O(1).
+
+    `bucket`: see `bucket_at`.
+    """
     chunk = near.head[bucket]
     if chunk == NONE:
         return False
@@ -267,17 +295,16 @@ def near_pop(near: NearWheel, bucket_ms: int) -> bool:
 def _taken(near: NearWheel) -> None:
     """Count the entry in `popped` as taken out."""
     near.words[NEAR_COUNT] -= 1
-    near.slots[slot_word(info_slot(near.popped[ENTRY_INFO]), SLOT_WAITING)] -= 1
+    near.slots[slot_word(info_place(near.popped[ENTRY_INFO]), SLOT_WAITING)] -= 1
 
 
 @inlined
-def near_pop_due(near: NearWheel, bucket_ms: int, now_ms: int) -> bool:
+def near_pop_due(near: NearWheel, bucket: int, now_ms: int) -> bool:
     """Take the first entry that is due out of a bucket; False where there is none. O(bucket).
 
     For the bucket at R's start while the clock, set back, is behind R: timers that are due before
     R share it.
     """
-    bucket = bucket_ms & (len(near.head) - 1)
     before = NONE
     chunk = near.head[bucket]
     while chunk != NONE:
@@ -306,9 +333,9 @@ def near_pop_due(near: NearWheel, bucket_ms: int, now_ms: int) -> bool:
 
 
 @inlined
-def near_first_due(near: NearWheel, bucket_ms: int, stop_ms: int) -> int:
+def near_first_due(near: NearWheel, bucket: int, stop_ms: int) -> int:
     """Return the smallest due time in a bucket, or `stop_ms` where that is smaller. O(bucket)."""
-    chunk = near.head[bucket_ms & (len(near.head) - 1)]
+    chunk = near.head[bucket]
     while chunk != NONE:
         for i in range(_start(near, chunk), _stop(near, chunk)):
             stop_ms = min(stop_ms, near.chunks[_entry(chunk, i) + ENTRY_DUE])
@@ -320,37 +347,55 @@ def near_first_due(near: NearWheel, bucket_ms: int, stop_ms: int) -> int:
 
 
 @inlined
-def near_insert_delete(near: NearWheel, message: int, size: int, slot: int, magic: int) -> None:
+def near_insert_delete(near: NearWheel, message: int, size: int, place: int, magic: int) -> None:
     """Keep a plain delete until R passes its slot. O(1)."""
-    at = slot_word(slot, SLOT_DELETES)
+    at = slot_word(place, SLOT_DELETES)
     chunk = near.slots[at]
     if chunk == NONE or _stop(near, chunk) == CHUNK_ENTRIES:
         chunk = _new_chunk(near, 0, chunk)
         near.slots[at] = chunk
     stop = _stop(near, chunk)
-    _put_entry(near, _entry(chunk, stop), 0, message, pack_info(size, slot, magic))
+    _put_entry(near, _entry(chunk, stop), 0, message, pack_info(size, place, magic))
     _set_range(near, chunk, 0, stop + 1)
 
 
 @inlined
-def near_last_delete(near: NearWheel, slot: int) -> int:
+def near_last_delete(near: NearWheel, place: int) -> int:
     """Return the message of one of a slot's deletes, or NONE. O(1)."""
-    chunk = near.slots[slot_word(slot, SLOT_DELETES)]
+    chunk = near.slots[slot_word(place, SLOT_DELETES)]
     if chunk == NONE:
         return NONE
     return near.chunks[_entry(chunk, _stop(near, chunk) - 1) + ENTRY_MESSAGE]
 
 
 @inlined
-def near_drop_delete(near: NearWheel, slot: int) -> None:
+def near_drop_delete(near: NearWheel, place: int) -> None:
     """Forget the delete that `near_last_delete` returned. O(1)."""
-    at = slot_word(slot, SLOT_DELETES)
+    at = slot_word(place, SLOT_DELETES)
     chunk = near.slots[at]
     stop = _stop(near, chunk) - 1
     _set_range(near, chunk, 0, stop)
     if stop == 0:
         near.slots[at] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
         _free_chunk(near, chunk)
+
+
+@inlined
+def near_keep_deletes(near: NearWheel, place: int) -> int:
+    """Move one chunk of a slot's deletes to KEPT_PLACE; return how many they are. O(1)."""
+    at, kept = slot_word(place, SLOT_DELETES), slot_word(KEPT_PLACE, SLOT_DELETES)
+    chunk = near.slots[at]
+    if chunk == NONE:
+        return 0
+    near.slots[at] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.slots[kept]
+    near.slots[kept] = chunk
+    for i in range(_stop(near, chunk)):
+        info = near.chunks[_entry(chunk, i) + ENTRY_INFO]
+        near.chunks[_entry(chunk, i) + ENTRY_INFO] = pack_info(
+            info_size(info), KEPT_PLACE, info & INFO_MAGIC_BITS
+        )
+    return _stop(near, chunk)
 
 
 # --- looking
@@ -408,7 +453,7 @@ def check(near: NearWheel) -> None:
         return (entries[:, ENTRY_INFO] >> 8 & 0xFF).tolist()
 
     count = 0
-    remaining = np.zeros(SPAN, np.int64)
+    remaining = np.zeros(PLACES, np.int64)
     for bucket in np.flatnonzero(near.head != NONE).tolist():
         listed = walk(int(near.head[bucket]))
         assert listed[-1] == near.tail[bucket], "the tail is not the last"
@@ -418,8 +463,8 @@ def check(near: NearWheel) -> None:
                 count += 1
     assert count == near.words[NEAR_COUNT]
     walk(int(near.words[NEAR_FREE]))
-    columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
-    for place in range(SPAN):
+    columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
+    for place in range(PLACES):
         for chunk in walk(int(columns[SLOT_DELETES, place])):
             assert set(places(chunk)) == {place}
     assert (remaining == columns[SLOT_WAITING]).all(), "a slot counts other timers than wait"

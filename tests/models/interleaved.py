@@ -10,19 +10,22 @@ import contextlib
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
 
 import timerstore.services.deliver_levels as levels_module
 import timerstore.services.dequeue_put as put_module
+import timerstore.services.engine as engine_module
 from tests.models.ledger import Ledger, Root, check_store, read_ledger
 from tests.models.power_disk import PowerDisk
 from tests.rigs.baton import Baton, attached
 from timerstore import Config, TimerStore, TooLateError
+from timerstore.services.aside import FIRST_COUNT
 from timerstore.timelog.disk import MappedFile
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.wheel import near
@@ -34,6 +37,7 @@ GAPS = (1, 1, 2, 3, 5, 8, 13, 20, 40, 80, 200, 800)
 DELAYS_MS = (-150, -1, 0, 1, 30, 99, 100, 150, 250, 420, 700, 2_600)
 TICKS_MS = (1, 1, 30, 60, 100, 110, 250, 900, -60)
 
+STOPS_MS = (0, 150, 450, 1_300, 3_000)
 RARER = ("reschedule", "level", "cancel level", "flush", "list", "rest")
 
 Integers = Callable[[int, int], int]
@@ -59,6 +63,7 @@ class Life:
     cuts: tuple[tuple[int, str], ...] = ()  # at which publication somebody goes before all others
     ends_at: int = 0  # the boundary at which the process ends; 0: it is closed in peace
     power: bool = False  # the power is cut there
+    stopped_ms: int = 0  # for how long nobody had the store open before
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Plan:
     lives: tuple[Life, ...]
     group: bool = False  # durability
     segment_bytes: int = 1 << 13
+    first_count: int = FIRST_COUNT  # of what was put aside, that goes before all else
 
 
 def make_plan(integers: Integers) -> Plan:
@@ -113,6 +119,13 @@ def make_plan(integers: Integers) -> Plan:
 def seeded(seed: int) -> Plan:
     """Make up a plan from a seed."""
     return make_plan(random.Random(seed).randint)
+
+
+def with_stops(seed: int) -> Plan:
+    """Make up a plan from a seed, with stops between its lives after which much is put aside."""
+    rnd, plan = random.Random(-1 - seed), seeded(seed)
+    lives = tuple(replace(life, stopped_ms=rnd.choice(STOPS_MS)) for life in plan.lives)
+    return replace(plan, lives=lives, first_count=rnd.choice((0, 0, 2, FIRST_COUNT)))
 
 
 SCENES: dict[str, tuple[tuple[Act, ...], ...]] = {
@@ -201,8 +214,10 @@ class Player:
     def play(self) -> None:
         """Play all lives. Raises BrokenError."""
         for number, life in enumerate(self.plan.lives, 1):
+            self.now_ms += life.stopped_ms
             self.baton = Baton(self.now_ms, life.turns, life.cuts)
-            with attached(self.baton), oracle(self.baton):
+            goes_first = patch.object(engine_module, "FIRST_COUNT", self.plan.first_count)
+            with attached(self.baton), oracle(self.baton), goes_first:
                 self._live(life, number)
             self.count += self.baton.count
             self.published += self.baton.published

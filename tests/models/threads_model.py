@@ -14,10 +14,12 @@ Who owns what. `Words` refuses a write by anybody but its owner; a ring has one 
 consumer.
 
     enqueue-get      fetched_index; ring A's tail
-    enqueue-put      linked_index (Q), late[]; units, slots, the timer log's end; ring B's tail
-    dequeue-get      near, deletes, claimed_slot (C), claim_at, walked_slot, chained[]; ring C's
-                     tail
-    dequeue-put      passed_slot (R), settled[], first_copy[], roll_index[], rolls_before, frontier
+    enqueue-put      linked_index (Q), late[], straggler; units, slots, the timer log's end; ring
+                     B's tail
+    dequeue-get      near, deletes, claimed_slot (C), claim_at, walked_slot, the same three of what
+                     was put aside, chained[]; ring C's tail
+    dequeue-put      passed_slot (R), front_slot, front_copy, settled[], first_copy[], roll_index[],
+                     rolls_before, frontier
     deliver-levels   offset
     flush            checkpointed_slot
     the fire lock    cancelled, held, held_from: whoever has it may write
@@ -42,11 +44,18 @@ The steps.
 - R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
   settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
   than the wheel's length ahead of the durable R.
+- What ended before a life began is put aside: slots in [R, aside_stop), a second range that
+  dequeue-get claims, walks and takes beside the front, which begins there. The front passes its
+  slots by itself; R joins it once it has come to aside_stop. Until then the front's first copies
+  count for L, its plain deletes are kept (their target may be a roll that was put aside), and a
+  unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
+  for its own, and R joins only behind that.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
 - Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
   level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
-  unlinked, near, rings B and C, the half-claimed chain, the slots ahead. Reschedule is cancel with
-  the new timer and the delete under one append; recovery mends one that was torn by a power cut.
+  unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
+  cancel with the new timer and the delete under one append; recovery mends one that was torn by a
+  power cut.
 - Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
   copied later, piecewise; so the timer log is synced up to its end after the last piece. L is the
   oldest copy of a slot that R has not passed, of an earlier life whose slots it has not, and the
@@ -60,14 +69,13 @@ words than one, a level's message that a broker wrote. Here a thread that could 
 that it is woken is shown in `wake_model.py`.
 """
 
-from typing import Any
-
+from tests.models.threads_dequeue import DequeueGet
 from tests.models.threads_store import (
     BATCH,
     CELLS,
     CHAIN,
     FAR,
-    LEAD,
+    KEPT,
     LEVEL_MS,
     NONE,
     PRECISION_MS,
@@ -76,13 +84,12 @@ from tests.models.threads_store import (
     SPAN,
     Message,
     Steps,
-    Store,
     Unit,
     check,
 )
 
 
-class Pipeline(Store):
+class Pipeline(DequeueGet):
     """A store with its services, its callers and its flush."""
 
     # --- the services' threads
@@ -162,13 +169,17 @@ class Pipeline(Store):
             if self.right("R is read before wheel"):
                 passed = self.dequeue_put.passed_slot
             slot, rolls = self.place(self.ring_a[0], passed)
-            late = slot < claimed
+            near, aside = self.near_slot(slot)
+            late = near < (self.dequeue_get.aside_claimed_slot if aside else claimed)
+            late = late or near > slot
             if late and len(self.ring_b) == RING:
                 break
             unit = self.write_unit(self.ring_a[0], slot, rolls)
             yield None
             self.wheel[slot % CELLS] = (slot, unit)
-            own.late[slot % SPAN] += late
+            own.late[near % SPAN + SPAN * aside] += late
+            if near > slot:
+                own.straggler = near
             self.ring_a.pop(0)
             yield None
             in_order = self.right("Q after ring B")
@@ -180,115 +191,32 @@ class Pipeline(Store):
             own.linked_index += not in_order
         self.give("wheel")
 
-    # --- dequeue-get
-
-    def can_claim(self, now: int, passed_slot: int) -> bool:
-        """Whether the next slot is close enough, and the near wheel has a place for it."""
-        own = self.dequeue_get
-        close = own.claimed_slot <= max(now // PRECISION_MS, passed_slot) + LEAD
-        return own.claim_at == NONE and close and own.claimed_slot < passed_slot + SPAN
-
-    def due(self, now: int, passed_slot: int) -> list[tuple[int, int, int]]:
-        """Return what is due of the near wheel, in its order; not past a half-walked slot."""
-        own, limit = self.dequeue_get, now
-        if own.claim_at != NONE:
-            limit = min(now, (own.claimed_slot - 1) * PRECISION_MS - 1)
-        start = passed_slot * PRECISION_MS  # the clock may have gone back behind it
-        return sorted(
-            entry
-            for entry in own.near
-            if entry[0] <= limit or (now < start == entry[0] and entry[2] <= now)
-        )
-
-    def ended_deletes(self, now: int) -> list[tuple[int, int]]:
-        """Return the plain deletes of slots of which nothing else will come."""
-        own = self.dequeue_get
-        slots = [self.units[unit].slot for _, unit, _ in own.near]
-        ended = min([*slots, now // PRECISION_MS, own.walked_slot])
-        at_once = not self.right("deletes at once")
-        return sorted(each for each in own.deletes if each[0] < ended or at_once)
-
-    def dequeue_get_has_work(self) -> bool:
-        """A late arrival, a slot to claim or to walk, or something due while ring C has room."""
-        own, passed = self.dequeue_get, self.dequeue_put.passed_slot
-        if self.ring_b or own.claim_at != NONE or self.can_claim(self.now, passed):
-            return True
-        takes = self.due(self.now, passed) or self.ended_deletes(self.now)
-        return bool(takes) and len(self.ring_c) < RING
-
-    def insert(self, unit: int) -> int:
-        """Put a unit into the near wheel; return 1 where it counts."""
-        own, entry = self.dequeue_get, self.units[unit]
-        check(unit not in self.inserted, "a unit came twice")
-        check(entry.slot >= self.dequeue_put.passed_slot, "a unit came behind R")
-        self.inserted.add(unit)
-        if entry.message in self.done:  # an earlier life made its copy; `recovered_copy` keeps L
-            self.settled_units.add(unit)
-            return 0
-        m = self.log[entry.message]
-        if m.kind == "delete" and not entry.rolls:
-            own.deletes.append((entry.slot, unit))
-        else:
-            due = entry.slot * PRECISION_MS if entry.rolls else m.due
-            own.near.append((max(due, entry.slot * PRECISION_MS), unit, due))
-        return 1
-
-    def dequeue_get_step(self) -> Steps:
-        """Empty ring B, claim, walk, take what is due. Under near; for C under wheel as well."""
-        own = self.dequeue_get
-        yield from self.take("near")
-        now, passed = self.now, self.dequeue_put.passed_slot  # an old R only makes it wait
-        while self.ring_b:
-            self.insert(self.ring_b[0])
-            yield None
-            self.ring_b.pop(0)
-        if self.can_claim(now, passed):
-            locks = self.unless("claims without wheel", "wheel")
-            yield from self.take(*locks)
-            own.claim_at = self.head(own.claimed_slot)
-            yield None
-            own.claimed_slot += 1
-            self.give(*locks)
-            yield None
-            own.walked_slot += own.claim_at == NONE
-        for _ in range(BATCH):
-            if own.claim_at == NONE:
-                break
-            own.chained[(own.claimed_slot - 1) % SPAN] += self.insert(own.claim_at)
-            yield None
-            own.claim_at = self.units[own.claim_at].before
-            own.walked_slot += own.claim_at == NONE
-        yield from self._hand_on(own.near, self.due(now, passed))
-        yield from self._hand_on(own.deletes, self.ended_deletes(now))
-        self.give("near")
-
-    def _hand_on(self, entries: list[Any], taken: list[Any]) -> Steps:
-        for entry in taken[: min(BATCH, RING - len(self.ring_c))]:
-            entries.remove(entry)
-            self.ring_c.append(entry[1])
-            yield None
-
     # --- dequeue-put
 
-    def can_pass(self) -> bool:
-        """Whether R may move over its slot."""
-        own, get = self.dequeue_put, self.dequeue_get
-        slot, i = own.passed_slot, own.passed_slot % SPAN
+    def can_pass(self, kind: str, slot: int) -> bool:
+        """Whether a range of slots may begin one later: the front, or R in what was put aside."""
+        own, get, put = self.dequeue_put, self.dequeue_get, self.enqueue_put
+        place = slot % SPAN + SPAN * bool(kind)
         walked = self.right("R passes what is claimed, not walked")
-        whole = get.walked_slot if walked else get.claimed_slot
-        settled = self.enqueue_put.late[i] + get.chained[i] == own.settled[i]
+        whole = getattr(get, kind + ("walked_slot" if walked else "claimed_slot"))
         near = slot < self.flush.checkpointed_slot + SLOTS
+        joins = True
+        if kind and slot + 1 == own.aside_stop:
+            joins = own.front_slot > put.straggler or not self.right("R leaves stragglers behind")
+            kept = put.late[KEPT] + get.chained[KEPT] == own.settled[KEPT]
+            joins &= kept or not self.right("R leaves kept deletes behind")
         return (
             self.now // PRECISION_MS > slot
             and slot < whole
-            and settled
-            and self.enqueue_put.linked_index >= own.rolls_before
+            and put.late[place] + get.chained[place] == own.settled[place]
+            and put.linked_index >= own.rolls_before
             and (near or not self.right("R outruns the checkpoint"))
+            and joins
         )
 
     def dequeue_put_has_work(self) -> bool:
         """Something was taken, or R can move."""
-        return bool(self.ring_c) or self.can_pass()
+        return bool(self.ring_c) or any(self.can_pass(*each) for each in self.bases())
 
     def judge(self, unit: Unit) -> tuple[str, int]:
         """Return what becomes of a unit, and up to when that is known. Under fire.
@@ -310,14 +238,15 @@ class Pipeline(Store):
         """Settle a batch of ring C, then move R. Under fire; for R under wheel."""
         if self.ring_c:
             yield from self._settle_batch()
-        if self.can_pass():  # a look without the lock
-            yield from self._pass_slot()
+        for kind, slot in self.bases():
+            if self.can_pass(kind, slot):  # a look without the lock
+                yield from self._pass_slot(kind)
 
     def _settle_batch(self) -> Steps:
         own = self.dequeue_put
         early, late = self.right("set is read before fire"), self.right("settles after fire")
         yield from self.take(*(("fire",) if early else ()))
-        units = self.ring_c[:BATCH]
+        units, places = [unit for unit, _ in self.ring_c[:BATCH]], [at for _, at in self.ring_c]
         judged, copies = [self.judge(self.units[unit]) for unit in units], []
         yield None
         yield from self.take(*(() if early else ("fire",)))
@@ -330,8 +259,10 @@ class Pipeline(Store):
         self.give(*(() if late else ("fire",)))
         own.frontier = max([own.frontier, *(ms for _, ms in judged)])
         yield None
-        for unit, (kind, _), copy in zip(units, judged, copies, strict=True):
-            i, m = self.units[unit].slot % SPAN, self.log[self.units[unit].message]
+        for unit, i, (kind, _), copy in zip(
+            units, places[: len(units)], judged, copies, strict=True
+        ):
+            m = self.log[self.units[unit].message]
             own.first_copy[i] = min(own.first_copy[i], copy)
             if kind in ("timer", "delete"):
                 own.roll_index[i] = self.timer_queue.index(copy) + 1
@@ -354,19 +285,35 @@ class Pipeline(Store):
         else:
             fire.cancelled -= {delete.id}
 
-    def _pass_slot(self) -> Steps:
+    def _pass_slot(self, kind: str) -> Steps:
         own, locks = self.dequeue_put, self.unless("R moves without wheel", "wheel")
         yield None
         yield from self.take(*locks)
-        if self.can_pass() or not self.right("R is judged before wheel"):
-            slot, i = own.passed_slot, own.passed_slot % SPAN
-            mine = {unit for unit, entry in enumerate(self.units) if entry.slot == slot}
+        slot = own.passed_slot if kind else own.front_slot
+        judged = not self.right("R is judged before wheel")
+        if (not kind or self.is_aside()) and (judged or self.can_pass(kind, slot)):
+            place, aside = slot % SPAN + SPAN * bool(kind), self.is_aside()
             yield None
-            check(mine <= self.settled_units, "R passes what is not settled")
-            own.rolls_before = max(own.rolls_before, own.roll_index[i])
-            own.first_copy[i], own.roll_index[i] = FAR, 0  # for slot + SPAN
-            own.passed_slot = slot + 1
+            own.rolls_before = max(own.rolls_before, own.roll_index[place])
+            if aside and not kind and self.right("L forgets what went before"):
+                own.front_copy = min(own.front_copy, own.first_copy[place])
+            own.first_copy[place], own.roll_index[place] = FAR, 0  # for slot + SPAN
+            if not kind:
+                own.front_slot = slot + 1
+            if not (aside or kind) or not self.right("R passes what was put aside"):
+                self._move_passed(own.front_slot)
+            elif kind and slot + 1 == own.aside_stop:
+                self._move_passed(own.front_slot)
+                own.front_copy = FAR
+            elif kind:
+                self._move_passed(slot + 1)
         self.give(*locks)
+
+    def _move_passed(self, slot: int) -> None:
+        mine = {unit for unit, entry in enumerate(self.units) if entry.slot < slot}
+        mine -= self.passed_before
+        check(mine <= self.settled_units, "R passes what is not settled")
+        self.dequeue_put.passed_slot = slot
 
     # --- deliver-levels
 
@@ -426,11 +373,15 @@ class Pipeline(Store):
     def waits(self, id: int) -> bool:
         """Look for an overdue timer in each place where one can wait. Under all three locks."""
         get, own = self.dequeue_get, self.enqueue_put
-        units = [unit for _, unit, _ in get.near]
+        units = [entry[1] for entry in get.near]
         units += self.ring_b if self.right("cancel passes ring B by") else []
-        units += self.ring_c if self.right("cancel passes ring C by") else []
-        ahead = range(get.claimed_slot, self.flush.checkpointed_slot + CELLS)
-        for first in (get.claim_at, *map(self.head, ahead)):
+        units += [unit for unit, _ in self.ring_c] if self.right("cancel passes ring C by") else []
+        ahead = [*range(get.claimed_slot, self.flush.checkpointed_slot + CELLS)]
+        starts = [get.claim_at]
+        if self.is_aside() and self.right("cancel passes what was put aside by"):
+            ahead += range(get.aside_claimed_slot, self.dequeue_put.aside_stop)
+            starts.append(get.aside_claim_at)
+        for first in (*starts, *map(self.head, ahead)):
             units += self.chain(first)
         messages = self.timer_queue[own.linked_index :] + [self.units[u].message for u in units]
         timers = (m for m in messages if m not in self.done and self.log[m].kind == "timer")
@@ -484,7 +435,7 @@ class Pipeline(Store):
 
     def flush_steps(self) -> Steps:
         """Write a checkpoint: capture, then log, timer log, wheel, level file, checkpoint."""
-        put, get, fire = self.dequeue_put, self.dequeue_get, self.fire
+        put, fire = self.dequeue_put, self.fire
         passed, offset = put.passed_slot, self.deliver_levels.offset
         pages = [] if self.right("pages before Q") else list(self.wheel)
         yield None
@@ -498,7 +449,8 @@ class Pipeline(Store):
         kept |= {"offset": offset, "frontier": put.frontier}
         end = len(self.log)
         yield None
-        oldest = [end, *(put.first_copy[slot % SPAN] for slot in range(passed, get.claimed_slot))]
+        # Of each place that is used, and of what the front has passed before R.
+        oldest = [end, put.front_copy, *put.first_copy]
         oldest += [fire.held_from] if self.right("L ignores held deletes") else []
         oldest += [self.recovered_copy] if passed <= self.recovered_until else []
         kept["L"] = min(oldest)

@@ -272,9 +272,12 @@ def scene(
     flushes: int = 0,
     ticks: int = 0,
     start: int = 20,
+    stop: int = 0,
     helps: bool = False,
 ) -> Scene:
     """Return a scene: R is 10 (at 20 ms), `start` is the clock.
+
+    `stop`: so long nobody has the store open, after what is `early` was put.
 
     `early`: due times that are linked before it begins; `puts`: put before, not linked yet; then
     `levels` messages that the level delivers at once. `cancels`, `reschedules`: what callers do at
@@ -287,6 +290,7 @@ def scene(
         after = [store.put(due) for due in puts]
         for _ in itertools.chain(*before):
             pass
+        move_clock(store, stop)
         store.recover()
         store.wrong = wrong
         store.now -= LEVEL_MS
@@ -324,6 +328,10 @@ SCENES = {
     "capture, level": scene(levels=2, flushes=1),
     "cancel against a level": scene(levels=1, cancels=[0]),
     "a level's cancel, capture": scene(levels=1, cancels=[0], flushes=1),
+    "put aside, what is due now": scene([24], early=[21], stop=4, start=24),
+    "put aside, cancel": scene([24], early=[21, 22], stop=4, start=24, cancels=[1]),
+    "put aside, capture, R": scene([24], early=[21], stop=4, start=26, flushes=1),
+    "put aside, a straggler": scene([25], early=[21], stop=4, start=27),
     "helping": scene([20], helps=True),
     "helping, claim against link": scene([23], helps=True),
 }

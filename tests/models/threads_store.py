@@ -12,6 +12,8 @@ WINDOW, HOP = 4, 2  # slots: how far ahead of now a unit may be put, and how far
 SLOTS, SPAN, LEAD = 6, 3, 1  # of the wheel (its ring has twice that), of the near wheel
 CELLS = 2 * SLOTS
 RING, BATCH = 3, 2
+KEPT = 2 * SPAN  # the place of kept deletes, behind those of slots and of slots put aside
+PLACES = KEPT + 1
 LEVEL_MS = 5  # the one delay level's
 FAR, NONE = 1 << 30, -1
 CHAIN = ("enqueue_get", "enqueue_put", "dequeue_get", "dequeue_put")
@@ -45,6 +47,12 @@ WRONG = (
     "cancel passes ring B by",
     "cancel passes ring C by",
     "tokens are looked at, then taken",
+    "cancel passes what was put aside by",
+    "R passes what was put aside",
+    "R leaves stragglers behind",
+    "R leaves kept deletes behind",
+    "L forgets what went before",
+    "deletes go before what was put aside",
 )
 
 Steps = Generator[Callable[[], Any] | None, None, Any]
@@ -156,6 +164,9 @@ class Store:
             if self.right("torn reschedules stay"):
                 self.append(Message("delete", last.replaces, self.log[last.replaces].due))
         passed, linked = kept["R"], kept["Q"]
+        # What ended before this life began is put aside: [R, front).
+        now_slot = self.now // PRECISION_MS
+        front = now_slot if passed < now_slot < passed + SLOTS - SPAN else passed
         copies = [(o, m) for o, m in enumerate(self.log) if o >= kept["L"]]
         frontier = max([kept["frontier"], *(m.due for _, m in copies if m.kind == "fired")])
         self.held_locks = dict.fromkeys(("fire", "near", "wheel"), False)
@@ -163,26 +174,34 @@ class Store:
         self.level_stalls = False  # there is no room for what a level delivers
         self.ring_a: list[int] = []  # messages
         self.ring_b: list[int] = []  # units
-        self.ring_c: list[int] = []  # units
+        self.ring_c: list[tuple[int, int]] = []  # units, each with its place
         self.enqueue_get = Words(self, "enqueue_get", fetched_index=linked)
-        self.enqueue_put = Words(self, "enqueue_put", linked_index=linked, late=[0] * SPAN)
+        self.enqueue_put = Words(
+            self, "enqueue_put", linked_index=linked, late=[0] * PLACES, straggler=NONE
+        )
         self.dequeue_get = Words(
             self,
             "dequeue_get",
-            near=[],  # (bucket, unit, due)
-            deletes=[],  # (slot, unit)
-            claimed_slot=passed,
+            near=[],  # (bucket, unit, due, place)
+            deletes=[],  # (slot, unit, place)
+            claimed_slot=front,
             claim_at=NONE,  # the unit at which walking the claimed slot's chain goes on
-            walked_slot=passed,
-            chained=[0] * SPAN,
+            walked_slot=front,
+            aside_claimed_slot=passed,  # the same of what was put aside
+            aside_claim_at=NONE,
+            aside_walked_slot=passed,
+            chained=[0] * PLACES,
         )
         self.dequeue_put = Words(
             self,
             "dequeue_put",
             passed_slot=passed,
-            settled=[0] * SPAN,
-            first_copy=[FAR] * SPAN,
-            roll_index=[0] * SPAN,
+            front_slot=front,
+            aside_stop=front if front > passed else NONE,
+            front_copy=FAR,  # the first copy of slots that the front has passed, and R has not
+            settled=[0] * PLACES,
+            first_copy=[FAR] * PLACES,
+            roll_index=[0] * PLACES,
             rolls_before=0,
             frontier=frontier,
         )
@@ -194,6 +213,7 @@ class Store:
         self.settled_units: set[int] = set()
         self.done = {m.origin: o for o, m in copies if m.origin != NONE}
         self._recover_wheel(kept["units"])
+        self.passed_before = {u for u, entry in enumerate(self.units) if entry.slot < passed}
         self._recover_sets(kept["L"])
         self.writer = "nobody"
 

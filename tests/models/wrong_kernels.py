@@ -23,13 +23,13 @@ WRONG: dict[str, list[Change]] = {
             "services.dequeue_get",
             "claim",
             """            lock_acquire(world.wheel_lock)
-            world.dequeue_get.claim_offset = slot_last(world.wheel, slot)
-            publish(world.dequeue_get, "claimed_slot", slot + 1)
+            get.claim_offset = slot_last(world.wheel, slot)
+            publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
 """,
-            """            publish(world.dequeue_get, "claimed_slot", slot + 1)
+            """            publish(get, "claimed_slot", slot + 1)
             lock_acquire(world.wheel_lock)
-            world.dequeue_get.claim_offset = slot_last(world.wheel, slot)
+            get.claim_offset = slot_last(world.wheel, slot)
             lock_release(world.wheel_lock)
 """,
         )
@@ -82,15 +82,17 @@ WRONG: dict[str, list[Change]] = {
         (
             "services.dequeue_get",
             "_hand_on_deletes",
-            """            now_ms // world.settings.precision_ms <= slot
-            or near.slots[slot_word(slot, SLOT_WAITING)] != 0
-""",
-            "            slot >= world.dequeue_get.claimed_slot\n",
+            "not _is_emptied(world, slot, aside, now_ms)",
+            "slot >= get.claimed_slot",
         )
     ],
-    "R is behind, and nobody wakes dequeue-put": [
-        ("services.steps", "_go_on", "        waiting += 1  # R", "        waiting += 0  # R"),
-        ("services.steps", "_sleep", "can_pass(world, now_ms)", "False"),
+    "R passes what was put aside": [
+        (
+            "services.dequeue_put",
+            "_pass",
+            "slot, waits = base_slot(world, aside), is_aside(world)",
+            "slot, waits = base_slot(world, aside), False",
+        )
     ],
 }
 

@@ -59,7 +59,17 @@ CURSORS = {
     "walked": "dequeue_get.walked_slot",
     "claim_offset": "dequeue_get.claim_offset",
     "scan": "dequeue_get.emptied_ms",
+    "aside_claimed": "aside.claimed_slot",
+    "aside_walked": "aside.walked_slot",
+    "aside_offset": "aside.claim_offset",
+    "aside_scan": "aside.emptied_ms",
+    "first_count": "aside.first_count",
+    "kept_slot": "dequeue_get.kept_slot",
+    "straggler": "enqueue_put.straggler_slot",
     "read": "dequeue_put.passed_slot",
+    "front": "dequeue_put.front_slot",
+    "aside_stop": "dequeue_put.aside_stop",
+    "front_copy": "dequeue_put.front_copy",
     "frontier": "dequeue_put.frontier_ms",
     "rolls_before": "dequeue_put.rolled_index",
     "rolled": "dequeue_put.rolled_count",
@@ -202,7 +212,9 @@ class Alone:
         return int(getattr(record, field))
 
     def set_cursors(self, **cursors: int) -> None:
-        """Set cursors or counters by name."""
+        """Set cursors or counters by name; the front goes with R unless it is named as well."""
+        if "read" in cursors:
+            cursors = {"front": cursors["read"], **cursors}
         for name, value in cursors.items():
             record, field = self._place(name)
             setattr(record, field, value)
@@ -222,13 +234,17 @@ class Alone:
 
     def slot_column(self, name: str) -> list[int]:
         """A column of the near wheel's slots, by the slot's place."""
-        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.SPAN)
-        return [int(each) for each in columns[SLOT_COLUMNS[name]]]
+        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.PLACES)
+        return [int(each) for each in columns[SLOT_COLUMNS[name]]][: near.KEPT_PLACE + 1]
 
     def set_slot_column(self, name: str, slot: int, value: int) -> None:
-        """Set what a column says of one slot."""
-        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.SPAN)
-        columns[SLOT_COLUMNS[name], slot % near.SPAN] = value
+        """Set what a column says of one slot of the front."""
+        self.set_place(name, slot % near.SPAN, value)
+
+    def set_place(self, name: str, place: int, value: int) -> None:
+        """Set what a column says of one place."""
+        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.PLACES)
+        columns[SLOT_COLUMNS[name], place] = value
 
     def near_messages(self) -> list[tuple[int, int]]:
         """(due time, message) of all that waits in the near wheel's buckets, in no order."""

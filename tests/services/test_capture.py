@@ -7,6 +7,7 @@ from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.services.capture import capture, written
 from timerstore.wheel.checksums import PAGE_BYTES
+from timerstore.wheel.near import PLACES
 from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
 
 
@@ -39,20 +40,21 @@ def test_cursors_are_those_of_the_engine() -> None:
 
 
 @given(
-    st.dictionaries(st.integers(0, 7), st.integers(0, 500)),
-    st.integers(0, 8),
+    st.dictionaries(st.integers(0, PLACES - 1), st.integers(0, 500)),
+    st.none() | st.integers(0, 500),
     st.none() | st.integers(0, 500),
 )
 def test_the_oldest_copy_counts_that_is_of_a_slot_which_is_not_passed(
-    copies: dict[int, int], claimed: int, held_from: int | None
+    copies: dict[int, int], front_copy: int | None, held_from: int | None
 ) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         alone.put(timer(alone.tag, "orders", START_MS))
-        alone.set_cursors(claimed=START_SLOT + claimed)
-        for slot, offset in copies.items():
-            alone.set_slot_column("first_copy", START_SLOT + slot, offset)
-        expected = [alone.engine.commitlog.end]
-        expected += [offset for slot, offset in copies.items() if slot < claimed]
+        for place, offset in copies.items():
+            alone.set_place("first_copy", place, offset)
+        expected = [alone.engine.commitlog.end, *copies.values()]
+        if front_copy is not None:
+            alone.set_cursors(front_copy=front_copy)
+            expected.append(front_copy)
         if held_from is not None:
             alone.use_sets([(-2, 1 << 47 | 9)], held_from=held_from)
             expected.append(held_from)

@@ -7,6 +7,7 @@ from tests import naive
 from tests.naive_services import (
     MARKS_DELETE,
     NO_NEED,
+    PLACES,
     PLAIN,
     ROLL,
     SPAN,
@@ -65,6 +66,10 @@ def link(alone: Alone, log: Log, i: int, magic: int, when: tuple[int, int], extr
     alone.link(slot, unit)
 
 
+FRONT = ("claimed", "walked", "claim_offset", "scan")
+ASIDE = tuple(f"aside_{name}" for name in ("claimed", "walked", "offset", "scan"))
+
+
 def taken(row: list[int]) -> Taken:
     """An entry of ring C, taken apart."""
     message, info, at = row
@@ -74,14 +79,21 @@ def taken(row: list[int]) -> Taken:
 def compare(alone: Alone, twin: DequeueGet) -> None:
     """Whatever dequeue-get knows or hands on is what the twin does."""
     assert [taken(row) for row in alone.since("dequeue", DEQUEUE_BEGIN)] == twin.out
-    found = (alone.cursor(name) for name in ("claimed", "walked", "claim_offset"))
-    assert tuple(found) == (twin.claimed, twin.walked, twin.claim_offset)
-    waiting = [each for bucket in twin.buckets.values() for each in bucket]
-    assert alone.near_messages() == sorted((each.due_ms, each.message) for each in waiting)
-    assert alone.cursor("scan") <= min(twin.buckets, default=1 << 62)
-    places = [sum(n for s, n in twin.waiting.items() if s % SPAN == place) for place in range(SPAN)]
+    front, aside = twin.ranges
+    for mine, names in ((front, FRONT), (aside, ASIDE)):
+        found = [alone.cursor(name) for name in names]
+        assert found[:3] == [mine.claimed, mine.walked, mine.offset]
+        assert found[3] <= min(mine.buckets, default=1 << 62)
+    assert alone.cursor("kept_slot") == twin.kept_slot
+    assert not twin.is_aside() or alone.cursor("first_count") == twin.first
+    held = [each for mine in twin.ranges for bucket in mine.buckets.values() for each in bucket]
+    assert alone.near_messages() == sorted((each.due_ms, each.message) for each in held)
+    places = [0] * PLACES
+    for i, mine in enumerate(twin.ranges):
+        for slot, count in mine.waiting.items():
+            places[slot % SPAN + SPAN * i] += count
     assert alone.slot_column("waiting") == places
-    assert alone.slot_column("chain") == [twin.chained[place] for place in range(SPAN)]
+    assert alone.slot_column("chain") == [twin.chained[place] for place in range(PLACES)]
 
 
 def answer(alone: Alone, twin: DequeueGet) -> None:
@@ -102,6 +114,8 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
     st.sets(st.integers(0, 4), max_size=2),
     st.sets(st.integers(0, 40), max_size=2),
     st.integers(0, 3),
+    st.sampled_from([0, 0, 1, 2, 5, 11]),
+    st.sampled_from([0, 4, 1_000]),
 )
 def test_alone(
     units: list[tuple[int, tuple[int, int], object]],
@@ -109,7 +123,10 @@ def test_alone(
     unmapped: set[int],
     done: set[int],
     begin: int,
+    aside: int,
+    first: int,
 ) -> None:
+    """With `aside` slots that were put aside."""
     with Alone(DEQUEUE_GET) as alone:
         engine = alone.engine
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
@@ -117,21 +134,28 @@ def test_alone(
             link(alone, log, i, *unit)
         log.unmapped = alone.unmap(engine.commitlog, *unmapped)
         gone = alone.unmap(engine.timerlog, *unmapped)
-        twin = DequeueGet(log, engine.timerlog.segment_bytes, START_SLOT, START_SLOT, START_SLOT)
+        front = START_SLOT + aside
+        twin = DequeueGet(log, engine.timerlog.segment_bytes, START_SLOT, front, first)
+        alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
+        alone.set_cursors(first_count=first, aside_stop=front, front=front)
+        alone.set_cursors(claimed=front, walked=front, scan=front * PRECISION_MS)
         twin.units, twin.unmapped = alone.units().units, gone
         twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
         twin.done = {(1 << 30) + i for i in done}
         alone.use_sets(done=dict.fromkeys(twin.done, 5))
         alone.begin_ring("dequeue", DEQUEUE_BEGIN)
         alone.begin_ring("late", begin + RING_COUNT - 2)
-        now_ms, number = START_MS, 1 << 31
+        now_ms, number = front * PRECISION_MS, 1 << 31
         to_the_end = [(300, [], 60, 3)] * 40
         for step_ms, arrivals, room, passes in [*turns, *to_the_end]:
             now_ms += step_ms
             late = []
             for magic, place, later_ms in arrivals:
-                if twin.claimed > twin.read:
-                    slot = twin.read + place % (twin.claimed - twin.read)
+                slots = [*range(max(twin.read, twin.aside_stop), twin.ranges[0].claimed)]
+                if twin.is_aside():
+                    slots = [*range(twin.read, twin.ranges[1].claimed), *slots]
+                if slots:
+                    slot = slots[place % len(slots)]
                     late.append(Late(slot, magic, number, 77, slot * PRECISION_MS + later_ms))
                     number += 1
             alone.push("late", late)
@@ -141,11 +165,15 @@ def test_alone(
             assert alone.need == twin.need and alone.waiting("late") == 0
             compare(alone, twin)
             answer(alone, twin)
-            for _ in range(passes):
-                if twin.can_pass() and now_ms // PRECISION_MS > twin.read:
-                    twin.read += 1
-                    alone.set_cursors(read=twin.read)
-        assert not twin.buckets and twin.read > START_SLOT + 12
+            for i in range(2 * passes):
+                base = twin.read if i % 2 else twin.front
+                if i % 2 and not twin.is_aside():
+                    continue
+                if twin.may_pass(i % 2) and now_ms // PRECISION_MS > base:
+                    twin.passes(i % 2)
+                    alone.set_cursors(read=twin.read, front=twin.front)
+        assert not any(mine.buckets for mine in twin.ranges) and twin.read > START_SLOT + 12
+        assert not twin.kept
         handed = sorted(each.message for each in twin.out)
         linked = [unit.message_offset for unit in twin.units.values()]
         everyone = [each for each in linked if each not in twin.done]

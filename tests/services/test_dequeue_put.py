@@ -11,9 +11,11 @@ from tests import naive
 from tests.naive_copying import LOST, Appended, DequeuePut
 from tests.naive_services import (
     FAR,
+    KEPT,
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
+    PLACES,
     PLAIN,
     ROLL,
     SPAN,
@@ -103,15 +105,18 @@ def compare(alone: Alone, twin: DequeuePut, start: int) -> None:
     for topic in {name for name, _ in twin.to.queues}:
         rows = [alone.row(*name) for name in twin.to.queues if name[0] == topic]
         assert sum(map(alone.pending, rows)) == twin.pending[topic]
-    found = {name: alone.cursor(name) for name in ("read", "frontier", "rolls_before")}
+    found = {
+        name: alone.cursor(name)
+        for name in ("read", "front", "front_copy", "frontier", "rolls_before")
+    }
     assert found == {name: getattr(twin, name) for name in found}
     counts = {name: alone.cursor(name) for name in ("fired", "rolled", "dropped")}
     assert counts == {name: twin.counts[name] for name in counts}
     assert (alone.lost(), alone.unreadable_count) == (twin.lost, twin.counts[LOST])
     columns = {
-        "settled": [twin.settled[place] for place in range(SPAN)],
-        "first_copy": [twin.first_copy.get(place, FAR) for place in range(SPAN)],
-        "roll_index": [twin.roll_index[place] for place in range(SPAN)],
+        "settled": [twin.settled[place] for place in range(PLACES)],
+        "first_copy": [twin.first_copy.get(place, FAR) for place in range(PLACES)],
+        "roll_index": [twin.roll_index[place] for place in range(PLACES)],
     }
     assert {name: alone.slot_column(name) for name in columns} == columns
     assert alone.cancelled() == twin.cancelled
@@ -137,6 +142,14 @@ def answer(alone: Alone, twin: DequeuePut) -> None:
     twin.need = NO_NEED
 
 
+def _put_aside(entry: Taken, item: tuple[str, int, int, str], front: int) -> Taken:
+    """The entry with its place where the slots before `front` were put aside."""
+    if START_SLOT + item[1] < front:
+        return entry._replace(place=entry.place + SPAN)
+    is_delete = entry.magic & (MARKS_DELETE | ROLL) == MARKS_DELETE
+    return entry._replace(place=KEPT) if is_delete and front > START_SLOT else entry
+
+
 @given(
     st.lists(ITEMS, max_size=40),
     TURNS,
@@ -144,6 +157,8 @@ def answer(alone: Alone, twin: DequeuePut) -> None:
     st.sets(st.integers(0, 3), max_size=2),
     st.integers(126, 128),
     st.integers(0, 15),
+    st.sampled_from([0, 0, 1, 3]),
+    st.booleans(),
 )
 def test_alone(
     items: list[tuple[str, int, int, str]],
@@ -152,12 +167,19 @@ def test_alone(
     unmapped: set[int],
     slots_unflushed: int,
     cancelled: int,
+    aside: int,
+    straggles: bool,
 ) -> None:
+    """With `aside` slots that were put aside."""
     with Alone(DEQUEUE_PUT) as alone:
         engine = alone.engine
         items = sorted(items, key=lambda item: item[1])
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
         entries = [put(alone, log, k, START_SLOT + s, ms, topic) for k, s, ms, topic in items]
+        front = START_SLOT + aside
+        entries = [
+            _put_aside(entry, item, front) for entry, item in zip(entries, items, strict=True)
+        ]
         last = engine.commitlog.end // log.segment_bytes
         log.unmapped = alone.unmap(engine.commitlog, *(unmapped - {last}))
         mapped = set(engine.commitlog._mapped)
@@ -166,7 +188,8 @@ def test_alone(
         to = Appended(log, topic_rows, mapped, set(), engine.queues.segment_entries)
         twin = DequeuePut(
             *(to, START_SLOT, START_SLOT - slots_unflushed, engine.config.wheel_slot_count),
-            *(START_SLOT, 0, START_MS - 1),
+            *(front, 0, START_MS - 1, front, START_SLOT),
+            straggler=front if straggles and aside else -1,
         )
         gone = [log.identity(e.message) for e, item in zip(entries, items, strict=True)
                 if item[0] == "cancelled"]  # fmt: skip
@@ -175,11 +198,12 @@ def test_alone(
         alone.use_sets(twin.cancelled)
         for each in entries:
             twin.came[each.place] += 1
-        for place in range(SPAN):
+        for place in range(PLACES):
             late = twin.came[place] // 2
-            alone.set_slot_column("late", place, late)
-            alone.set_slot_column("chain", place, twin.came[place] - late)
-        alone.set_cursors(checkpointed=twin.checkpointed)
+            alone.set_place("late", place, late)
+            alone.set_place("chain", place, twin.came[place] - late)
+        alone.set_cursors(checkpointed=twin.checkpointed, straggler=twin.straggler)
+        alone.set_cursors(front=front, aside_stop=front)
         alone.begin_ring("dequeue", begin)
         start, now_ms, ready, done = log.end, START_MS, 0, 0
         to_the_end = [(40, 200, 5, True)] * 60
@@ -189,7 +213,9 @@ def test_alone(
             rows = [[e.message, e.size << 16 | e.place << 8 | e.magic, e.at] for e in more]
             alone.push("dequeue", rows)
             ready += len(more)
-            twin.walked = max(twin.walked, min(twin.read + walks, START_SLOT + 5))
+            twin.walked = max(twin.walked, min(twin.front + walks, START_SLOT + 5))
+            twin.aside_walked = max(twin.aside_walked, min(twin.read + walks, front))
+            alone.set_cursors(aside_walked=twin.aside_walked)
             if links:
                 twin.linked = to.queues[naive.TIMER_TOPIC, 0]
             alone.set_cursors(walked=twin.walked, claimed=twin.walked, linked=twin.linked)

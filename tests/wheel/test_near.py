@@ -17,23 +17,27 @@ from timerstore.wheel.near import (
     ENTRY_DUE,
     ENTRY_INFO,
     ENTRY_MESSAGE,
+    KEPT_PLACE,
     NEAR_COUNT,
     NEAR_FREE,
     NEAR_USED,
     NONE,
+    PLACES,
     SLOT_COLUMNS,
     SLOT_DELETES,
     SLOT_WAITING,
     SPAN,
     NearWheel,
+    bucket_at,
     check,
+    info_place,
     info_size,
-    info_slot,
     near_drop_delete,
     near_entries,
     near_first_due,
     near_insert,
     near_insert_delete,
+    near_keep_deletes,
     near_last_delete,
     near_pop,
     near_pop_due,
@@ -43,27 +47,29 @@ from timerstore.wheel.near import (
 
 START_MS = 1_700_000_000_000
 PRECISION_MS = 100
+ASIDE = 1_000  # buckets from here on are those of what was put aside
 Entry = tuple[int, int, int, int, int]  # due, message, size, slot's place, magic
 
 
 @kernel
 def _insert(near: Any, values: Any, in_front: bool) -> None:
-    near_insert(near, values[0], values[1], values[2], values[3], values[4], values[5], in_front)
+    bucket_ms, due_ms, message, size, slot, magic, aside = values
+    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front, aside)
 
 
 @kernel
-def _pop(near: Any, bucket_ms: int) -> bool:
-    return near_pop(near, bucket_ms)
+def _pop(near: Any, ms: int, aside: int) -> bool:
+    return near_pop(near, bucket_at(near, ms, aside))
 
 
 @kernel
-def _pop_due(near: Any, bucket_ms: int, now_ms: int) -> bool:
-    return near_pop_due(near, bucket_ms, now_ms)
+def _pop_due(near: Any, ms: int, aside: int, now_ms: int) -> bool:
+    return near_pop_due(near, bucket_at(near, ms, aside), now_ms)
 
 
 @kernel
-def _first_due(near: Any, bucket_ms: int, stop_ms: int) -> int:
-    return near_first_due(near, bucket_ms, stop_ms)
+def _first_due(near: Any, ms: int, aside: int, stop_ms: int) -> int:
+    return near_first_due(near, bucket_at(near, ms, aside), stop_ms)
 
 
 @kernel
@@ -72,19 +78,24 @@ def _insert_delete(near: Any, values: Any) -> None:
 
 
 @kernel
-def _last_delete(near: Any, slot: int) -> int:
-    return near_last_delete(near, slot)
+def _last_delete(near: Any, place: int) -> int:
+    return near_last_delete(near, place)
 
 
 @kernel
-def _drop_delete(near: Any, slot: int) -> None:
-    near_drop_delete(near, slot)
+def _drop_delete(near: Any, place: int) -> None:
+    near_drop_delete(near, place)
+
+
+@kernel
+def _keep_deletes(near: Any, place: int) -> int:
+    return near_keep_deletes(near, place)
 
 
 @kernel
 def _info(info: int, out: Any) -> None:
     out[0] = info_size(info)
-    out[1] = info_slot(info)
+    out[1] = info_place(info)
 
 
 @kernel
@@ -102,7 +113,7 @@ class Model:
         self.next_message = 1
 
     def columns(self) -> Words:
-        return self.near.slots.reshape(SLOT_COLUMNS, SPAN)
+        return self.near.slots.reshape(SLOT_COLUMNS, PLACES)
 
     def popped(self) -> Entry:
         popped, out = self.near.popped, np.zeros(2, np.int64)
@@ -111,40 +122,51 @@ class Model:
         return int(popped[ENTRY_DUE]), int(popped[ENTRY_MESSAGE]), int(out[0]), int(out[1]), magic
 
     def insert(self, bucket: int, later_ms: int, in_front: bool) -> None:
-        bucket_ms = START_MS + bucket
+        aside, within_ms = divmod(bucket, ASIDE)
+        bucket_ms = START_MS + within_ms
         slot = bucket_ms // PRECISION_MS
-        entry = bucket_ms + later_ms, self.next_message, 91 + bucket, slot % SPAN, 1 + 2 * in_front
+        place = slot % SPAN + SPAN * aside
+        entry = bucket_ms + later_ms, self.next_message, 91 + bucket, place, 1 + 2 * in_front
         self.next_message += 1
-        values = np.array([bucket_ms, *entry[:3], slot, entry[4]], np.int64)
+        values = np.array([bucket_ms, *entry[:3], slot, entry[4], aside], np.int64)
         _insert(self.near, values, in_front)
         self.buckets[bucket].insert(0 if in_front else len(self.buckets[bucket]), entry)
 
     def pop(self, bucket: int) -> None:
-        got = _pop(self.near, START_MS + bucket)
+        aside, within_ms = divmod(bucket, ASIDE)
+        got = _pop(self.near, START_MS + within_ms, aside)
         assert bool(got) == bool(self.buckets[bucket])
         if got:
             assert self.popped() == self.buckets[bucket].pop(0)
 
     def pop_due(self, bucket: int, later_ms: int) -> None:
-        now_ms = START_MS + bucket + later_ms
-        got = _pop_due(self.near, START_MS + bucket, now_ms)
+        aside, within_ms = divmod(bucket, ASIDE)
+        now_ms = START_MS + within_ms + later_ms
+        got = _pop_due(self.near, START_MS + within_ms, aside, now_ms)
         due = [entry for entry in self.buckets[bucket] if entry[0] <= now_ms]
         assert bool(got) == bool(due)
         if due:
             assert self.popped() == due[0]
             self.buckets[bucket].remove(due[0])
 
-    def insert_delete(self, slot: int) -> None:
-        _insert_delete(self.near, np.array([self.next_message, 200, slot, 5], np.int64))
-        self.deletes[slot].append(self.next_message)
+    def insert_delete(self, place: int) -> None:
+        _insert_delete(self.near, np.array([self.next_message, 200, place, 5], np.int64))
+        self.deletes[place].append(self.next_message)
         self.next_message += 1
 
-    def drop_delete(self, slot: int) -> None:
-        message = int(_last_delete(self.near, slot))
-        assert (message == NONE) == (not self.deletes[slot])
+    def drop_delete(self, place: int) -> None:
+        message = int(_last_delete(self.near, place))
+        assert (message == NONE) == (not self.deletes[place])
         if message != NONE:
-            self.deletes[slot].remove(message)
-            _drop_delete(self.near, slot)
+            self.deletes[place].remove(message)
+            _drop_delete(self.near, place)
+
+    def keep_deletes(self, place: int) -> None:
+        count = _keep_deletes(self.near, place)
+        assert min(1, len(self.deletes[place])) <= count <= CHUNK_ENTRIES
+        moved = self.deletes[place][len(self.deletes[place]) - count :]
+        self.deletes[place] = self.deletes[place][: len(self.deletes[place]) - count]
+        self.deletes[KEPT_PLACE] += moved
 
     def check(self) -> None:
         check(self.near)
@@ -154,22 +176,24 @@ class Model:
             entry[:2] for entry in entries
         )
         for bucket, held in self.buckets.items():
-            stop_ms = START_MS + bucket + 50
+            aside, within_ms = divmod(bucket, ASIDE)
+            stop_ms = START_MS + within_ms + 50
             first = min([entry[0] for entry in held] + [stop_ms])
-            assert _first_due(self.near, START_MS + bucket, stop_ms) == first
-        remaining = [sum(entry[3] == place for entry in entries) for place in range(SPAN)]
+            assert _first_due(self.near, START_MS + within_ms, aside, stop_ms) == first
+        remaining = [sum(entry[3] == place for entry in entries) for place in range(PLACES)]
         assert self.columns()[SLOT_WAITING].tolist() == remaining
 
 
-BUCKETS = st.sampled_from([0, 0, 0, 1, 1, 99, 100, 799])
+BUCKETS = st.sampled_from([0, 0, 0, 1, 1, 99, 100, 799, ASIDE, ASIDE, ASIDE + 99])
 LATER = st.integers(-3, 3)
 ACTIONS = st.lists(
     st.tuples(st.just("insert"), BUCKETS, LATER, st.booleans())
     | st.tuples(st.just("insert"), BUCKETS, LATER, st.booleans())
     | st.tuples(st.just("pop"), BUCKETS)
     | st.tuples(st.just("pop_due"), BUCKETS, LATER)
-    | st.tuples(st.just("insert_delete"), st.integers(0, SPAN - 1))
-    | st.tuples(st.just("drop_delete"), st.integers(0, SPAN - 1)),
+    | st.tuples(st.just("insert_delete"), st.integers(0, KEPT_PLACE - 1))
+    | st.tuples(st.just("drop_delete"), st.integers(0, KEPT_PLACE))
+    | st.tuples(st.just("keep_deletes"), st.integers(0, SPAN - 1)),
     max_size=70,
 )
 
@@ -184,9 +208,9 @@ def test_any_actions(actions: list[tuple[Any, ...]]) -> None:
         while model.buckets[bucket]:
             model.pop(bucket)
         model.pop(bucket)
-    for slot in range(SPAN):
-        while model.deletes[slot]:
-            model.drop_delete(slot)
+    for place in range(PLACES):
+        while model.deletes[place]:
+            model.drop_delete(place)
     model.check()
     assert model.near.words[NEAR_COUNT] == 0
     free, chunk = 0, int(model.near.words[NEAR_FREE])
@@ -225,15 +249,16 @@ def test_a_bucket_whose_last_chunk_went_is_appended_to_again() -> None:
 
 def test_room_runs_out_and_comes_back() -> None:
     near = new_near_wheel(PRECISION_MS, 0)
-    ring = len(near.head)
-    for bucket in range(ring):
+    ring = len(near.head) // 2
+    for bucket in range(2 * ring):
         assert _room(near) > 0
-        _insert(near, np.array([bucket, bucket, 1, 91, 0, 1], np.int64), False)
+        ms, aside = bucket % ring, bucket // ring
+        _insert(near, np.array([ms, ms, 1, 91, 0, 1, aside], np.int64), False)
     while _room(near) > 0:
         _insert_delete(near, np.array([1, 91, 3, 5], np.int64))
     assert near.words[NEAR_USED] == len(near.chunks) // CHUNK_WORDS
     check(near)
-    assert _pop(near, 5)
+    assert _pop(near, 5, 0)
     assert _room(near) == 1
 
 
@@ -251,28 +276,31 @@ def test_check_notices() -> None:
         assert model.near.words[NEAR_FREE] != NONE
         return model.near
 
+    def bucket(near: NearWheel, later_ms: int) -> int:
+        return (START_MS + later_ms) % (len(near.head) // 2)
+
     def lose(near: NearWheel) -> None:
         near.words[NEAR_FREE] = NONE
 
     def loop(near: NearWheel) -> None:
-        chunk = int(near.head[(START_MS + 1) % len(near.head)])
+        chunk = int(near.head[bucket(near, 1)])
         near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = chunk
 
     def share(near: NearWheel) -> None:
-        near.words[NEAR_FREE] = near.head[START_MS % len(near.head)]
+        near.words[NEAR_FREE] = near.head[bucket(near, 0)]
 
     def share_with_deletes(near: NearWheel) -> None:
-        columns = near.slots.reshape(SLOT_COLUMNS, SPAN)
+        columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
         columns[SLOT_DELETES, 5] = columns[SLOT_DELETES, 4]
 
     def miscount(near: NearWheel) -> None:
         near.words[NEAR_COUNT] += 1
 
     def pass_early(near: NearWheel) -> None:
-        near.slots.reshape(SLOT_COLUMNS, SPAN)[SLOT_WAITING] = 0
+        near.slots.reshape(SLOT_COLUMNS, PLACES)[SLOT_WAITING] = 0
 
     def mistake_the_tail(near: NearWheel) -> None:
-        near.tail[(START_MS + 1) % len(near.head)] = near.head[(START_MS + 1) % len(near.head)]
+        near.tail[bucket(near, 1)] = near.head[bucket(near, 1)]
 
     def point_outside(near: NearWheel) -> None:
         near.words[NEAR_FREE] = near.words[NEAR_USED]
