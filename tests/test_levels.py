@@ -82,7 +82,7 @@ def test_limits(tmp_path: Path) -> None:
     config = Config(commitlog_segment_bytes=1024)
     with (
         timerstore.open(tmp_path / "t", config=config, clock=ManualClock()) as store,
-        pytest.raises(InvalidArgumentError, match="Pass 376 at most"),
+        pytest.raises(InvalidArgumentError, match="Pass 360 at most"),
     ):
         store.put(bytes(900), delay_level=1)
 

@@ -277,3 +277,21 @@ def test_after_a_stop_of_half_the_wheel_nothing_is_put_aside(tmp_path: Path) -> 
         clock._now_ms = START_MS
         with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
             store.put(b"o", topic="t", at_ms=START_MS + 50)
+
+
+def test_the_latest_copy_of_a_timer_that_rolled_may_be_put_aside(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
+        id = store.put(b"r", topic="t", at_ms=START_MS + 90 * SLOT_MS)
+        clock.advance(timedelta(milliseconds=40 * SLOT_MS))
+        assert store.stats().rolled_count == 1
+    clock._now_ms = START_MS + 85 * SLOT_MS
+    with patch.object(Runner, "play"):
+        store = TimerStore(tmp_path, config=CONFIG, clock=clock)
+        aside = range(
+            store.engine.world.aside.claimed_slot, store.engine.world.dequeue_put.aside_stop
+        )
+        assert START_MS // SLOT_MS + 64 in aside  # where it waits
+        timer = store.get(id)
+        assert timer is not None and timer.roll_count == 1
+        store.abandon()
