@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT
 from timerstore.timelog.intrinsics import copy_bytes
@@ -34,6 +35,7 @@ _SCAN_FROM: Final = 7
 _TIMERLOG_SYNC: Final = 8
 _PAGES: Final = 9
 _QUEUES: Final = 10
+_FLOOR: Final = 11
 _PIECE: Final = 32
 """Pages that are copied in one hold of wheel: some 20 µs."""
 _CURSORS: Final = 16
@@ -51,6 +53,7 @@ class Captured(NamedTuple):
     timerlog_end: int
     commitlog_end: int
     scan_from: int  # L, as far as this life's copies say
+    floor: int  # F
     timerlog_sync: int  # up to where the timer log must be durable before the pages are written
     next_index: Words
     level_offsets: Words
@@ -94,6 +97,8 @@ def _capture(
     oldest = min(oldest, world.dequeue_put.front_copy)
     for place in range(PLACES):  # of slots that are claimed and not passed; the others have none
         oldest = min(oldest, near.slots[slot_word(place, SLOT_FIRST_COPY)])
+    for i in range(world.cleaning.pass_count):
+        oldest = min(oldest, world.cleaning.passes[i * PASS_COLUMNS + PASS_FIRST_COPY])
     cursors[_READ] = world.dequeue_put.passed_slot
     cursors[_LINKED] = world.enqueue_put.linked_index
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot
@@ -102,6 +107,7 @@ def _capture(
     cursors[_TIMERLOG_END] = world.timerlog.words[END]
     cursors[_COMMITLOG_END] = end
     cursors[_SCAN_FROM] = oldest
+    cursors[_FLOOR] = world.cleaning.floor
     lock_release(world.fire_lock)
     # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
     # timer log, which must be durable up to what the last piece points to.
@@ -149,8 +155,12 @@ def capture(world: World) -> Captured:
         :_PAGES
     ].tolist()
     return Captured(
-        *(read, linked, claimed, frontier, cancelled, units, messages, oldest, synced),
-        *(next_index[: int(cursors[_QUEUES])], level_offsets, runs),
+        *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
+        int(cursors[_FLOOR]),
+        synced,
+        next_index[: int(cursors[_QUEUES])],
+        level_offsets,
+        runs,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from timerstore.services.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
 from timerstore.services.enqueue_put import find_done
+from timerstore.services.floor import is_superseded
 from timerstore.services.needs import COMMITLOG_READ, DAMAGED_TIMERLOG, NEAR_FULL, TIMERLOG_SEGMENT
 from timerstore.services.state import DequeueGet
 from timerstore.services.world import (
@@ -206,6 +207,8 @@ def claim(world: World, get: DequeueGet, aside: int, last: int) -> int:
 def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need."""
     mine = world.dequeue_get.thread
+    if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
+        return NO_UNIT
     if offset < 0 or offset >= world.timerlog.words[END]:
         mine.need = DAMAGED_TIMERLOG
         mine.need_offset = offset
@@ -226,6 +229,8 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
         mine.need_offset = offset
         return _NO_DUE
     message = get_i64(buf, at + UNIT_MESSAGE_AT)
+    if is_superseded(world.cleaning, message, slot):  # its message may be gone
+        return get_i64(buf, at + UNIT_PREV_AT)
     magic = get_i32(buf, at + UNIT_MAGIC_AT)
     due_ms = unit_ms(buf, at)
     if magic & UNIT_ROLL == 0:

@@ -169,11 +169,12 @@ def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) 
 def _settle(world: World, head: int, seen: int, appended: int) -> int:
     """Count what became of the first `seen` entries, up to the last that was appended."""
     near, stage = world.near, world.stage
-    staged, done = 0, 0
+    staged, done, settled_bytes = 0, 0, 0
     frontier_ms = world.dequeue_put.frontier_ms
     while done < seen:
         at = ((head + done) & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
-        place = info_place(world.dequeue_ring[at + DEQUEUE_INFO])
+        info = world.dequeue_ring[at + DEQUEUE_INFO]
+        place = info_place(info)
         outcome = world.outcome[done]
         until_ms = world.dequeue_ring[at + DEQUEUE_MS]
         if outcome >= 0:
@@ -199,7 +200,9 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
             note_lost(world.dequeue_put.thread, message, world.dequeue_ring[at + DEQUEUE_INFO])
         frontier_ms = max(frontier_ms, until_ms)
         near.slots[slot_word(place, SLOT_SETTLED)] += 1
+        settled_bytes += info_size(info)
         done += 1
+    world.dequeue_put.settled_bytes += settled_bytes
     world.dequeue_put.frontier_ms = frontier_ms
     store_release(world.ring_words, DEQUEUE_RING + RING_HEAD, head + done)
     return done

@@ -25,7 +25,7 @@ from timerstore.services.mend_units import mend_units
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.sizes import find_sizes
-from timerstore.services.state import SERVICE_NAMES, ServiceThread
+from timerstore.services.state import CLEANING, SERVICE_NAMES, ServiceThread
 from timerstore.services.world import World, new_world
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import NEED as APPEND_NEED
@@ -148,8 +148,10 @@ class Engine:
             getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
         ]
         self.use_done(new_table(1), 0)
-        # What an earlier life copied: L stays at `recovered_copy` until R is past the slot.
-        self.recovered_copy, self.recovered_until_slot = -1, -1
+        # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
+        # slot, or F past the source.
+        self.recovered_copy = -1
+        self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
     def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
@@ -206,8 +208,10 @@ class Engine:
         """R."""
         return self.world.dequeue_put.passed_slot
 
-    def set_cursors(self, passed_slot: int, queue_index: int, frontier_ms: int) -> None:
-        """Begin at R and Q, with nothing claimed. Before any step has run."""
+    def set_cursors(
+        self, passed_slot: int, queue_index: int, frontier_ms: int, floor: int = 0
+    ) -> None:
+        """Begin at R, Q and F, with nothing claimed. Before any step has run."""
         world, passed_ms = self.world, passed_slot * self.precision_ms
         with acting_as(ALONE):
             world.dequeue_put.passed_slot = world.flush.checkpointed_slot = passed_slot
@@ -216,6 +220,8 @@ class Engine:
             world.dequeue_get.claimed_slot = world.dequeue_get.walked_slot = passed_slot
             world.dequeue_get.emptied_ms = passed_ms
             world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
+            world.cleaning.floor = floor
+            world.cleaning.timerlog_start = self.timerlog.start
 
     def put_aside(self, now_ms: int) -> None:
         """Put aside what has ended by now, see aside.py. Before any slot is claimed."""
@@ -254,7 +260,7 @@ class Engine:
 
         Only the thread that runs its steps calls this. FLUSHED is left to the caller.
         """
-        thread = self.services[service]
+        thread = self.world.cleaning.thread if service == CLEANING else self.services[service]
         need, offset = thread.need, thread.need_offset
         with acting_as(service):
             try:
@@ -279,6 +285,8 @@ class Engine:
             number = offset // self.timerlog.segment_bytes
             if offset >= self.timerlog.end:
                 self.timerlog.ensure(number)
+            elif offset < self.timerlog.start:
+                pass  # it was removed meanwhile, for all in it is superseded
             elif number in self.timerlog.numbers:
                 self.timerlog.existing(number)
             else:
@@ -382,13 +390,18 @@ class Engine:
 
     # --- L, and space
 
-    def scan_from(self, read_slot: int, level_offsets: Words, oldest_copy: int) -> int:
+    def scan_from(self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int) -> int:
         """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
-        unsettled = read_slot <= self.recovered_until_slot
+        unsettled = self.last_recovered_source(read_slot) >= floor
         unsettled |= bool((level_offsets <= self.recovered_until_level).any())
         if self.recovered_copy >= 0 and unsettled:
             return min(oldest_copy, self.recovered_copy)
         return oldest_copy
+
+    def last_recovered_source(self, read_slot: int) -> int:
+        """Return the last message with a copy of an earlier life that R has not passed; or −1."""
+        offset, slot = self.recovered_sources.T
+        return int(offset[slot >= read_slot].max(initial=-1))
 
     @property
     def disk_bytes(self) -> int:

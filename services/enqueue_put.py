@@ -160,6 +160,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     )
     link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
     world.timerlog.words[END] = offset + UNIT_BYTES
+    world.enqueue_put.linked_bytes += size
     segment = message // world.commitlog.words[SEGMENT_BYTES] & (TABLE_LENGTH - 1)
     world.latest_slot[segment] = max(world.latest_slot[segment], slot)
     aside, stands_in = aside_of(world, slot), near_slot(world, slot)

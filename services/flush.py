@@ -63,6 +63,8 @@ class Flusher:
         """Called after each checkpoint: R may have waited for it."""
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
+        self.on_tick: Callable[[], object] | None = None
+        """Called by the flush thread all the time: what is done piece by piece goes on."""
         self.last: Checkpoint | None = None  # the last durable checkpoint of this life
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with what makes flushing impossible for good."""
@@ -134,8 +136,12 @@ class Flusher:
                 timerlog_flushed=captured.timerlog_end,
                 queue_index=captured.linked,
                 scan_from=engine.scan_from(
-                    captured.read_slot, captured.level_offsets, captured.scan_from
+                    captured.read_slot,
+                    captured.floor,
+                    captured.level_offsets,
+                    captured.scan_from,
                 ),
+                floor=captured.floor,
                 commitlog_flushed=captured.commitlog_end,
                 claimed_slot=captured.claimed_slot,
                 frontier_ms=captured.frontier_ms,
@@ -237,6 +243,8 @@ class Flusher:
             idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
+            if self.on_tick is not None:
+                full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
             if due or self.engine.world.dequeue_put.flush_wanted:
                 last = time.monotonic()
@@ -269,6 +277,8 @@ class Flusher:
         if engine.world.dequeue_put.flush_wanted or last is None:
             return True
         if engine.levels.offset.tolist() != last.level_offsets:
+            return True
+        if engine.world.cleaning.floor != last.floor:  # what lies below it can go
             return True
         if (
             engine.commitlog.end != self.durable_end

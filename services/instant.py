@@ -18,7 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.services.aside import is_aside
+from timerstore.services.floor import Floor
 from timerstore.services.levels import LEVEL_COUNT
+from timerstore.services.state import PASS_COLUMNS, PASS_COUNT_MAX
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_MESSAGE,
@@ -62,6 +64,8 @@ _LEVELS: Final = 10
 _ASIDE_CLAIMED: Final = 11
 _ASIDE_STOP: Final = 12
 _ASIDE_OFFSET: Final = 13
+_FLOOR: Final = 14
+_PASSES: Final = 15
 _CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
@@ -85,12 +89,19 @@ class Instant(NamedTuple):
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
+    floor: Floor  # which units were superseded
     slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
 
 
 @kernel
 def _capture(
-    world: World, cursors: Any, messages: Any, cancelled: Any, level_start: Any, level_stop: Any
+    world: World,
+    cursors: Any,
+    messages: Any,
+    cancelled: Any,
+    level_start: Any,
+    level_stop: Any,
+    passes: Words,
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, where it does not fit.
 
@@ -133,6 +144,10 @@ def _capture(
     cursors[_TIMERLOG_END] = world.timerlog.words[END]
     cursors[_LINKED] = world.enqueue_put.linked_index
     cursors[_LEVELS] = levels.words[LEVEL_COUNT]
+    cursors[_FLOOR] = world.cleaning.floor
+    cursors[_PASSES] = world.cleaning.pass_count
+    for i in range(world.cleaning.pass_count * PASS_COLUMNS):
+        passes[i] = world.cleaning.passes[i]
     lock_acquire(world.append_lock)  # what is appended changes counts and queues together
     cursors[_QUEUE_END] = load_acquire(queues.next_index, 0)
     pending = 0
@@ -202,6 +217,7 @@ def capture_instant(world: World, *, whole: bool = True) -> Instant:
 def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
     cursors = np.zeros(_CURSORS, np.int64)
     start, stop = np.zeros(LEVEL_COUNT_MAX, np.int64), np.zeros(LEVEL_COUNT_MAX, np.int64)
+    passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
     count, length = int(world.near.words[NEAR_COUNT]), 1
     if world.cancelled.count:
         length = world.cancelled.length
@@ -210,7 +226,7 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
         messages.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        if _capture(world, cursors, messages, cancelled.view(np.uint8), start, stop):
+        if _capture(world, cursors, messages, cancelled.view(np.uint8), start, stop, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
     levels = int(cursors[_LEVELS])
@@ -230,5 +246,6 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         pending_count=int(cursors[_COUNT]),
         level_start=start[:levels],
         level_stop=stop[:levels],
+        floor=Floor(int(cursors[_FLOOR]), passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]]),
         slots=np.zeros((0, 2), np.int64),
     )

@@ -43,7 +43,9 @@ class LevelOffsetFile:
     def write(self, disk: Disk, checkpoint: Checkpoint) -> None:
         """Write the offsets of a checkpoint, if they have changed; durable on return."""
         offsets = checkpoint.level_offsets
-        if offsets == self._written or (self._written is None and not any(offsets)):
+        if offsets == self._written:
+            return
+        if self._written is None and not any(offsets) and not self._path.exists():
             return
         table = {str(level): offset for level, offset in enumerate(offsets, 1) if offset}
         version = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
+from timerstore.services.floor import read_floor
 from timerstore.services.level_timers import still_wait
 from timerstore.services.world import World
 from timerstore.timelog import scan
@@ -31,8 +32,11 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def live_units(engine: Engine) -> Any:
-    """Yield the units of slots at or after R, in chunks, in the order of the log."""
-    timerlog = engine.timerlog
+    """Yield the units of slots at or after R that are not superseded, in the order of the log.
+
+    In chunks, which the next one overwrites.
+    """
+    timerlog, floor = engine.timerlog, read_floor(engine.world.cleaning)
     units = np.zeros((CHUNK_ROWS, chain.WALK_COLUMNS), np.int64)
     where = np.array([timerlog.start, 0], np.int64)
     while True:
@@ -55,7 +59,9 @@ def live_units(engine: Engine) -> Any:
             offset = int(where[0])
             raise CorruptStoreError("timerlog", offset, "this is not the unit that was written")
         if count:
-            yield units[:count]
+            slots = units[:count, chain.WALK_UNIT_MS] // engine.precision_ms
+            kept = ~floor.superseded(units[:count, chain.WALK_MESSAGE], slots)
+            yield units[:count] if kept.all() else units[:count][kept]
         if where[1] == chain.WALK_DONE:
             return
         if where[1] == chain.WALK_UNMAPPED and where[0] == before:  # what is there was mapped

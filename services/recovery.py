@@ -21,6 +21,7 @@ from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
+from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -108,6 +109,7 @@ class _Log:
     """What the scan of the commit log left behind."""
 
     durable: int = 0  # what was flushed before
+    floor: int = 0  # F
     end: int = 0
     queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
     damaged: DamagedLog | None = None
@@ -116,6 +118,7 @@ class _Log:
     origins: list[Words] = field(default_factory=list)
     broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
     copies: list[Words] = field(default_factory=list)
+    has_hops: bool = False  # some of the copies wait in the timer topic again
     level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
 
@@ -168,7 +171,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         read_slot = checkpoint.read_ms // engine.precision_ms
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     queue_index, findings.removed_count = first_kept_index(engine, queue_index)
-    engine.set_cursors(read_slot, queue_index, frontier_ms)
+    engine.set_cursors(read_slot, queue_index, frontier_ms, log.floor)
     engine.adopt_levels()
     restore_offsets(engine, checkpoint, findings)
     _learn_done(engine, log, findings)
@@ -190,17 +193,22 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     known = _known_counts(engine) if sound else None
     if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
         _take_counts(engine, known["timingCount"])
-        if log.copies:
-            engine.recovered_until_slot = checkpoint.claimed_slot
+        if log.has_hops:
+            learn_sources(engine)
+        elif log.copies:  # what was fired was claimed
+            assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
         if checkpoint.cancelled_count:
             find_cancelled(engine, log.level_deletes)
         take_level_counts(engine, known)
     else:
         find_cancelled(engine, log.level_deletes)
         findings.removed_count += _count_pending(engine)
+        learn_sources(engine)
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
+    # Now that what a broker has removed is counted.
+    engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
@@ -260,6 +268,7 @@ def _scan_log(
     ours = checkpoint is not None and not checkpoint.by_broker
     if ours and checkpoint is not None:
         durable = max(checkpoint.commitlog_flushed, commitlog.start)
+        log.floor = checkpoint.floor
         if not findings.rebuilt:
             scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
         if QUEUES not in findings.rebuilt:
@@ -306,6 +315,7 @@ def _scan_log(
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())
+            log.has_hops |= bool((queue_rows[part[:, scan.ROW_ORIGIN] >= 0] == 0).any())
             log.level_deletes.append(level_deletes(part))
             fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
             if len(fired):
@@ -347,8 +357,9 @@ def _scan_log(
         origins, copies = broker.match()
         log.broker_origins = origins
         log.copies.append(copies)
-    log.origins = [part for part in log.origins if len(part)]
-    log.copies = [part for part in log.copies if len(part)]
+    log.origins, log.broker_origins, log.copies = drop_before(
+        log.floor, log.origins, log.broker_origins, log.copies
+    )
     for row in range(len(engine.queues.files)):
         if not findings.clean:
             engine.queues.files[row].zero_from(engine.queues.next_index(row) * ENTRY_BYTES)
@@ -391,7 +402,9 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
     engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
-    return max(log.first_timer_index, engine.queues.first_index(0))
+    return max(
+        log.first_timer_index, engine.queues.first_kept(0, max(log.floor, engine.commitlog.start))
+    )
 
 
 def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings) -> int:
@@ -478,7 +491,7 @@ def _learn_done(engine: Engine, log: _Log, findings: Findings) -> None:
 def _count_pending(engine: Engine) -> int:
     """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
-    where, removed_count = np.array([0, -1], np.int64), 0
+    where, removed_count = np.zeros(1, np.int64), 0
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
@@ -489,24 +502,16 @@ def _count_pending(engine: Engine) -> int:
             engine.commitlog.readable(message // engine.commitlog.segment_bytes)
             engine.row_of_message(message)
     pass_lost(engine, engine.world.dequeue_put.thread)
-    engine.recovered_until_slot = max(engine.recovered_until_slot, int(where[1]))
     return removed_count
 
 
 @kernel
 def _count_units(world: World, units: Any, done: Any, where: Any) -> bool:
-    """Count timers from `where[0]` on; `where[1]`: the latest slot of a source that is done.
-
-    That may be a delete, whose copy rolled: L stays at its copy as well.
-
-    Return False where a segment or a topic's row is missing.
-    """
+    """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
         message = units[where[0], chain.WALK_MESSAGE]
         if world.done.count > 0 and map_get(done, message) >= 0:
-            slot = units[where[0], chain.WALK_UNIT_MS] // world.settings.precision_ms
-            where[1] = max(where[1], slot)
             where[0] += 1
             continue
         if units[where[0], chain.WALK_MAGIC] & UNIT_DELETE != 0:

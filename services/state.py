@@ -18,6 +18,7 @@ three to look for a timer that may have been taken):
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |
 | the three above | `CancelledSet` (wheel/cancelled.py) | fire | the set's table |
+| cleaning | `Cleaning` | fire and wheel; near too, see floor.py | |
 | flush | `Flush` | none | |
 | who calls the store | `Callers` | none | |
 
@@ -52,6 +53,7 @@ SERVICE_NAMES: Final = (
 )
 FLUSH: Final = 5
 CANCEL: Final = 6
+CLEANING: Final = 7
 
 LOST_COUNT_MAX: Final = 4_096
 # Columns of a message that could not be read, and was passed by.
@@ -60,6 +62,14 @@ LOST_INFO: Final = 1  # as in the near wheel's node, or one of these
 LOST_COLUMNS: Final = 2
 INFO_UNLINKED: Final = -1
 INFO_LEVEL: Final = -2
+
+PASS_COUNT_MAX: Final = 64
+# Columns of a pass of cleaning.
+PASS_START: Final = 0  # of the messages that it looks at
+PASS_CURSOR: Final = 1  # those before it were looked at
+PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left where they are
+PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY where there is none
+PASS_COLUMNS: Final = 4
 
 
 @record
@@ -113,6 +123,7 @@ class EnqueuePut:
     thread: ServiceThread
     linked_index: int = 0  # Q: timer queue entries before it have their unit
     linked_count: int = 0
+    linked_bytes: int = 0  # of their messages
     collision_count: int = 0  # slots that were needed twice: must stay 0
     straggler_slot: int = -1  # the latest that stood in for a slot which the front had passed
 
@@ -143,6 +154,7 @@ class DequeuePut:
     frontier_ms: int = 0  # no timer due later than this was ever fired, dropped or rolled
     rolled_index: int = 0  # timer queue index behind the last roll of a passed slot
     rolled_count: int = 0
+    settled_bytes: int = 0  # of the messages of all units that are done with
     # R waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0
 
@@ -177,6 +189,20 @@ class Flush:
     """Flush's own."""
 
     checkpointed_slot: int = 0  # R of the last durable checkpoint
+
+
+@record
+class Cleaning:
+    """Cleaning's own, see floor.py."""
+
+    thread: ServiceThread
+    passes: Words  # int64[PASS_COUNT_MAX * PASS_COLUMNS]
+    pass_count: int = 0
+    floor: int = 0  # F: units whose message lies before it are superseded
+    timerlog_start: int = 0  # units before it were removed: chains end there
+    copied_count: int = 0
+    copied_bytes: int = 0
+    settled_bytes: int = 0  # of pending messages that were copied, or dropped
 
 
 @record

@@ -22,6 +22,7 @@ import numpy as np
 from timerstore.services.levels import LevelTable
 from timerstore.services.state import (
     CANCEL,
+    CLEANING,
     DELIVER_LEVELS,
     DEQUEUE_GET,
     DEQUEUE_PUT,
@@ -31,7 +32,10 @@ from timerstore.services.state import (
     LOST_COLUMNS,
     LOST_INFO,
     LOST_MESSAGE,
+    PASS_COLUMNS,
+    PASS_COUNT_MAX,
     Callers,
+    Cleaning,
     CopyCounts,
     DeliverLevels,
     DequeueGet,
@@ -116,6 +120,7 @@ class World:
     done: DoneSources
     wakeups: Wakeups
     flush: Flush
+    cleaning: Cleaning
     callers: Callers
     fire_lock: Words  # int64[LOCK_WORDS], like the other locks; see services/state.py
     near_lock: Words
@@ -205,6 +210,10 @@ def new_world(
         done=own(DoneSources()),
         wakeups=Wakeups(),
         flush=own(Flush(), FLUSH),
+        cleaning=own(
+            Cleaning(new_thread(CLEANING, -1), np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)),
+            CLEANING,
+        ),
         callers=own(Callers(), CALLER),
         fire_lock=locks.fire.words,
         near_lock=locks.near.words,

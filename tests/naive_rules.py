@@ -254,7 +254,7 @@ def retry_level(reconsume_times: int, level_count: int) -> int:
 
 
 class SegmentFacts(NamedTuple):
-    """What decides whether a commit log segment may go.
+    """What decides whether nothing but pending timers keeps a commit log segment.
 
     `group_offsets_past` has an item for each topic with messages in the segment: whether the
     committed offsets of all its groups are past them; a topic without any group says False.
@@ -262,28 +262,25 @@ class SegmentFacts(NamedTuple):
 
     end_offset: int
     last_stored_ms: int
-    latest_slots_of_units: list[int]
     has_undelivered_level: bool
     group_offsets_past: list[bool]
 
 
-def may_go(
-    segment: SegmentFacts,
-    now_ms: int,
-    retention_ms: int,
-    checkpointed_read: int,
-    scan_from_offset: int,
-    queue_message_offset: int,
+def is_in_reach(
+    segment: SegmentFacts, now_ms: int, retention_ms: int, queue_message_offset: int
 ) -> bool:
-    """Retention: the last two are L and where the message of entry Q stands."""
+    """Cleaning may pass over it; the last argument is where the message of entry Q stands."""
     return (
-        segment.last_stored_ms < now_ms - retention_ms
-        and all(slot < checkpointed_read for slot in segment.latest_slots_of_units)
+        segment.last_stored_ms <= now_ms - retention_ms
         and not segment.has_undelivered_level
         and all(segment.group_offsets_past)
-        and segment.end_offset <= scan_from_offset
         and segment.end_offset <= queue_message_offset
     )
+
+
+def may_go(end_offset: int, floor: int, scan_from_offset: int) -> bool:
+    """Retention: a commit log segment goes below the durable F and L."""
+    return end_offset <= min(floor, scan_from_offset)
 
 
 # ----------------------------------------------------------------------- auditing

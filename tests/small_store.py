@@ -7,6 +7,7 @@ SMALL = Config(
     wheel_slot_count=128,
     roll_window_slots=40,
     commitlog_segment_bytes=1 << 16,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=2000,
     timerlog_segment_bytes=5248,
     near_count_max=1 << 16,

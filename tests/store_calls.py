@@ -12,7 +12,7 @@ Calls = dict[str, Callable[[], object]]
 ENDING = ("handover", "close", "abandon")
 """After these calls a store is closed."""
 
-WITHOUT_ARGUMENTS = ("stats", "flush", *ENDING)
+WITHOUT_ARGUMENTS = ("stats", "flush", "clean", *ENDING)
 
 
 def arguments(id: str) -> dict[str, dict[str, Any]]:

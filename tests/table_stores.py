@@ -17,6 +17,7 @@ SMALL = Config(
     wheel_slot_count=64,
     roll_window_slots=4,
     commitlog_segment_bytes=4_096,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=200,
     timerlog_segment_bytes=520,
 )

@@ -108,6 +108,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             SMALL,
             durability=durability,
             commitlog_segment_bytes=commitlog_bytes,
+            retention_ms=3_600_000,
             inflight_count_max=count_max,
         )
         self.open()

@@ -24,6 +24,7 @@ CONFIG = Config(
     roll_window_slots=6,
     wheel_slot_count=128,
     commitlog_segment_bytes=16_384,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=400,
     timerlog_segment_bytes=1_040,
 )

@@ -171,6 +171,7 @@ def test_killed_again_and_again(tmp_path: Path, nursery: Nursery, kind: str) -> 
             assert sorted(everyone) == sorted(fired)
         else:
             assert account.reused
+        assert kind != "cleaned" or store.engine.world.cleaning.floor > 0
     cancelled = len(account.cancelled)
     print(f"{ROUNDS} kills, {len(ledger.roots)} timers, {cancelled=}, {account.reused=}")
 

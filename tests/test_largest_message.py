@@ -32,6 +32,7 @@ def config(segment_bytes: int) -> Config:
     return Config(
         durability="process",
         commitlog_segment_bytes=segment_bytes,
+        retention_ms=3_600_000,
         consumequeue_segment_bytes=400,
         wheel_slot_count=128,
         roll_window_slots=40,

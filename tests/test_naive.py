@@ -230,15 +230,15 @@ def test_levels() -> None:
 
 
 def test_a_segment_goes_when_everything_allows_it() -> None:
-    free = naive.SegmentFacts(1000, 5000, [7, 9], False, [True])
-    ask = {"now_ms": 9000, "retention_ms": 3000, "checkpointed_read": 10}
-    ends = {"scan_from_offset": 1000, "queue_message_offset": 1000}
-    assert naive.may_go(free, **ask, **ends)
+    free = naive.SegmentFacts(1000, 5000, False, [True])
+    ask = {"now_ms": 9000, "retention_ms": 3000, "queue_message_offset": 1000}
+    assert naive.is_in_reach(free, **ask)
     for held in (
-        free._replace(last_stored_ms=6000),
-        free._replace(latest_slots_of_units=[7, 10]),
+        free._replace(last_stored_ms=6001),
         free._replace(has_undelivered_level=True),
         free._replace(group_offsets_past=[True, False]),
         free._replace(end_offset=1001),
     ):
-        assert not naive.may_go(held, **ask, **ends)
+        assert not naive.is_in_reach(held, **ask)
+    assert naive.may_go(1000, 1000, 1000)
+    assert not naive.may_go(1001, 1000, 2000) and not naive.may_go(1001, 2000, 1000)

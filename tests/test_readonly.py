@@ -15,7 +15,10 @@ from timerstore.timelog.reader import Sizes, StoreReader
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(
-    commitlog_segment_bytes=8_192, consumequeue_segment_bytes=400, timerlog_segment_bytes=1_040
+    commitlog_segment_bytes=8_192,
+    consumequeue_segment_bytes=400,
+    timerlog_segment_bytes=1_040,
+    retention_ms=3_600_000,
 )
 
 
@@ -130,6 +133,7 @@ def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
     config = timerstore.Config(
         durability="process",
         commitlog_segment_bytes=8_192,
+        retention_ms=3_600_000,
         consumequeue_segment_bytes=400,
         timerlog_segment_bytes=1_040,
         open_segments_max=2,

@@ -253,6 +253,7 @@ def audit_units(
     from_slot: int,
     log_start: int,
     log_end: int,
+    floor: int,
     precision_ms: int,
     hop_ms: int,
     window_ms: int,
@@ -267,8 +268,8 @@ def audit_units(
     `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
     has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
     Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
-    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `hop_ms`: of
-    our rolls; `window_ms`: of a broker's; 0 where unknown.
+    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
+    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0: unknown.
     """
     segment_bytes = timerlog.words[SEGMENT_BYTES]
     count = 0
@@ -313,11 +314,11 @@ def audit_units(
                 aligned = position % UNIT_BYTES == 0 and position + UNIT_BYTES <= segment_bytes
                 if not aligned or unit_ms(other, position) // precision_ms != slot:
                     verdict = OTHER_SLOT
-            elif previous != -1 and (previous < 0 or slot >= from_slot):
+            elif previous != -1 and (previous < 0 or (slot >= from_slot and floor == 0)):
                 verdict = OTHER_SLOT
             message = unit[AUDIT_MESSAGE]
             if message < log_start:
-                if slot >= from_slot or message < 0:
+                if message < 0 or (slot >= from_slot and message >= floor):
                     verdict = REMOVED
             elif message >= log_end:
                 verdict = NO_MESSAGE

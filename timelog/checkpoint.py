@@ -21,6 +21,7 @@ from timerstore.timelog.format import (
     CHECKPOINT_COPY_AT,
     CHECKPOINT_EXTENSION,
     CHECKPOINT_MARK,
+    CHECKPOINT_MARK_NO_FLOOR,
     IDENTITY_AT,
     STORE_CHECKPOINT,
     TIMER_CHECKPOINT,
@@ -29,7 +30,9 @@ from timerstore.timelog.identity import Identity
 from timerstore.timelog.steady import Read, read_file
 
 _BASE_BYTES = TIMER_CHECKPOINT.itemsize
-_CRC_AT = CHECKPOINT_EXTENSION.itemsize - 4
+_FLOOR_BYTES = CHECKPOINT_EXTENSION["floor"].itemsize
+_CRC_BYTES = CHECKPOINT_EXTENSION["crc"].itemsize
+_CRC_AT = CHECKPOINT_EXTENSION.itemsize - _CRC_BYTES
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Checkpoint:
     # ours
     sequence: int = 0
     scan_from: int = 0  # L: the oldest copy whose source is not settled
+    floor: int = 0  # F: units whose message lies before it are superseded; 0: nobody said
     commitlog_flushed: int = 0
     claimed_slot: int = 0
     frontier_ms: int = 0
@@ -58,6 +62,11 @@ class Checkpoint:
     """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
     echo: bytes = field(default=b"", repr=False, compare=False)
     """The 56 bytes as our extension repeats them; of a checkpoint that was read."""
+
+    @property
+    def floor_offset(self) -> int:
+        """F; 0, before all messages, where a broker wrote since and nobody knows it."""
+        return 0 if self.by_broker else self.floor
 
     def base(self) -> np.ndarray:
         """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
@@ -80,6 +89,7 @@ class Checkpoint:
         extension["cancelled_count"] = self.cancelled_count
         extension["store_tag"] = self.store_tag
         extension["level_offsets"] = self.level_offsets
+        extension["floor"] = self.floor
         extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
         data = base.tobytes() + extension.tobytes()
         if self.identity is None:
@@ -102,22 +112,33 @@ def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
 
 def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
     """Decode one copy: the checkpoint, and whether its echo holds; None where it is torn."""
-    end = _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize
-    if len(data) < end:
+    content = _whole_extension(data[_BASE_BYTES : _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize])
+    if content is None:
         return None
-    extension = np.frombuffer(data[_BASE_BYTES:end], CHECKPOINT_EXTENSION)[0]
-    crc = zlib.crc32(data[_BASE_BYTES : _BASE_BYTES + _CRC_AT])
-    if extension["mark"] != CHECKPOINT_MARK or int(extension["crc"]) != crc:
-        return None
+    extension = np.frombuffer(content, CHECKPOINT_EXTENSION)[0]
     checkpoint = _from_base(data)
     for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
         setattr(checkpoint, name, int(extension[name]))
     checkpoint.clean = bool(extension["clean"])
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
+    checkpoint.floor = int(extension["floor"])
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
+
+
+def _whole_extension(data: bytes) -> bytes | None:
+    """Return an extension whose CRC holds, with a floor of 0 where it has none; else None."""
+    crc_at = _CRC_AT
+    if data.startswith(CHECKPOINT_MARK_NO_FLOOR):
+        crc_at -= _FLOOR_BYTES
+    elif not data.startswith(CHECKPOINT_MARK):
+        return None
+    crc = data[crc_at : crc_at + _CRC_BYTES]
+    if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
+        return None
+    return data[:crc_at].ljust(_CRC_AT, b"\0") + crc
 
 
 def _is_mix(data: bytes, old: Checkpoint, new: Checkpoint) -> bool:

@@ -282,10 +282,13 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("cancelled_count", ">i8"),
         ("store_tag", ">i8"),
         ("level_offsets", ">i8", (32,)),
+        ("floor", ">i8"),  # F: every unit whose message lies before it is superseded
         ("crc", ">u4"),
     ]
 )
-CHECKPOINT_MARK: Final = b"TMSTORE1"
+CHECKPOINT_MARK: Final = b"TMSTORE2"
+CHECKPOINT_MARK_NO_FLOOR: Final = b"TMSTORE1"
+"""The same without `floor`, as it was written before there was one: read, never written."""
 CHECKPOINT_BYTES: Final = 4_096
 CHECKPOINT_COPY_AT: Final = 2_048
 IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of the checkpoint

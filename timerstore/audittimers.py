@@ -59,6 +59,7 @@ def judge_units(
     it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog
+    floor = 0 if reader.checkpoint is None else reader.checkpoint.floor_offset
     units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
     found, scratch = np.zeros(FOUND_WORDS, np.int64), np.zeros(64, np.uint8)
     state = np.array([start, 0, 0], np.int64)
@@ -71,6 +72,7 @@ def judge_units(
             read_slot,
             messages.start,
             log_end,
+            floor,
             reader.precision_ms,
             reader.sizes.hop_ms,
             window_ms,
@@ -118,10 +120,11 @@ class TimerAudit:
         checkpoint = self.reader.checkpoint
         self.read_slot = 0
         self._flushed = 1 << 62
-        self._queue_index = 0
+        self._queue_index = self._floor = 0
         if checkpoint is not None:
             self.read_slot = checkpoint.read_ms // self.reader.precision_ms
             self._queue_index = checkpoint.queue_index
+            self._floor = checkpoint.floor_offset
             if not checkpoint.by_broker:
                 self._flushed = checkpoint.timerlog_flushed
         self._scratch = np.zeros(64, np.uint8)
@@ -180,6 +183,7 @@ class TimerAudit:
         live = (part[:, kernels.AUDIT_UNIT_MS] // self.reader.precision_ms >= self.read_slot) & (
             (verdicts == 0) & (offsets + UNIT_BYTES <= self._flushed)
         )
+        live &= part[:, kernels.AUDIT_MESSAGE] >= self._floor  # else a handover may have cut it off
         unchained = live & (visited[(offsets - self.units.start) // UNIT_BYTES] == 0)
         for i in np.flatnonzero(unchained)[:_NAMED_MAX].tolist():
             reason = "no slot leads to this unit: its timer would not fire"
@@ -258,7 +262,7 @@ class TimerAudit:
             indexes,
             self.units.start,
             used_end + UNIT_BYTES,
-            self.read_slot,
+            1 << 62 if self.audit.cleaned else self.read_slot,
             self.reader.precision_ms,
             visited,
             chains,

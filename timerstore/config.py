@@ -32,7 +32,9 @@ _MAXIMA = {
     "inflight_count_max": 1 << 30,
     "inflight_span_max": 1 << 30,
 }
+_MAY_BE_0 = {"retention_ms", "cleaning_slack_bytes"}
 _ENTRY_BYTES, _UNIT_BYTES = 20, 52
+_FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +75,25 @@ class Config:
     flush_interval_ms: int = 500
     """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
 
-    retention_ms: int = 3_600_000
-    """A consumed message is kept at least this long."""
+    retention_ms: int = 0
+    """A consumed message is kept at least this long; 0: it goes when no group needs it. Whoever
+    wants history sets it."""
+
+    cleaning: bool = True
+    """Whether what is pending in an old segment is copied, so that the segment can go. Without, one
+    timer that is due in a month keeps all that was put after it for days."""
+
+    cleaning_factor: int = 2
+    """It is done where what could go is more than so many times the bytes that are pending: with 2,
+    60 bytes are copied for 100 that are put, where one timer in a hundred is due within 30 days.
+    With 4, 27, for half as much disk again."""
+
+    cleaning_slack_bytes: int = 256 << 20
+    """And so many bytes more: a store with little pending is not worth any copies below that."""
 
     max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk; what is in it is kept."""
+    """Puts are refused while the store takes this much disk, but for two segments, which are kept
+    for what fires and for cleaning; what is in it is kept."""
 
     max_delay_ms: int | None = None
     """A put further ahead than this is refused."""
@@ -126,7 +142,10 @@ class Config:
         for field in fields(self):
             value = getattr(self, field.name)
             if hints[field.name] in (int, int | None) and value is not None:
-                check_int(value, field.name, 1, _MAXIMA.get(field.name, _MS_MAX))
+                minimum = 0 if field.name in _MAY_BE_0 else 1
+                check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
+        if not isinstance(self.cleaning, bool):
+            raise InvalidArgumentError(f"cleaning is {self.cleaning!r}. Use True or False.")
         if not isinstance(self.durability, str) or self.durability not in ("group", "process"):
             raise InvalidArgumentError(
                 f'durability is {self.durability!r}. Use "group" or "process".'
@@ -224,7 +243,11 @@ class Config:
                 continue
             field = name.removeprefix("TIMERSTORE_").lower()
             values[field] = text
-            if hints.get(field) in (int, int | None):
+            if hints.get(field) is bool:
+                if text.lower() not in _TRUE + _FALSE:
+                    raise InvalidArgumentError(f"{name} is {text!r}. Set it to true or false.")
+                values[field] = text.lower() in _TRUE
+            elif hints.get(field) in (int, int | None):
                 try:
                     values[field] = int(text)
                 except ValueError as e:

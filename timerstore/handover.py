@@ -2,8 +2,9 @@
 
 A broker knows a slot as read or not read, and matches a delete with its timer only inside one slot.
 So the last slot from which anything was taken is finished and nothing later is taken; each
-cancelled timer gets a delete unit in its own slot; and the last unit of the timer log is made the
-last entry of the timer topic's queue, from which a broker works out how far it came.
+cancelled timer gets a delete unit in its own slot; the last unit of the timer log is made the last
+entry of the timer topic's queue, from which a broker works out how far it came; and units that
+cleaning has superseded are cut out of their slots, for a broker would fire them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from timerstore.errors import TimerStoreError
 from timerstore.ids import format_id
 from timerstore.services.clock import ManualClock
+from timerstore.services.cut_chains import cut_chains
 from timerstore.services.deletes import DELETE_BODY, append_all
 from timerstore.services.engine import Engine
 from timerstore.services.levels import LEVEL_STOP
@@ -89,14 +91,18 @@ def handover(store: TimerStore) -> None:
             time.sleep(0.0005)
         with store.gate:
             _stop_levels(store)
+            _finish_cleaning(store)
             _finish_slot(store)
             _place_deletes(store)
             _append_last(store)
+            store.flusher.flush()  # F and the copies of what is cut off have to be durable before
+            cut_chains(engine)
             store.check_open()
             _write_topics(store)
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
+        store.cleaner.resume()
         store.runner.resume()
         store.refuse(None)
         raise
@@ -120,7 +126,15 @@ def _stop_levels(store: TimerStore) -> None:
         )
 
 
-# --- finish the slot that has begun
+# --- finish what was begun
+
+
+def _finish_cleaning(store: TimerStore) -> None:
+    """Copy nothing any more; fire what was left in place until F is past all that was copied."""
+    store.cleaner.stop()
+    while not store.cleaner.has_passed():
+        store.check_open()
+        _let_time_pass(store)
 
 
 def _finish_slot(store: TimerStore) -> None:
@@ -139,11 +153,17 @@ def _finish_slot(store: TimerStore) -> None:
                 last += 1  # a broker's timer of this slot is due in the next one
                 world.callers.take_limit_ms = (last + 1) * precision - 1
         store.check_open()
-        if isinstance(store.clock, ManualClock):  # to wait is to move it
-            store.clock.advance(timedelta(milliseconds=precision - store.clock.now_ms % precision))
-        else:
-            time.sleep(0.005)
+        _let_time_pass(store)
     store.runner.stop()
+
+
+def _let_time_pass(store: TimerStore) -> None:
+    """Wait a little; on a manual clock until the next slot: to wait is to move it."""
+    precision = store.engine.precision_ms
+    if isinstance(store.clock, ManualClock):
+        store.clock.advance(timedelta(milliseconds=precision - store.clock.now_ms % precision))
+    else:
+        time.sleep(0.005)
 
 
 # --- deletes beside their timers

@@ -203,7 +203,8 @@ def _waiting_messages(reader: StoreReader, faults: list[Fault] | None) -> Words:
         if not checkpoint.by_broker:
             stop = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
         for units in live_units(reader, read_slot, stop, faults):
-            parts.append(units[:, chain.WALK_MESSAGE].copy())
+            messages = units[:, chain.WALK_MESSAGE]
+            parts.append(messages[messages >= checkpoint.floor_offset])
     queue = reader.queues.get((text(TIMER_TOPIC), 0))
     if queue is not None:
         start = max(queue_index * ENTRY_BYTES, queue.start)

@@ -244,10 +244,11 @@ class Putter:
     # --- limits
 
     def check_space(self) -> None:
-        """Refuse a put where `max_bytes` is reached."""
-        limit = self.engine.config.max_bytes
-        if limit is not None and self.engine.disk_bytes >= limit:
+        """Refuse a put where `max_bytes` is reached, but for what firing and cleaning may need."""
+        limit, kept_bytes = self.engine.config.max_bytes, 2 * self.engine.commitlog.segment_bytes
+        if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
             raise StoreFullError(
-                f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}. "
+                f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}, of "
+                f"which {kept_bytes} are kept for what fires. "
                 "Consume and acknowledge messages, or raise max_bytes."
             )

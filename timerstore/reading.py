@@ -14,6 +14,7 @@ from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.kinds import check_int, check_name
+from timerstore.services.floor import Floor, read_floor
 from timerstore.services.instant import Instant, capture_instant
 from timerstore.services.level_timers import find_waiting, read_kept
 from timerstore.services.slot_units import slot_units
@@ -222,6 +223,7 @@ class Snapshot(NamedTuple):
     timerlog_end: int
     queue_start: int
     queue_end: int
+    floor: Floor
 
 
 def capture_locked(store: TimerStore) -> Snapshot:
@@ -238,6 +240,7 @@ def capture_locked(store: TimerStore) -> Snapshot:
         engine.timerlog.end,
         world.enqueue_put.linked_index,
         engine.queues.next_index(0),
+        read_floor(world.cleaning),
     )
 
 
@@ -264,10 +267,14 @@ def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
 def slot_messages(
     store: TimerStore, snapshot: Snapshot | Instant, slot: int, start: int = NO_UNIT
 ) -> Int64s:
-    """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
+    """Return the messages of a slot's units, as the snapshot saw them, from `start` back.
+
+    Without those that were superseded.
+    """
     parts = [np.zeros(0, np.int64)]
     for units in slot_units(store.engine, slot, start):
         seen = units[:, chain.WALK_OFFSET] < snapshot.timerlog_end
+        seen &= ~snapshot.floor.superseded(units[:, chain.WALK_MESSAGE], slot)
         parts.append(units[seen, chain.WALK_MESSAGE])
     return np.concatenate(parts)
 

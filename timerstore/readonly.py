@@ -260,7 +260,8 @@ class ReadOnlyStore(TimerStore):
         return steady
 
     def _start(self) -> None:
-        self.flusher.after = None
+        self.flusher.after = self.flusher.on_tick = None
+        self.cleaner.stopped = True
 
     def close(self) -> None:
         """Let the files go."""
@@ -269,6 +270,11 @@ class ReadOnlyStore(TimerStore):
         self._share = None
 
     def flush(self) -> NoReturn:
+        """Refuse."""
+        self.check_open()
+        raise ReadOnlyError(_REASON)
+
+    def clean(self) -> NoReturn:
         """Refuse."""
         self.check_open()
         raise ReadOnlyError(_REASON)

@@ -62,12 +62,31 @@ class ServiceStats:
 
 
 @dataclass(frozen=True, slots=True)
+class CleaningStats:
+    """A look at cleaning.
+
+    `floor`: before this offset of the commit log nothing is needed. `could_go_bytes`: what lies
+    between it and what is needed for other reasons than pending timers; `kept_by`: the first of
+    these. `pending_bytes`: of the messages of pending timers, about.
+    """
+
+    floor: int
+    copied_count: int
+    copied_bytes: int
+    segment_count: int
+    removed_count: int
+    pending_bytes: int
+    could_go_bytes: int
+    kept_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A look at a store; counters are since it was opened.
 
     `waiting_for_space`: what is tried again until there is room, or None. `stopped_by`: what ended
     a background thread or made flushing impossible, or None; every other call raises that.
-    `retention_stopped_by`: damage since which nothing is removed, or None.
+    `retention_stopped_by`: damage since which nothing is cleaned or removed, or None.
     """
 
     pending_count: int
@@ -104,6 +123,7 @@ class Stats:
     recovery: dict[str, Any]
     levels: tuple[LevelStats, ...]
     services: tuple[ServiceStats, ...]
+    cleaning: CleaningStats
     waiting_for_space: str | None
     stopped_by: str | None
     retention_stopped_by: str | None
@@ -164,7 +184,8 @@ def read_stats(store: TimerStore) -> Stats:
         services=read_services(store, sum(each.lag_count for each in levels if each.overdue_ms)),
         waiting_for_space=_said(store.runner.waiting_for_space or store.flusher.waiting_for_space),
         stopped_by=_said(store.failure.error),
-        retention_stopped_by=_said(store.retention.error),
+        cleaning=read_cleaning(store),
+        retention_stopped_by=_said(store.retention.error or store.cleaner.error),
     )
 
 
@@ -195,6 +216,21 @@ def read_services(store: TimerStore, due_count: int) -> tuple[ServiceStats, ...]
         )
         for service, name in enumerate(SERVICE_NAMES)
         for thread in (engine.services[service],)
+    )
+
+
+def read_cleaning(store: TimerStore) -> CleaningStats:
+    """Collect what cleaning did, and what keeps the log."""
+    words, cleaner = store.engine.world.cleaning, store.cleaner
+    return CleaningStats(
+        floor=words.floor,
+        copied_count=words.copied_count,
+        copied_bytes=words.copied_bytes,
+        segment_count=cleaner.segment_count,
+        removed_count=store.retention.removed_count,
+        pending_bytes=cleaner.pending_bytes,
+        could_go_bytes=max(0, cleaner.reach.found - words.floor),
+        kept_by=cleaner.reach.kept_by,
     )
 
 

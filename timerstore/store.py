@@ -30,6 +30,7 @@ from timerstore.arguments import (
 )
 from timerstore.blocks import Blocks
 from timerstore.byid import ById
+from timerstore.cleannow import clean, clean_by_itself
 from timerstore.config import Config
 from timerstore.congestion import Congestion
 from timerstore.consume import Batch, Delivery, Group
@@ -51,7 +52,6 @@ from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.flush import Flusher
 from timerstore.services.opening import open_engine
 from timerstore.services.rebuild import remove_mark
-from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.stats import Stats, read_stats
 from timerstore.timelog.decode import Message
@@ -131,9 +131,8 @@ class TimerStore:
         self._groups_lock = threading.Lock()
         self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
-        self.flusher.before, self.flusher.on_failure = self.write_offsets, self._stopped
-        self.retention = Retention(self.engine, self.flusher, self._committed_indexes)
-        self.flusher.after = self.retention.run
+        self.flusher.on_failure = self._stopped
+        self.cleaner, self.retention = clean_by_itself(self, self._committed_indexes)
         self.closed = False
         self.opened_s = time.monotonic()
         self.open_s = self.opened_s - started
@@ -548,6 +547,17 @@ class TimerStore:
         """Write a checkpoint; everything put before is durable on return."""
         self.check_open()
         self.flusher.flush()
+
+    @inside
+    def clean(self) -> int:
+        """Copy what is pending out of all old segments, and remove them; return the bytes freed.
+
+        What `Config.cleaning` does by itself where it is worth it. O(commit log + units); it waits
+        some ten seconds until what is due meanwhile has fired, on a manual clock not at all: move
+        it, and call again. Raises StoreFullError where there is no room for the copies.
+        """
+        self.check_writable()
+        return clean(self)
 
     def handover(self) -> None:
         """Make the store fit for a RocketMQ broker, and close it.

@@ -140,6 +140,8 @@ class Audit:
     reader: StoreReader
     clean: bool = False
     by_broker: bool = False
+    cleaned: bool = False
+    """Chains of slots ahead can lead to units that were removed, for they are superseded."""
     durable: int = 0
     """Before this commit log offset everything was flushed: damage there is damage."""
     problems: list[Problem] = field(default_factory=list)
@@ -190,6 +192,7 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     checkpoint = reader.checkpoint
     audit.by_broker = checkpoint.by_broker if checkpoint is not None else reader.sizes.by_broker
     ours = checkpoint is not None and not checkpoint.by_broker
+    audit.cleaned = checkpoint is not None and checkpoint.floor_offset > 0
     audit.clean = not reader.is_open and (checkpoint is None or not ours or checkpoint.clean)
     if checkpoint is not None and ours:
         audit.durable = checkpoint.commitlog_flushed

@@ -28,7 +28,7 @@ CHAIN_COLUMNS: Final = 3
 
 # Verdicts on a chain.
 CHAIN_WHOLE: Final = 0
-CHAIN_CUT: Final = 1  # its first units were removed, and its slot was passed
+CHAIN_CUT: Final = 1  # its first units were removed
 CHAIN_OUTSIDE: Final = 2
 CHAIN_BAD_UNIT: Final = 3
 CHAIN_OTHER_SLOT: Final = 4
@@ -62,7 +62,8 @@ def audit_chains(
 
     `slots`: uint8, the wheel; `indexes`: int64[n]; `chains`: int64[n, CHAIN_COLUMNS], written.
     `start`, `stop`: where the timer log begins and ends. `visited`: uint8, written: 1 for each unit
-    that a chain has, by (offset − start) // 52.
+    that a chain has, by (offset − start) // 52. `read_slot`: units can have been removed of slots
+    before it alone.
     """
     segment_bytes = timerlog.words[SEGMENT_BYTES]
     for i in range(len(indexes)):

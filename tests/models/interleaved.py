@@ -204,6 +204,7 @@ class Player:
             roll_window_slots=6,
             wheel_slot_count=128,
             commitlog_segment_bytes=self.plan.segment_bytes,
+            retention_ms=3_600_000,
             consumequeue_segment_bytes=60,
             timerlog_segment_bytes=104,
             near_count_max=1 << 10,

@@ -23,6 +23,8 @@ TINY = timerstore.Config(
     timerlog_segment_bytes=5_248,
     flush_interval_ms=20,
     retention_ms=1,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
     delay_levels="1s 2s",
     near_count_max=1 << 16,
 )

@@ -25,6 +25,7 @@ CONFIG = Config(
     roll_window_slots=8,
     wheel_slot_count=128,
     commitlog_segment_bytes=1 << 17,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=20 * 500,
     timerlog_segment_bytes=5248,
     flush_interval_ms=15,
@@ -34,8 +35,16 @@ CONFIG = Config(
 CONFIGS = {
     "kept": CONFIG,
     "reused": replace(CONFIG, retention_ms=1, commitlog_segment_bytes=1 << 14),
+    "cleaned": replace(
+        CONFIG,
+        retention_ms=0,
+        cleaning_factor=1,
+        cleaning_slack_bytes=0,
+        commitlog_segment_bytes=1 << 14,
+    ),
 }
-"""The log as a whole; and segments that go at once, of which some are used again."""
+"""The log as a whole; segments that go at once, of which some are used again; and those that go
+because what is pending in them is copied."""
 
 
 class SayingDisk(ArchivingDisk):
@@ -51,6 +60,7 @@ class SayingDisk(ArchivingDisk):
 def open_store(path: Path | str, kind: str) -> TimerStore:
     store = TimerStore(path, config=CONFIGS[kind], disk=SayingDisk())
     store.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
+    store.cleaner.leave_slots = 2
     return store
 
 
@@ -62,7 +72,7 @@ def say(*words: object) -> None:
 def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
     """Use the store for ever."""
     known: list[str] = []
-    most_ms = 4000 if kind == "kept" else 100
+    most_ms = 100 if kind == "reused" else 4000
     in_levels: list[str] = []
     while True:
         act = rnd.random()

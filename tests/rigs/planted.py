@@ -30,6 +30,7 @@ CONFIG = Config(
     wheel_slot_count=128,
     roll_window_slots=6,
     commitlog_segment_bytes=1 << 16,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=20_000,
     timerlog_segment_bytes=52_000,
 )

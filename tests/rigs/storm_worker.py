@@ -84,6 +84,8 @@ def config(rng: random.Random) -> Config:
         timerlog_segment_bytes=403 * 52 + 16,
         flush_interval_ms=rng.choice([20, 100, 500]),
         retention_ms=1,
+        cleaning_factor=1,
+        cleaning_slack_bytes=0,
         near_count_max=1 << 18,
         open_segments_max=rng.choice([64, 256]),
         admission=rng.choice(["grow", "wait"]),

@@ -23,6 +23,7 @@ CONFIG = Config(
     wheel_slot_count=128,
     roll_window_slots=6,
     commitlog_segment_bytes=8_192,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=200,
     timerlog_segment_bytes=520,
 )

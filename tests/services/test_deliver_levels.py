@@ -34,6 +34,7 @@ SMALL = Config(
     wheel_slot_count=1_024,
     roll_window_slots=60,
     commitlog_segment_bytes=4_096,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=60,
     timerlog_segment_bytes=520,
     durability="process",

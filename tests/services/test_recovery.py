@@ -30,6 +30,7 @@ CONFIG = Config(
     roll_window_slots=6,
     wheel_slot_count=128,
     commitlog_segment_bytes=8_192,
+    retention_ms=3_600_000,
     consumequeue_segment_bytes=200,
     timerlog_segment_bytes=520,
     near_count_max=1 << 16,

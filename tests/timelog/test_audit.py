@@ -151,6 +151,7 @@ def test_rolls_as_the_twin(
         0,
         0,
         SEGMENT_BYTES,
+        0,
         precision_ms,
         hop_ms,
         window * precision_ms,

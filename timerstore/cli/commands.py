@@ -109,11 +109,22 @@ def info_rows(path: Path, stats: Stats) -> list[tuple[str, str]]:
         ("fired up to", shown_time(stats.read_ms)),
         ("commit log", f"{shown_bytes(stats.commitlog_end - stats.commitlog_start)}"),
         ("timer log", shown_bytes(stats.timerlog_end)),
-        ("on disk", shown_bytes(stats.disk_bytes)),
+        *space_rows(stats),
         ("unreadable", str(stats.unreadable_count)),
         ("last time", found),
         ("opened in", f"{stats.open_s:.3f} s"),
     ]
+
+
+def space_rows(stats: Stats) -> list[tuple[str, str]]:
+    """Return how much disk a store takes, with what keeps it."""
+    rows = [
+        ("on disk", shown_bytes(stats.disk_bytes)),
+        ("pending take", shown_bytes(stats.cleaning.pending_bytes)),
+    ]
+    if stats.cleaning.kept_by != "nothing":
+        rows.append(("the rest is kept by", stats.cleaning.kept_by))
+    return rows
 
 
 # --- put
@@ -444,6 +455,23 @@ def export(
             out.json({"file": str(target), "table": table, "format": form, "count": count})
         else:
             out.say(f"{count:,} rows written to {target}")
+
+
+@app.command()
+def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Move what is pending out of old segments, and remove these; it takes some ten seconds.
+
+    An open store does it by itself where it is worth it.
+    """
+    with answering(as_json=as_json) as out, open_store(path, config) as store:
+        with out.progress("cleaning"):
+            freed = store.clean()
+        stats = store.stats()
+        if as_json:
+            kept_by, on_disk = stats.cleaning.kept_by, stats.disk_bytes
+            out.json({"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by})
+        else:
+            out.table(["what", "value"], [("freed", shown_bytes(freed)), *space_rows(stats)])
 
 
 @app.command()

@@ -20,7 +20,7 @@ _OF_RIP_43: Final = (
 )
 _OURS: Final = (
     *("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms", "clean"),
-    *("cancelled_count", "store_tag"),
+    *("cancelled_count", "store_tag", "floor"),
 )
 
 

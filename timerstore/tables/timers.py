@@ -173,7 +173,9 @@ def _in_units(
             faults += unit_faults(view, part[kernels.PICK_OFFSET], part[kernels.PICK_STATUS])
         message = part[kernels.PICK_MESSAGE]
         kept = part[kernels.PICK_STATUS] == UNIT_GOOD
-        kept &= (message >= view.reader.commitlog.start) & (message < view.log_stop)
+        kept &= (message >= max(view.reader.commitlog.start, view.floor)) & (
+            message < view.log_stop
+        )
         if hashes is not None:
             kept &= np.isin(part[kernels.PICK_HASH], hashes)
         message = message[kept]

@@ -59,10 +59,11 @@ class StoreView:
         self.ours = checkpoint is not None and not checkpoint.by_broker
         # Before these offsets everything was flushed: what is wrong there is damage.
         self.durable = self.units_durable = 0
-        self.read_slot = self.queue_index = 0
+        self.read_slot = self.queue_index = self.floor = 0
         if checkpoint is not None:
             self.read_slot = checkpoint.read_ms // reader.precision_ms
             self.queue_index = checkpoint.queue_index
+            self.floor = checkpoint.floor_offset
             if self.ours:
                 self.durable = checkpoint.commitlog_flushed
                 self.units_durable = checkpoint.timerlog_flushed

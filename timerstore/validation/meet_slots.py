@@ -32,7 +32,8 @@ class SlotMeeting:
         order = np.lexsort((units[:, notes.UNIT_OFFSET], units[:, notes.UNIT_SLOT]))
         units = units[order]
         self.time, self.offset = units[:, notes.UNIT_SLOT], units[:, notes.UNIT_OFFSET]
-        self.prev = units[:, notes.UNIT_LINK] >> 1
+        self.prev = units[:, notes.UNIT_LINK] >> 2
+        self.is_superseded = units[:, notes.UNIT_LINK] & 2 != 0
         self.is_delete = units[:, notes.UNIT_LINK] & 1 != 0
         self.start = self.view.reader.timerlog.start
         self.is_ahead = self.time >= self.view.read_slot
@@ -73,7 +74,8 @@ class SlotMeeting:
         slots = self.slots
         time, last = slots[:, notes.SLOT_TIME], slots[:, notes.SLOT_LAST]
         passed = time < self.view.read_slot
-        gone = passed & (last < self.start)  # retention removed all its units
+        # Retention removed all its units, passed or superseded.
+        gone = (passed | (self.view.floor > 0)) & (last < self.start)
         low = np.searchsorted(self.time, time, "left")
         high = np.searchsorted(self.time, time, "right")
         place = self._find(last)
@@ -111,6 +113,7 @@ class SlotMeeting:
         self.reached |= np.cumsum(edges[:-1]) > 0
         cut = self.prev[low] != _NO_UNIT
         ahead = slots[:, notes.SLOT_TIME] >= self.view.read_slot
+        ahead &= self.view.floor == 0
         first_offset = self.offset[low]
         wrong = np.where(cut, ahead, first_offset != slots[:, notes.SLOT_FIRST])
         reason = "the chain does not end at the slot's first unit"
@@ -135,7 +138,7 @@ class SlotMeeting:
         slot = self.slots[i]
         if self._is_end(self.prev[end : end + 1])[0]:
             cut = self.prev[end] != _NO_UNIT
-            ahead = slot[notes.SLOT_TIME] >= self.view.read_slot
+            ahead = slot[notes.SLOT_TIME] >= self.view.read_slot and self.view.floor == 0
             if ahead if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
                 reason = "the chain does not end at the slot's first unit"
                 first_at = np.array([at + SLOT_FIRST_AT])
@@ -149,7 +152,7 @@ class SlotMeeting:
     def _judge_reached(self) -> None:
         """Find units ahead that no chain leads to."""
         self.tally.check("unreached", int(self.is_ahead.sum()))
-        lost = self.is_ahead & ~self.reached
+        lost = self.is_ahead & ~self.reached & ~self.is_superseded
         if not self.scope.is_lenient:
             reason = "no slot leads to this unit"
             fail(self.tally, "unreached", _LOG, self.offset[lost], reason)

@@ -157,6 +157,7 @@ class TimerMeeting:
         if checkpoint is None or checkpoint.by_broker:
             return
         waiting = self.waiting[source] & self.named[found]
+        waiting &= self.offset[source] >= checkpoint.floor_offset  # else it is not found again
         self.tally.check("settled", int(waiting.sum()))
         behind = waiting & (self.offset[found] < checkpoint.scan_from)
         reason = "opening would not see this copy, whose source it finds again"

@@ -19,7 +19,7 @@ from timerstore.timelog.record import Words
 UNIT_NOTE: Final = 0  # by slot
 UNIT_SLOT: Final = 0
 UNIT_OFFSET: Final = 1
-UNIT_LINK: Final = 2  # prev_pos × 2, + 1 for a delete
+UNIT_LINK: Final = 2  # prev_pos × 4, + 1 for a delete, + 2 where it is superseded
 
 SLOT_NOTE: Final = 1  # by slot
 SLOT_TIME: Final = 0

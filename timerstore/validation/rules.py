@@ -103,7 +103,7 @@ RULES: Final = (
         "unit_message",
         UNITS,
         "a unit",
-        "It points to a timer's message; one that retention removed is of a passed slot.",
+        "It points to a timer's message; one that was removed is of a passed slot, or below F.",
         "The timer cannot be fired: there is no body to hand out.",
     ),
     Rule(

@@ -38,10 +38,10 @@ def look_at_units(findings: Findings, start: int, stop: int) -> None:
         view.reader, start, stop, view.read_slot, view.log_stop, window_ms=scope.window_ms
     )
     for part in parts:
-        _take(findings, part, view.read_slot, view.reader.precision_ms)
+        _take(findings, part, view.read_slot, view.floor, view.reader.precision_ms)
 
 
-def _take(findings: Findings, part: Words, read_slot: int, precision_ms: int) -> None:
+def _take(findings: Findings, part: Words, read_slot: int, floor: int, precision_ms: int) -> None:
     tally, verdicts = findings.tally, part[:, kernels.AUDIT_VERDICT]
     offsets = part[:, kernels.AUDIT_OFFSET]
     tally.counts["units"] += len(part)
@@ -55,7 +55,8 @@ def _take(findings: Findings, part: Words, read_slot: int, precision_ms: int) ->
     sound = ~np.isin(verdicts, (UNIT_BROKEN, UNIT_BAD_CRC))
     slots = part[:, kernels.AUDIT_UNIT_MS] // precision_ms
     is_delete = part[:, kernels.AUDIT_MAGIC] & UNIT_DELETE != 0
-    columns = slots, offsets, (part[:, kernels.AUDIT_PREV] << 1) | is_delete
+    superseded = part[:, kernels.AUDIT_MESSAGE] < floor
+    columns = slots, offsets, (part[:, kernels.AUDIT_PREV] << 2) | (superseded << 1) | is_delete
     findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
 
     known = sound & (part[:, kernels.AUDIT_QUEUE_INDEX] >= 0)

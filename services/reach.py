@@ -1,0 +1,139 @@
+"""The reach: up to where nothing but pending timers keeps the commit log.
+
+Before it every segment is full, and its last message older than `retention_ms`; every timer message
+has its unit; what was fired was consumed by all groups of its topic, durably; and the delay levels
+have delivered what waited there. A topic that no group ever read keeps its messages: a program that
+puts without consuming fills the disk up to `max_bytes`, and is then refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import (
+    HOST_V6_EXTRA_BYTES,
+    LEVEL_TOPIC,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_LONG_TOPIC,
+    MESSAGE_STORED_AT,
+    SYSTEM_FLAG_BORN_V6,
+    TIMER_TOPIC,
+)
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+_NO_LIMIT: Final = 1 << 62
+
+
+class Committed(Protocol):
+    """What groups have consumed, as one moment's durable offsets."""
+
+    def smallest(self, topic: bytes, queue_id: int) -> int | None:
+        """Return the smallest index that a group still needs; None where no group reads it."""
+
+
+class Reach:
+    """Finds one engine's reach. Used by one thread at a time."""
+
+    def __init__(self, engine: Engine, committed: Callable[[], Committed]) -> None:
+        """Ask `committed` for the groups' offsets."""
+        self.engine, self._committed = engine, committed
+        self.kept_by = "nothing"
+        """What kept the first segment behind the reach, when it was looked at last."""
+        self._stored_ms: dict[int, int] = {}  # of the first message of a commit log segment
+        self.found = 0
+        """The reach as it was found last."""
+        self._keeper = 0  # row of the queue that kept it last: it is asked first
+
+    def find(self, start: int) -> int:
+        """Return the reach, a segment's end; `start` where it is not past the segment there.
+
+        What was found stays, and is only looked beyond. O(segments that came since), and O(queues)
+        where there is one.
+        """
+        log, segment_bytes = self.engine.commitlog, self.engine.commitlog.segment_bytes
+        start = max(start, self.found)
+        first = number = start // segment_bytes
+        old_ms = self.engine.clock.now_ms - self.engine.config.retention_ms
+        while (number + 1) * segment_bytes < log.end and self._last_stored_ms(number) <= old_ms:
+            number += 1
+        for each in [each for each in self._stored_ms if each < first]:
+            del self._stored_ms[each]
+        self.kept_by = "retention_ms" if (number + 1) * segment_bytes < log.end else "nothing"
+        if number == first:
+            return start
+        limit = min(number * segment_bytes, self._first_unlinked())
+        if limit >= (first + 1) * segment_bytes:
+            limit = self._first_unconsumed((first + 1) * segment_bytes, limit)
+        if limit < (first + 1) * segment_bytes:
+            return start
+        self.found = limit // segment_bytes * segment_bytes
+        return self.found
+
+    def _last_stored_ms(self, number: int) -> int:
+        """Return when the message behind a segment's last was stored: that never falls."""
+        if number not in self._stored_ms:
+            stored_ms = self._read_stored_ms(number + 1)
+            if stored_ms is None:
+                return _NO_LIMIT
+            self._stored_ms[number] = stored_ms
+        return self._stored_ms[number]
+
+    def _read_stored_ms(self, number: int) -> int | None:
+        try:
+            with open(self.engine.commitlog.path(number), "rb") as file:
+                data = file.read(MESSAGE_HEADER_BYTES + HOST_V6_EXTRA_BYTES)
+        except FileNotFoundError:
+            return None
+        if len(data) < MESSAGE_HEADER_BYTES + HOST_V6_EXTRA_BYTES:
+            return None
+        header = np.frombuffer(data[:MESSAGE_HEADER_BYTES], MESSAGE_HEADER)[0]
+        if int(header["magic"]) not in (MESSAGE_MAGIC, MESSAGE_MAGIC_LONG_TOPIC):
+            return None
+        moved = bool(header["system_flag"] & SYSTEM_FLAG_BORN_V6)
+        at = MESSAGE_STORED_AT + (HOST_V6_EXTRA_BYTES if moved else 0)
+        return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+    def _first_unlinked(self) -> int:
+        """Return the offset of the first timer message that has no unit yet."""
+        queues, index = self.engine.queues, self.engine.world.enqueue_put.linked_index
+        if index >= queues.next_index(0):
+            return _NO_LIMIT
+        self.kept_by = "timers that have no unit yet"
+        return int(queues.read(0, index, 1)[0]["offset"])
+
+    def _first_unconsumed(self, least: int, limit: int) -> int:
+        """Return the offset of the oldest message that a group, or a delay level, still needs.
+
+        `limit` where it lies behind that; where it is before `least`, any that is.
+        """
+        queues, committed = self.engine.queues, self._committed()
+        for row in (self._keeper, *range(1, len(queues.files))):
+            topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
+            if topic == TIMER_TOPIC or not queues.files[row].numbers:
+                continue
+            index: int | None = 0
+            who = f"delay level {queue_id + 1}"
+            if topic != LEVEL_TOPIC:
+                index = committed.smallest(topic, queue_id)
+                who = f"topic {text(topic)!r}, " + (
+                    "which no group has read" if index is None else "of which a group is behind"
+                )
+            elif queue_id < len(self.engine.levels.offset):
+                index = int(self.engine.levels.offset[queue_id])
+            first = queues.first_kept(row, self.engine.commitlog.start)
+            index = first if index is None else max(first, index)
+            if index < queues.next_index(row):
+                needed = int(queues.read(row, index, 1)[0]["offset"])
+                if needed < limit:
+                    limit, self.kept_by, self._keeper = needed, who, row
+                if needed < least:
+                    break
+        return limit

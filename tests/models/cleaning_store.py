@@ -1,0 +1,504 @@
+"""The store of `cleaning_model.py`: its services, passes, checkpoints, openings.
+
+The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
+
+pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
+        stay (here: fired messages not consumed). S = C + margin is fixed when the pass begins. Its
+        units (a contiguous run of the timer log) are looked at in order. A unit of slot >= S that
+        has no copy yet: a timer in the cancelled set is dropped, everything else, deletes too, is
+        appended again, all properties kept, TIMER_ORIGIN = its source's offset. Units of slot < S
+        stay and fire from their place. The cursor moves in the same step.
+cut     If C > S before the cursor has reached hi, the pass ends at the cursor, and another one
+        begins there with a new S. Each keeps (lo, hi, S, offset of its first copy) in memory.
+gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and the
+        slot is >= that pass's S; or recovery found its copy. Asked before the message is read. A
+        walk of a chain stops at a unit before the timer log's start.
+queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
+floor   F moves to the oldest pass's hi once R >= its S: what it left has fired, been dropped or
+        rolled.
+L       A copy whose source is before the captured F does not count; that of a pass F has not
+        passed does.
+flush   R, Q, C, L, F, the groups' offsets are captured at one moment; the log is synced, queues,
+        timer log, wheel, then the checkpoint that holds them.
+remove  Only below the durable F, the oldest first. A timer log segment goes if each unit's message
+        is before the durable F or its slot before the durable R.
+reopen  F is the checkpoint's, or the log's start if there is none. Files below F are ignored.
+        Copies whose source is before F are ignored; the others' sources are done, kept until R or F
+        passes them. Passes are forgotten: cleaning starts again at F and skips what is done.
+"""
+
+import random
+from collections import Counter
+
+P, W, SL, LEAD = 4, 6, 8, 1  # ms a slot, roll window, slots (ring: twice that), lead
+SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
+H, N = 2 * W // 3, 2 * SL
+
+
+RULES = {
+    "floor": "F",
+    "mark": "cursor",
+    "near": "stay",
+    "cut": 1,
+    "margin": 4,
+    "wait": "R",
+    "L": "pass",
+    "capture": "one",
+    "remove": "durable",
+    "reach": "linked",
+    "deletes": "copy",
+    "eaten": 1,
+    "order": "log first",
+    "walk": "start",
+    "cancel": "one step",
+    "lookup": "gone",
+    "barrier": 1,
+    "dead": "drop",
+}
+
+
+class CrashError(Exception):
+    pass
+
+
+class GoneError(Exception):
+    pass
+
+
+class File(list):  # a log of segments: what is before `start` was removed
+    start = 0
+
+    def __getitem__(self, i):
+        if i is None or (not isinstance(i, slice) and 0 <= i < self.start):
+            raise GoneError
+        return list.__getitem__(self, i)
+
+    def kept(self):
+        return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
+
+
+class Store:
+    def __init__(self, seed, **v):
+        self.v = RULES | {"partial": 0.4, "clock": 1, "clean": 1, "lose": 1} | v
+        self.rnd = random.Random(seed)
+        self.now = 4000
+        self.group = self.rnd.random() < 0.5
+        self.log, self.tl, self.flushed, self.tlf = File(), File(), 0, 0
+        self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0, "F": 0, "eaten": 0}
+        self.disk = [None] * N
+        self.was = (0, 0)
+        self.bad = Counter()
+        self.info = Counter()
+        self.true = {}
+        self.repl = []
+        self.due = {}
+        self.open()
+
+    # ---- the log; a message's identity is (due, offset of its first put): an id says both
+    def append(self, **m):
+        o = len(self.log)
+        if m["k"] in "pd":
+            m["q"] = len(self.queue)
+            self.queue.append(o)
+            self._qi[o] = m["q"]
+        self.log.append(m)
+        self.due.setdefault(m["id"], m["due"])
+        return o
+
+    def durable(self):
+        if self.group:
+            self.flushed = len(self.log)
+
+    # ---- enqueue
+    def place(self, due):
+        d = due // P
+        base = max(self.now // P, self.R)
+        top = self.ck["R"] + N
+        if d < base + W and d < top:
+            return max(d, self.R), False
+        k = max(0, (d - base - W) // H + 1)
+        while d - k * H >= top:
+            k += 1
+        if d - k * H < self.R:
+            self.info["roll behind R"] += 1
+        return max(d - k * H, self.R), True
+
+    def enqueue(self, n):
+        while self.Q < len(self.queue) and n:
+            o = self.queue[self.Q]
+            m = self.log[o]
+            n -= 1
+            sl, roll = (self.R, False) if o in self.done or o < self.F else self.place(m["due"])
+            if not self.R <= sl < self.ck["R"] + N:
+                self.bad["outside range"] += 1
+            i = sl % N
+            h = self.wheel[i]
+            self.tl.append(
+                {"slot": sl, "prev": h[1] if h and h[0] == sl else -1, "off": o, "roll": roll}
+            )
+            u = len(self.tl) - 1
+            self.wheel[i] = (sl, u)
+            self.Q += 1
+            self.rolls.pop(o, 0)
+            self.unit[o] = u
+            if sl < self.C:
+                self.near[u] = 1
+
+    def slot(self, o):  # of a message's unit; -1: none, or its unit was removed
+        u = self.unit.get(o, -1)
+        return self.tl[u]["slot"] if u >= self.tl.start else -1
+
+    # ---- superseded, chains, dequeue
+    def gone(self, u):
+        U = self.tl[u]
+        o, sl = U["off"], U["slot"]
+        if (self.v["floor"] != "no" and o < self.F) or o in self.past:
+            return True
+        return self.v["mark"] == "cursor" and any(
+            p["lo"] <= o < p["hi"] and sl >= p["S"] for p in self.passes
+        )
+
+    def chain(self, sl):
+        h = self.wheel[sl % N]
+        u = h[1] if h and h[0] == sl else -1
+        while u >= (self.tl.start if self.v["walk"] == "start" else 0):
+            yield u
+            u = self.tl[u]["prev"]
+
+    def claim(self):
+        while self.C <= max(self.now // P, self.R) + LEAD and self.C < self.R + N:
+            for u in self.chain(self.C):
+                if not self.gone(u):
+                    self.near[u] = 1
+            self.C += 1
+
+    def ready(self, u):
+        if self.gone(u):
+            return "drop"
+        U = self.tl[u]
+        m = self.log[U["off"]]
+        if m["k"] == "d":
+            if not U["roll"]:
+                return "keep"  # stays till R passes its slot
+        elif m["id"] in self.cancelled:
+            return "drop"
+        elif self.now >= m["due"]:
+            return "fire"
+        return "roll" if U["roll"] and self.now // P >= U["slot"] else None
+
+    def take(self, n):  # under the verdict lock
+        for u in sorted(self.near, key=lambda u: (self.due_of(u), u)):
+            r = self.ready(u)
+            if r == "drop":
+                del self.near[u]
+            elif r in ("fire", "roll") and n:
+                del self.near[u]
+                self.taken.append((u, r))
+                n -= 1
+                if r == "fire" and self.now < self.log[self.tl[u]["off"]]["due"]:
+                    self.bad["early"] += 1
+
+    def due_of(self, u):
+        return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
+
+    def put_taken(self, n):
+        while self.taken and n:
+            u, r = self.taken.pop(0)
+            n -= 1
+            U = self.tl[u]
+            m = self.log[U["off"]]
+            c = self.append(**(m | {"k": "f" if r == "fire" else m["k"], "origin": U["off"]}))
+            self.done[U["off"]] = c
+            if r == "roll":
+                self.rolls[c] = U["slot"]
+                self.info["rolls"] += 1
+
+    def advance(self):
+        while self.now // P > self.R and self.C > self.R:
+            if any(sl < self.R for sl in self.rolls.values()):
+                return
+            if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
+                return
+            if self.R >= self.ck["R"] + SL:
+                if self.busy:
+                    return  # the flush that goes on must end first
+                self.flush()
+                continue
+            mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
+            if any(self.ready(u) != "keep" for u in mine):
+                return
+            for u in mine:
+                del self.near[u]
+                self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
+            self.R += 1
+            self.claim()
+            self.floor()
+
+    # ---- cleaning
+    def limit(self):  # what a pass must not reach
+        unlinked = (
+            self.queue[self.Q]
+            if self.Q < len(self.queue) and self.v["reach"] == "linked"
+            else len(self.log)
+        )
+        hungry = (
+            next(
+                (o for o, m in self.log.kept() if m["k"] == "f" and o >= self.eaten), len(self.log)
+            )
+            if self.v["eaten"]
+            else len(self.log)
+        )
+        return min(unlinked, hungry)
+
+    def clean(self, n):
+        if not self.v["clean"]:
+            return
+        while n:
+            p = (
+                self.passes[-1]
+                if self.passes and self.passes[-1]["hi"] < self.passes[-1]["goal"]
+                else None
+            )
+            if p and self.C > p["S"] and self.v["cut"]:
+                p["goal"] = p["hi"]
+                p = None
+                self.info["cut"] += 1
+            if not p:
+                lo = self.passes[-1]["hi"] if self.passes else self.F
+                goal = (lo // SEG + 1) * SEG
+                if goal > self.limit() or goal > len(self.log):
+                    return
+                p = {
+                    "lo": lo,
+                    "hi": lo,
+                    "goal": goal,
+                    "S": self.C + self.rnd.randrange(self.v["margin"]),
+                    "first": None,
+                }
+                self.passes.append(p)
+                self.info["passes"] += 1
+            o = p["hi"]
+            m = self.log[o]
+            p["hi"] += 1
+            n -= 1
+            if m["k"] not in "pd" or o in self.past:
+                continue
+            sl = self.slot(o)
+            if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
+                continue
+            if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
+                self.info["cancelled, not copied"] += 1
+                continue
+            if m["k"] == "d" and self.v["deletes"] != "copy":
+                if self.v["deletes"] == "drop":
+                    self.cancelled.pop(m["id"], 0)
+                continue
+            c = self.append(**(m | {"origin": o}))
+            self.info["copies"] += 1
+            self.info["copies of copies"] += "origin" in m
+            if p["first"] is None:
+                p["first"] = c
+            if self.v["barrier"]:
+                self.rolls[c] = sl
+        self.floor()
+
+    def floor(self):
+        while (
+            self.passes
+            and self.passes[0]["hi"] == self.passes[0]["goal"]
+            and (self.R >= self.passes[0]["S"] or self.v["wait"] == "no")
+        ):
+            self.F = self.passes.pop(0)["hi"]
+            self.done = {o: c for o, c in self.done.items() if o >= self.F}
+
+    def remove(self):
+        F = self.F if self.v["remove"] == "memory" else self.ck["F"]
+        a = F // SEG * SEG
+        t = self.tl.start
+        while t + TSEG <= self.ck["tl"] and all(
+            U["off"] < F or U["slot"] < self.ck["R"] for U in self.tl[t : t + TSEG]
+        ):
+            t += TSEG
+        if any(m["k"] == "f" and o >= self.ck["eaten"] for o, m in self.log.kept() if o < a):
+            self.bad["removed unconsumed"] += 1
+        self.was = (self.log.start, self.tl.start)
+        self.info["segments removed"] += (a - self.log.start) // SEG
+        self.log.start, self.tl.start = max(a, self.log.start), t
+
+    # ---- the public face
+    def put(self, due):
+        o = self.append(k="p", due=due, id=len(self.log))
+        self.durable()
+        return o
+
+    def pending(self, i):  # is it still to come: queue, near wheel, grid slots
+        if i in self.cancelled:
+            return False
+
+        def queued(o):
+            return self.log[o]["id"] == i and self.log[o]["k"] == "p" and o not in self.past
+
+        def linked(u):
+            unread = self.v["lookup"] == "no" and self.tl[u]["off"] >= self.log.start
+            return (unread or not self.gone(u)) and queued(self.tl[u]["off"])
+
+        if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
+            return True
+        cand = [c for c in range(self.due[i] // P, self.R - 1, -H) if self.C <= c < self.R + N]
+        for j, c in enumerate(reversed(cand)):
+            if any(map(linked, self.chain(c))):
+                self.info["max candidates"] = max(self.info["max candidates"], j + 1)
+                return True
+        return False
+
+    def cancel(self, i, new=None, tear=0):
+        if i in self.cancelled:
+            return True
+        if not self.pending(i):
+            return False
+        self.cancelled[i] = 1
+        n = None
+        if self.v["cancel"] == "split" and new is None and self.rnd.random() < 0.2:
+            self.clean(25)
+            self.serve()
+            self.flush()
+            raise CrashError
+        if new is not None:
+            n = self.append(k="p", due=new, id=len(self.log), replaces=i)
+            if tear:
+                self.repl.append([i, n, None])
+                raise CrashError
+        d = self.append(k="d", due=self.due[i], id=i)
+        self.durable()
+        if n is None:
+            self.true[i] = d
+        else:
+            self.repl.append([i, n, d])
+        return True
+
+    # ---- flush, crash, recovery
+    def flush(self, stop=9):
+        R, Q, t, end, F, wheel, eaten = (
+            self.R,
+            self.Q,
+            len(self.tl),
+            len(self.log),
+            self.F,
+            list(self.wheel),
+            self.eaten,
+        )
+        held = [
+            c for o, c in self.done.items() if o >= F and (self.slot(o) >= R or self._qi[o] >= Q)
+        ]
+        if self.v["L"] == "pass":
+            held += [p["first"] for p in self.passes if p["first"] is not None]
+        L = min(held, default=end)
+        if L < F:
+            self.bad["L before F"] += 1
+        if not self.busy:  # the services go on meanwhile
+            self.busy = True
+            r = self.rnd.randrange
+            for _ in range(r(4)):
+                self.rnd.choice(
+                    (
+                        lambda: self.clean(r(1, 6)),
+                        lambda: self.put_taken(3),
+                        lambda: self.take(3),
+                        lambda: self.enqueue(3),
+                        self.advance,
+                        self.serve,
+                    )
+                )()
+            self.busy = False
+        if self.v["capture"] == "late":
+            F = self.F
+        if self.v["order"] == "F first":
+            self.ck = self.ck | {"F": F}
+            if stop == 0:
+                return
+        self.flushed, self.tlf = max(self.flushed, end), max(self.tlf, t)
+        if stop == 0:
+            return
+        for i in range(N):
+            if stop == 9 or self.rnd.random() < 0.5:
+                self.disk[i] = wheel[i]
+        if stop == 9:
+            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "F": F, "eaten": eaten}
+
+    def crash(self, power, lose=0):
+        if power:
+            keep = self.rnd.randrange(self.flushed, len(self.log) + 1)
+            tk = self.rnd.randrange(self.tlf, len(self.tl) + 1)
+            del self.log[keep:]
+            del self.tl[tk:]
+            for u, U in self.tl.kept():
+                if U["off"] >= keep:
+                    del self.tl[u:]
+                    break
+            self.true = {i: d for i, d in self.true.items() if d < keep}
+            self.repl = [r for r in self.repl if r[1] < keep]
+            self.due = {m["id"]: m["due"] for m in self.log}
+            self.bad["damage"] += keep < self.ck["log"] or len(self.tl) < self.ck["tl"]
+            if self.rnd.random() < 0.5:
+                self.log.start, self.tl.start = self.was  # the last removal was not durable
+        self.flushed, self.tlf = len(self.log), len(self.tl)  # recovery fsyncs what it keeps
+        self.open(lose)
+
+    def open(self, lose=0):
+        log = self.log
+        qs = [m["q"] for m in log if m["k"] in "pd"]
+        self.next_q = qs[-1] + 1 if qs else 0  # the queue's last entry stays
+        first = next((m["q"] for _, m in log.kept() if m["k"] in "pd"), None)
+        if lose:  # 1: no timer log, no wheel. 2: no checkpoint either
+            self.info["rebuilt without a checkpoint" if lose > 1 else "rebuilt"] += 1
+            self.tl = File()
+            self.disk = [None] * N
+            self.was = (log.start, 0)
+            self.ck = (
+                self.ck
+                | {"L": log.start, "tl": 0}
+                | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
+            )
+            self.ck["Q"] = next(
+                (m["q"] for o, m in log.kept() if m["k"] in "pd" and o >= self.ck["F"]), self.next_q
+            )
+        self.R, L, self.F, self.eaten = (
+            self.ck["R"],
+            self.ck["L"],
+            self.ck["F"],
+            min(self.ck["eaten"], len(log)),
+        )
+        self.C = self.R
+        self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
+        self.queue = [None] * (self.next_q if first is None else first) + [
+            o for o, m in log.kept() if m["k"] in "pd"
+        ]
+        self._qi = {o: i for i, o in enumerate(self.queue) if o is not None}
+        self.done = {
+            m["origin"]: c for c, m in log.kept() if c >= L and m.get("origin", -1) >= self.F
+        }
+        self.past = set(self.done)
+        self.wheel = [h if h and self.tl.start <= h[1] < len(self.tl) else None for h in self.disk]
+        for i, h in enumerate(self.wheel):  # heads past the checkpoint are walked back to it
+            if h:
+                u = h[1]
+                while u >= self.ck["tl"]:
+                    u = self.tl[u]["prev"]
+                self.wheel[i] = (h[0], u) if u >= self.tl.start else None
+        self.disk = list(self.wheel)
+        del self.tl[self.ck["tl"] :]
+        self.tlf = len(self.tl)  # in this order, each fsynced
+        self.unit = {U["off"]: u for u, U in self.tl.kept()}
+        self.Q = self.ck["Q"]
+        self.cancelled = {}
+        self.enqueue(10**9)
+        for sl in range(self.R, self.R + 3 * N):
+            for u in self.chain(sl):  # a delete below F has a copy above it
+                if self.tl[u]["off"] >= self.F and log[self.tl[u]["off"]]["k"] == "d":
+                    self.cancelled[log[self.tl[u]["off"]]["id"]] = 1
+        self.claim()
+        last = log[-1] if len(log) > log.start else {}
+        if last.get("replaces") is not None and last["k"] == "p" and "origin" not in last:
+            i = last["replaces"]
+            self.cancelled[i] = 1
+            self.append(k="d", due=self.due[i], id=i)

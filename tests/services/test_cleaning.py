@@ -1,0 +1,256 @@
+"""Cleaning small stores: what is copied, what goes, what stays, what a reopened store finds."""
+
+import dataclasses
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from timerstore import Config, ManualClock, TimerStore
+from timerstore.services import cleaning
+from timerstore.services.state import PASS_COUNT_MAX
+from timerstore.validation import validate
+from timerstore.verify import verify
+
+SECOND = timedelta(seconds=1)
+START_MS = 1_800_000_000_000
+SMALL = Config(
+    durability="process",
+    wheel_slot_count=1_024,
+    roll_window_slots=60,
+    commitlog_segment_bytes=4_096,
+    consumequeue_segment_bytes=200,
+    timerlog_segment_bytes=520,
+    cleaning_slack_bytes=0,
+)
+
+
+def open_small(path: Path, clock: ManualClock, config: Config = SMALL) -> TimerStore:
+    return TimerStore(path, config=config, clock=clock)
+
+
+def drain(store: TimerStore) -> list[bytes]:
+    bodies: list[bytes] = []
+    while len(batch := store.pull("default", timeout=0)):
+        bodies += batch.bodies.to_pylist()
+        batch.ack()
+    return bodies
+
+
+def put_far(store: TimerStore, count: int = 5) -> list[str]:
+    ids = [store.put(b"far %d" % i, delay=(500 + i) * SECOND) for i in range(count)]
+    store.play_now()  # each has its unit
+    return ids
+
+
+def live_on(store: TimerStore, clock: ManualClock, times: int = 20) -> list[bytes]:
+    """Short timers that fire and are consumed, with a checkpoint now and then."""
+    got: list[bytes] = []
+    for _ in range(times):
+        store.put_many([b"short"] * 20, delay_ms=1_000)
+        clock.advance(2 * SECOND)
+        got += drain(store)
+        store.flush()
+    return got
+
+
+def clean_all(store: TimerStore) -> None:
+    while store.cleaner.step():
+        pass
+
+
+def bodies(store: TimerStore) -> list[bytes]:
+    return [timer.body for timer in store.pending()]
+
+
+def is_sound(path: Path) -> bool:
+    return verify(path).ok and validate(path).ok
+
+
+def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        ids = put_far(store)
+        live_on(store, clock, 60)
+        found = store.stats().cleaning
+        assert found.copied_count >= 5 and found.segment_count > 0 and found.removed_count > 0
+        assert store.engine.commitlog.end - store.engine.commitlog.start < 200_000
+        assert store.engine.timerlog.end - store.engine.timerlog.start < 40_000
+        assert bodies(store) == [b"far %d" % i for i in range(5)]
+        for i, id in enumerate(ids):
+            timer = store.get(id)
+            assert timer is not None and timer.body == b"far %d" % i
+        assert store.cancel(ids[0])
+        later = store.reschedule(ids[1], delay=700 * SECOND)
+        assert store.get(ids[1]) is None and store.get(later) is not None
+        assert is_sound(tmp_path / "s")
+    assert is_sound(tmp_path / "s")
+    with open_small(tmp_path / "s", clock) as store:
+        assert store.count() == 4
+        clock.advance(800 * SECOND)
+        assert drain(store) == [b"far 2", b"far 3", b"far 4", b"far 1"]
+        assert store.stats().unreadable_count == 0
+
+
+@pytest.mark.parametrize("abandon", [False, True])
+def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
+    clock = ManualClock(START_MS)
+    store = open_small(tmp_path / "s", clock)
+    put_far(store, 40)
+    store.cleaner.stopped = True
+    live_on(store, clock, 3)
+    store.cleaner.stopped, store.cleaner.units_at_once = False, 3
+    for _ in range(4):
+        assert store.cleaner.step()
+    copied = store.stats().cleaning.copied_count
+    assert 0 < copied < 40
+    assert len(bodies(store)) == store.count() == 40
+    store.abandon() if abandon else store.close()
+    assert is_sound(tmp_path / "s")
+    config = dataclasses.replace(SMALL, cleaning_slack_bytes=1 << 30)  # nothing is worth it
+    with open_small(tmp_path / "s", clock, config) as store:
+        assert len(bodies(store)) == store.count() == 40
+        live_on(store, clock, 12)  # but that segment is finished, for L waits for it
+        assert store.engine.world.cleaning.floor >= 4_096
+        checkpoint = store.flusher.last
+        assert checkpoint is not None and checkpoint.scan_from > 4_096
+        clock.advance(600 * SECOND)
+        assert sorted(drain(store)) == sorted(b"far %d" % i for i in range(40))
+
+
+def test_what_was_cancelled_is_not_copied_and_stays_cancelled(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    store = open_small(tmp_path / "s", clock)
+    ids = put_far(store, 20)
+    assert store.cancel_many(ids).all()
+    store.cleaner.stopped = True
+    live_on(store, clock, 3)
+    store.cleaner.stopped = False
+    store.flush()
+    clean_all(store)
+    clock.advance(20 * SECOND)
+    store.flush()
+    store.flush()
+    assert store.engine.commitlog.start > 0
+    assert store.stats().cleaning.copied_count == 20  # the deletes
+    store.abandon()
+    with open_small(tmp_path / "s", clock) as store:
+        assert store.count() == 0 and bodies(store) == []
+        assert store.stats().cancelled_count == 20
+        clock.advance(600 * SECOND)
+        assert b"far 0" not in drain(store)
+        assert store.stats().cancelled_count == 0
+
+
+def test_only_what_is_worth_it(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    config = dataclasses.replace(SMALL, cleaning_slack_bytes=100_000)
+    with open_small(tmp_path / "s", clock, config) as store:
+        put_far(store)
+        live_on(store, clock, 3)
+        assert store.stats().cleaning.copied_count == 0
+        live_on(store, clock, 30)
+        assert store.stats().cleaning.copied_count > 0
+
+
+def test_not_at_all(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    config = dataclasses.replace(SMALL, cleaning=False)
+    with open_small(tmp_path / "s", clock, config) as store:
+        put_far(store)
+        live_on(store, clock, 4)
+        assert store.stats().cleaning.copied_count == 0 and store.engine.commitlog.start == 0
+        store.clean()  # by hand it is done all the same
+        assert store.stats().cleaning.copied_count >= 5
+        assert store.engine.world.cleaning.floor == 0  # what is left in place has not fired
+        clock.advance(15 * SECOND)
+        store.clean()
+        assert store.engine.commitlog.start > 20_000
+
+
+def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        soon = [store.put(b"soon", delay=8 * SECOND) for _ in range(5)]
+        put_far(store, 5)
+        store.put_many([b"x"] * 30)
+        clock.advance(SECOND / 1_000)
+        drain(store)
+        store.flush()
+        for _ in range(10):
+            store.cleaner.step()
+        assert store.stats().cleaning.copied_count == 5
+        assert store.engine.world.cleaning.floor == 0  # R has not passed them
+        assert all(store.get(id) is not None for id in soon)
+        clock.advance(15 * SECOND)
+        assert drain(store) == [b"soon"] * 5
+        store.flush()
+        assert store.engine.world.cleaning.floor > 0
+
+
+def test_passes_are_bounded(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 20 * PASS_COUNT_MAX)
+        store.flush()
+        for _ in range(20 * PASS_COUNT_MAX):
+            store.cleaner.step()
+        assert store.engine.world.cleaning.pass_count == PASS_COUNT_MAX
+        assert not store.cleaner.step()
+        assert store.count() == len(bodies(store)) == 20 * PASS_COUNT_MAX
+
+
+def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        ids = put_far(store, 30)
+        at = int(ids[3][12:24], 16)
+        store.engine.commitlog.view(at)[95] ^= 1
+        clean_all(store)
+        assert store.count() == 29
+        assert [each["offset"] for each in store.stats().damage] == [at]
+        clock.advance(600 * SECOND)
+        assert len(drain(store)) == 29
+
+
+def test_units_out_of_order_are_waited_for(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        ids = put_far(store, 30)
+        store.cancel(ids[2])
+        live_on(store, clock, 1)
+        store.cleaner._in_order_from_slot = store.engine.read_slot + 40
+        store.cleaner._is_known = True
+        assert not store.cleaner.step()
+        clock.advance(41 * SECOND)
+        assert store.cleaner.step()
+
+
+def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 60)
+        store.flush()
+
+        def full() -> None:
+            raise timerstore.StoreFullError("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.engine, "prepare_commitlog", full)
+            with pytest.raises(timerstore.StoreFullError):
+                clean_all(store)
+            store.flush()
+        clean_all(store)
+        assert store.count() == len(bodies(store)) == 60
+        clock.advance(700 * SECOND)
+        assert len(drain(store)) == 60
+
+
+def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 50)
+        end = store.engine.timerlog.end
+        assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end)) == 50
+        assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end, 1 << 40)) == 0

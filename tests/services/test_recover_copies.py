@@ -1,0 +1,51 @@
+"""Sources of an earlier life's copies: how long L waits for each."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.services.test_cleaning import SECOND, SMALL, START_MS, live_on, open_small, put_far
+from timerstore import ManualClock
+from timerstore.services.recover_copies import assume_sources, learn_sources
+
+
+def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    store = open_small(tmp_path / "s", clock)
+    put_far(store, 40)
+    store.cleaner.stopped = True
+    live_on(store, clock, 3)
+    store.cleaner.stopped, store.cleaner.units_at_once = False, 3
+    for _ in range(4):
+        store.cleaner.step()
+    copied = store.stats().cleaning.copied_count
+    assert 0 < copied < 40
+    first_copy = store.engine.world.cleaning.passes[3]
+    store.close()
+    with open_small(tmp_path / "s", clock) as store:
+        engine = store.engine
+        found = engine.recovered_sources
+        learn_sources(engine)
+        assert np.array_equal(found, engine.recovered_sources)
+        ahead = found[found[:, 1] > engine.read_slot + 2]
+        assert len(ahead) == copied
+        assert engine.recovered_copy == first_copy
+        last = int(ahead[:, 0].max())
+        for read_slot, floor, waits in (
+            (engine.read_slot, 0, True),
+            (engine.read_slot, last, True),
+            (engine.read_slot, last + 1, False),
+            (int(ahead[:, 1].max()), 0, True),
+            (int(ahead[:, 1].max()) + 1, 0, False),
+        ):
+            offsets = engine.levels.offset
+            assert (engine.scan_from(read_slot, floor, offsets, 1 << 40) == first_copy) == waits
+
+
+def test_what_was_fired_was_claimed(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock, SMALL) as store:
+        assume_sources(store.engine, np.array([7, 9]), 5)
+        assert store.engine.last_recovered_source(5) == 9
+        assert store.engine.last_recovered_source(6) == -1
+        clock.advance(SECOND)

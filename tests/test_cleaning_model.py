@@ -1,0 +1,211 @@
+"""The real store in the histories of `tests/models/cleaning_model.py`, step by step.
+
+What `tests/test_rules_model.py` does, with groups that consume, cleaning in single steps, segments
+that are removed, at sizes where all of that happens all the time. Whatever the history, nothing is
+lost, twice, early, or fired after a cancel; what is listed is what the log says; and in the end
+every segment goes. CLEANING_RUNS=500 in the environment plays more of them.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.models import cleaning_model
+from tests.models.power_disk import PowerDisk
+from tests.test_rules_model import LEVELS, SLOT_MS, UNIT_MS, History
+from timerstore import Config, ManualClock, TimerStore
+from timerstore.timelog.kernel import INTERPRETED
+
+RUNS = int(os.environ.get("CLEANING_RUNS", "4" if INTERPRETED else "60"))
+FIRST = int(os.environ.get("CLEANING_FIRST", "0"))
+
+
+class CleanedHistory(History):
+    """One random history of one small store, which is cleaned."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.eaten: set[str] = set()
+        self.copied_count = self.removed_count = 0
+        folder.mkdir(exist_ok=True)
+        super().__init__(folder, seed)
+
+    # --- opening
+
+    def open(self) -> None:
+        rnd = self.rnd
+        if not hasattr(self, "store"):
+            self.config = Config(
+                durability=self.config.durability,
+                precision_ms=SLOT_MS,
+                roll_window_slots=6,
+                wheel_slot_count=64 * 2,
+                commitlog_segment_bytes=rnd.choice((1 << 11, 1 << 12, 1 << 13)),
+                consumequeue_segment_bytes=rnd.choice((60, 400)),
+                timerlog_segment_bytes=rnd.choice((104, 520)),
+                near_count_max=1 << 14,
+                delay_levels=LEVELS,
+                level_batch_count=rnd.choice((1, 3, 1024)),
+                cleaning=rnd.random() < 0.5,
+                cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
+            )
+        self.clock = ManualClock(self.now_ms)
+        self.disk = PowerDisk(self.path, self.synced)
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        self.play = self.store.runner.play
+        self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
+        self.store.flusher.after = self.remove
+        self.store.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
+        self.store.cleaner.leave_slots = rnd.randrange(4)
+        self.store.cleaner.units_at_once = rnd.choice((1, 2, 16))
+        self.settle()
+
+    # --- what is new
+
+    def someone_puts(self) -> None:
+        rnd = self.rnd
+        near, far = rnd.randrange(-40, 12), rnd.randrange(100, 900)
+        units = rnd.choice((near, rnd.randrange(30), rnd.randrange(260), far))
+        due_ms = self.now_ms + units * UNIT_MS + rnd.randrange(UNIT_MS)
+        self.before_step = self.end
+        id = self.store.put(b"x" * rnd.randrange(1, 60), topic=rnd.choice("ab"), at_ms=due_ms)
+        self.put[id] = self.end
+
+    def someone_eats(self) -> None:
+        for topic in "ab":
+            batch = self.store.pull(topic, max_count=self.rnd.randrange(1, 40), timeout=0)
+            if len(batch):
+                self.eaten.update(each.id for each in batch)
+                batch.ack()
+
+    def many_put(self) -> None:
+        """More than a segment, of which nothing is linked yet."""
+        for _ in range(self.rnd.randrange(5, 30)):
+            self.someone_puts()
+        self.clean()
+
+    def clean(self) -> None:
+        for _ in range(self.rnd.randrange(1, self.rnd.choice((4, 25)))):
+            self.before_step = self.end
+            self.store.cleaner.step()
+
+    def remove(self) -> None:
+        """Let segments go, or be used again."""
+        self.copied_count += int(self.store.engine.world.cleaning.copied_count)
+        self.removed_count += self.store.retention.run()
+
+    def settle(self) -> None:
+        super().settle()
+        pending = sorted(root.key for root in self.ledger().roots.values() if root.pending)
+        assert sorted(each.id for each in self.store.pending()) == pending
+        if self.rnd.random() < 0.2:
+            for id in self.rnd.sample(pending, min(3, len(pending))):
+                timer = self.store.get(id)
+                assert timer is not None and timer.id == id
+
+    def run(self) -> None:
+        rnd = self.rnd
+        acts = [
+            (22, self.someone_puts),
+            (4, self.someone_puts_at_a_level),
+            (8, self.someone_cancels),
+            (12, lambda: self.tick(rnd.randrange(1, 9))),
+            (40, self.one_step),
+            (7, self.flush),
+            (2, lambda: self.tick(rnd.randrange(-240, 241))),
+            (3, self.settle),
+            (2, self.kill),
+            (3, self.power_cut),
+            (1, self.close),
+            (20, self.clean),
+            (6, self.remove),
+            (8, self.someone_eats),
+            (2, self.many_put),
+        ]
+        chosen = rnd.choices([a for _, a in acts], [n for n, _ in acts], k=rnd.randrange(60, 200))
+        for act in chosen:
+            act()
+        self.free()
+        self.finish()
+
+    def free(self) -> None:
+        """Clean all there is: nothing stays for a far timer's sake."""
+        store = self.store
+        self.now_ms = max(self.now_ms, store.engine.read_slot * SLOT_MS) + 5_100
+        self.clock._now_ms = self.now_ms  # behind all delay levels
+        self.settle()
+        end = self.end // self.config.commitlog_segment_bytes * self.config.commitlog_segment_bytes
+        for _ in range(200):
+            self.eat_all()
+            while store.cleaner.step() and store.engine.world.cleaning.floor < end:
+                pass
+            self.tick(4)
+            self.settle()
+            store.flush()
+            if store.engine.commitlog.start >= end:
+                return
+        raise AssertionError(f"space stays: {store.engine.commitlog.start} of {end}")
+
+    def eat_all(self) -> None:
+        for topic in "ab":
+            while len(batch := self.store.pull(topic, timeout=0)):
+                self.eaten.update(each.id for each in batch)
+                batch.ack()
+
+    def finish(self) -> None:
+        close = self.store.close
+        self.store.close = lambda: None  # type: ignore[method-assign]
+        super().finish()
+        self.eat_all()
+        fired = {root.key for root in self.ledger().roots.values() if root.fired_ms}
+        assert fired <= self.eaten, "what nobody had consumed was removed"
+        close()
+
+
+def played(first: int, count: int, **switches: object) -> set[str]:
+    """What the model's oracle finds wrong in so many histories."""
+    histories = [
+        cleaning_model.History(seed, **switches).history() for seed in range(first, first + count)
+    ]
+    return {what for history in histories for what, n in history.bad.items() if n}
+
+
+def test_the_model_itself() -> None:
+    assert played(0, 100) == set()
+    # Where something goes wrong first without each rule, and what.
+    firsts = {
+        ("mark", "F"): (2, "two live units"),
+        ("near", "copy"): (0, "twice"),
+        ("cut", 0): (324, "twice"),
+        ("wait", "no"): (0, "lost"),
+        ("L", "early"): (17, "twice"),
+        ("capture", "late"): (449, "lost"),
+        ("order", "F first"): (40, "removed unconsumed"),
+        ("remove", "memory"): (43, "read what was removed"),
+        ("reach", "all"): (8, "lost"),
+        ("deletes", "drop"): (11, "cancelled but fired"),
+        ("deletes", "forget"): (5, "count at end"),
+        ("eaten", 0): (17, "removed unconsumed"),
+        ("cancel", "split"): (0, "lost"),
+        ("walk", "-1"): (2, "read what was removed"),
+        ("floor", "no"): (12, "read what was removed"),
+    }
+    assert len(firsts) == len(cleaning_model.WRONG)
+    for wrong in cleaning_model.WRONG:
+        seed, what = firsts[next(iter(wrong.items()))]
+        assert what in played(seed, 1, **wrong), wrong
+    for same in cleaning_model.SAME:
+        assert played(0, 10, **same) == set(), same
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_history(seed: int, tmp_path: Path) -> None:
+    CleanedHistory(tmp_path, seed).run()
+
+
+def test_it_cleans(tmp_path: Path) -> None:
+    histories = [CleanedHistory(tmp_path / str(seed), seed) for seed in range(3)]
+    for history in histories:
+        history.run()
+    assert sum(history.copied_count for history in histories) > 0
+    assert sum(history.removed_count for history in histories) > 0
