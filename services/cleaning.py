@@ -463,7 +463,10 @@ class Cleaner:
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
         could_go = self.reach.find(start) - start
-        return could_go > config.cleaning_factor * self.pending_bytes + config.cleaning_slack_bytes
+        # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
+        # make the next one worth it.
+        waits_bytes = self.pending_bytes + self.reach.unlinked_bytes()
+        return could_go > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
 
     def _learn(self) -> None:
         """Learn what the units of an earlier life say, once: O(units).
