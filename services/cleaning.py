@@ -157,7 +157,8 @@ def _copy_units(
     before = act_as(CLEANING)
     lock_acquire(world.fire_lock)
     staged, staged_bytes, settled_bytes, i = 0, 0, 0, start
-    while i < len(units) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
+    count_max = min(STAGE_COUNT_MAX, len(world.outcome))
+    while i < len(units) and staged < count_max and staged_bytes < COPY_BYTES:
         message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
         magic = units[i, chain.WALK_MAGIC]
         slot = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
@@ -463,7 +464,10 @@ class Cleaner:
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
         could_go = self.reach.find(start) - start
-        return could_go > config.cleaning_factor * self.pending_bytes + config.cleaning_slack_bytes
+        # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
+        # make the next one worth it.
+        waits_bytes = self.pending_bytes + self.reach.unlinked_bytes()
+        return could_go > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
 
     def _learn(self) -> None:
         """Learn what the units of an earlier life say, once: O(units).

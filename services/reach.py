@@ -103,11 +103,20 @@ class Reach:
 
     def _first_unlinked(self) -> int:
         """Return the offset of the first timer message that has no unit yet."""
+        offset = self._unlinked_at()
+        if offset < _NO_LIMIT:
+            self.kept_by = "timers that have no unit yet"
+        return offset
+
+    def _unlinked_at(self) -> int:
         queues, index = self.engine.queues, self.engine.world.enqueue_put.linked_index
         if index >= queues.next_index(0):
             return _NO_LIMIT
-        self.kept_by = "timers that have no unit yet"
         return int(queues.read(0, index, 1)[0]["offset"])
+
+    def unlinked_bytes(self) -> int:
+        """Return the bytes behind the first timer message that has no unit yet. O(1)."""
+        return max(0, self.engine.commitlog.end - self._unlinked_at())
 
     def _first_unconsumed(self, least: int, limit: int) -> int:
         """Return the offset of the oldest message that a group, or a delay level, still needs.

@@ -14,18 +14,28 @@ SECONDS = float(os.environ.get("STORM_SECONDS", "60"))
 WORKER = Path(__file__).parent / "rigs" / "storm_worker.py"
 
 
+def play(folder: Path, seconds: float, options: dict[str, str], **environment: str) -> None:
+    """Run a storm in a process of its own."""
+    options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
+    done = subprocess.run(
+        [sys.executable, "-P", WORKER, folder, *sum(options.items(), ())],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 280,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 300)
 def test_nothing_freezes_and_counts_are_exact(tmp_path: Path) -> None:
-    options = {
-        "--seconds": str(SECONDS),
-        "--threads": os.environ.get("STORM_THREADS", "64"),
-        "--seed": os.environ.get("STORM_SEED", "1"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", WORKER, tmp_path / "store", *sum(options.items(), ())],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS + 280,
-    )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    play(tmp_path / "store", SECONDS, {"--threads": os.environ.get("STORM_THREADS", "64")})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 300)
+def test_queues_of_four_places(tmp_path: Path) -> None:
+    """Everybody waits for room all the time, and threads change at any bytecode of a kernel."""
+    options = {"--threads": "8", "--ring": "4", "--switch-interval": "0.0001"}
+    play(tmp_path / "store", SECONDS / 4, options, NUMBA_DISABLE_JIT="1")

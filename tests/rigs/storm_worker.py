@@ -26,6 +26,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numba
+
 from timerstore import Config, Consumer, StoreClosedError, TimerStore, TooLateError
 
 FAR_MS = 40 * 86_400_000
@@ -144,7 +146,10 @@ class Storm:
         ids = [id for id in chosen if id is not None]
 
         def cancel() -> None:
-            done = self.store.cancel_many(ids).tolist()
+            if len(ids) == 1:
+                done = [self.store.cancel(ids[0])]
+            else:
+                done = self.store.cancel_many(ids).tolist()
             self.ledger.cancelled.extend(id for id, yes in zip(ids, done, strict=True) if yes)
 
         self.ledger.about(ids, cancel)
@@ -212,8 +217,13 @@ class Storm:
                 return
 
 
-def storm(folder: Path, seconds: float, thread_count: int, seed: int) -> Ledger:
-    """Play until the time is over; return the ledger."""
+def storm(
+    folder: Path, seconds: float, thread_count: int, seed: int, *, signals: bool = True
+) -> Ledger:
+    """Play until the time is over; return the ledger.
+
+    Without `signals` where kernels are interpreted: a compiled one cannot be left half-way.
+    """
     rng, ledger = random.Random(seed), Ledger()
     play = Storm(ledger)
     until = time.monotonic() + seconds
@@ -240,10 +250,13 @@ def storm(folder: Path, seconds: float, thread_count: int, seed: int) -> Ledger:
             thread.start()
         round_until = min(until, time.monotonic() + rng.choice([0.2, 1.0, 4.0]))
         while time.monotonic() < round_until:
-            with_alarms(play, rng, ledger)
+            if signals:
+                with_alarms(play, rng, ledger)
+            else:
+                play.calls[rng.choice(list(play.calls))](rng)
         while True:  # closed in the middle of everything, by an interrupted thread
             try:
-                if rng.random() < 0.5:
+                if signals and rng.random() < 0.5:
                     signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.02)
                 store.close()
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -308,6 +321,16 @@ def judge(folder: Path, ledger: Ledger) -> None:
         ledger.failures.append(f"{len(strangers)} strangers, {unknown_count} unknown puts")
 
 
+def use_small_rings(count: int) -> None:
+    """Let the services' queues have `count` places; in the interpreted mode alone."""
+    assert numba.config.DISABLE_JIT, "run it with NUMBA_DISABLE_JIT=1: kernels know the number"
+    modules = [each for name, each in sys.modules.items() if name.startswith("timerstore")]
+    assert any(getattr(each, "RING_COUNT", None) for each in modules)
+    for module in modules:
+        if hasattr(module, "RING_COUNT"):
+            module.RING_COUNT = count  # type: ignore[attr-defined]
+
+
 def main() -> int:
     """Run one storm."""
     parser = argparse.ArgumentParser()
@@ -315,10 +338,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ring", type=int, help="places of a service's queue; interpreted alone")
+    parser.add_argument("--switch-interval", type=float, help="sys.setswitchinterval, in seconds")
     options = parser.parse_args()
+    if options.ring:
+        use_small_rings(options.ring)
+    if options.switch_interval:
+        sys.setswitchinterval(options.switch_interval)
     faulthandler.enable()
     faulthandler.dump_traceback_later(options.seconds + 240, exit=True)
-    ledger = storm(options.folder, options.seconds, options.threads, options.seed)
+    ledger = storm(
+        options.folder,
+        options.seconds,
+        options.threads,
+        options.seed,
+        signals=not numba.config.DISABLE_JIT,
+    )
     if not ledger.failures:
         judge(options.folder, ledger)
     facts = dict(ledger.counts) | {

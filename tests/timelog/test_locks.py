@@ -129,16 +129,30 @@ class Alarm(BaseException):
     """What the signal's handler raises."""
 
 
-def _interrupt(*_: Any) -> None:
-    raise Alarm
+class Interrupter:
+    """A signal's handler that raises once each time it is armed.
+
+    A signal may still be on its way once its timer was stopped; it must not fall into what is
+    looked at afterwards.
+    """
+
+    armed = False
+
+    def __call__(self, *_: Any) -> None:
+        """Raise, where it is armed."""
+        if self.armed:
+            self.armed = False
+            raise Alarm
 
 
 @contextmanager
-def interrupted_often() -> Iterator[None]:
-    """Let a signal raise in the main thread every 50 µs."""
-    before = signal.signal(signal.SIGALRM, _interrupt)
+def interrupted_often() -> Iterator[Interrupter]:
+    """Have a signal come to the main thread every 50 µs."""
+    interrupter = Interrupter()
+    before = signal.signal(signal.SIGALRM, interrupter)
+    signal.setitimer(signal.ITIMER_REAL, 0.00005, 0.00005)
     try:
-        yield
+        yield interrupter
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -150,21 +164,16 @@ if not INTERPRETED and os.name == "posix":
     @pytest.mark.parametrize("make", [KernelLock, Gate])
     def test_no_signal_leaves_it_held(make: type[KernelLock] | type[Gate]) -> None:
         section, hits, done = make(), 0, 0
-        with interrupted_often():
+        with interrupted_often() as interrupter:
             until = time.monotonic() + 1.5
             while time.monotonic() < until:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.00005, 0.00005)
+                    interrupter.armed = True
                     while True:
                         with section:
                             done += 1
                 except Alarm:
                     hits += 1
-                finally:
-                    try:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
-                    except Alarm:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
                 held = (
                     section.words[0] != section.words[8]
                     if make is KernelLock
