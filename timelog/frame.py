@@ -290,8 +290,9 @@ def frame_new(
     put_hex_8(buf, key_at + 24, tag)
     end += after_bytes
     if len(extra) > 0:
-        copy_bytes(buf, end, template.extra, 0, len(template.extra))
-        end += len(template.extra)
+        if len(template.extra) > 0:
+            copy_bytes(buf, end, template.extra, 0, len(template.extra))
+            end += len(template.extra)
         copy_bytes(buf, end, extra, 0, len(extra))
         put_u8(buf, end + len(extra), 2)
         end += len(extra) + 1
