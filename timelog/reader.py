@@ -149,6 +149,13 @@ class ReadSegments:
                     continue
             yield offset // self.segment_bytes
 
+    def is_whole(self, offset: int) -> bool:
+        """Tell whether the segment that starts at `offset` has its full length by now."""
+        try:
+            return self.path(offset // self.segment_bytes).stat().st_size == self.segment_bytes
+        except FileNotFoundError:
+            return False
+
     @property
     def start(self) -> int:
         """Offset of the first byte that is kept."""
@@ -437,7 +444,7 @@ class StoreReader:
         log = ReadSegments(folder, name, segment_bytes, kept=kept)
         if self.is_open and log.faults:
             last = (log.numbers[-1] if log.numbers else 0) * segment_bytes
-            if log.used_end() <= last:  # it is being made, and not of its size yet
+            if log.used_end() <= last or log.is_whole(last):  # it was being made when it was listed
                 log.faults = [fault for fault in log.faults if fault.offset < last]
         return log
 

@@ -8,7 +8,7 @@ import pytest
 from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.timelog import reader as reader_module
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.reader import ReadSegments, StoreReader
 from timerstore.timelog.segments import segment_name
 from timerstore.timelog.steady import Steady
 
@@ -43,3 +43,26 @@ def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
     (path / "commitlog" / segment_name(9 * size)).write_bytes(bytes(size))
     reader = StoreReader(path, np.zeros(0, np.int64))
     assert [fault.reason for fault in reader.commitlog.faults] == ["segments are missing from here"]
+
+
+def test_a_segment_that_was_being_made_when_it_was_listed_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    TimerStore(path, config=SMALL).close()
+    (path / "abort").touch()
+    log, size = path / "timerlog", SMALL.timerlog_segment_bytes
+    last = log / segment_name((max(int(each.name) for each in log.iterdir()) // size + 1) * size)
+    last.touch()
+    used_end = ReadSegments.used_end
+
+    def filled_meanwhile(self: ReadSegments) -> int:
+        if self.folder == log:
+            last.write_bytes(b"\1" * size)
+        return used_end(self)
+
+    monkeypatch.setattr(ReadSegments, "used_end", filled_meanwhile)
+    assert not StoreReader(path, np.zeros(0, np.int64)).timerlog.faults
+    monkeypatch.undo()
+    last.write_bytes(b"\1" * (size - 1))
+    assert StoreReader(path, np.zeros(0, np.int64)).timerlog.faults
