@@ -6,6 +6,7 @@ included, is told to `on_error`; there it is kept in a `Failure`, which the next
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import math
 import threading
@@ -88,13 +89,32 @@ class BackgroundThread:
         self._began, self._ended = False, Flag()
 
     def start(self) -> None:
-        """Start; raises RuntimeError where the system has no thread left."""
+        """Start; raises RuntimeError where the system has no thread left.
+
+        Another thread does it: `Thread.start` does not survive a signal's exception, which falls
+        into the main thread alone.
+        """
+        begun, errors = Flag(), list[RuntimeError]()
+
+        def start() -> None:
+            try:
+                self._thread.start()
+            except RuntimeError as e:
+                errors.append(e)
+            finally:
+                begun.set()
+
+        self._started_s = time.monotonic()
         try:
-            self._started_s = time.monotonic()
-            self._thread.start()
+            _thread.start_new_thread(start, ())
         except RuntimeError:
             self._started_s = -1.0
             raise
+        while not begun.wait(_BEGIN_S):
+            pass
+        if errors:
+            self._started_s = -1.0
+            raise errors[0]
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end; returns at once in the thread itself, or where it never started.

@@ -38,18 +38,23 @@ class LockFile:
                     f"{folder} is open in this process (pid {os.getpid()}) already. "
                     "Use that store, or close it first."
                 )
-            fd = disk.open_file(folder / "lock", create=True)
+            # A file object: whatever ends this call, or the next, the descriptor goes with it.
+            file = io.FileIO(disk.open_file(folder / "lock", create=True), "r+")
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                self._file = file
+                _held[self._folder_id] = self
             except OSError as e:
-                os.close(fd)
+                file.close()
                 raise StoreLockedError(
                     f"{folder} is open in another process{holder(folder)}. Stop it, or wait."
                 ) from e
-            # A file object: whatever ends this call, or the next, the descriptor goes with it.
-            self._file = io.FileIO(fd, "r+")
-            _held[self._folder_id] = self
+            except BaseException:  # a signal's: nobody would hold what was taken
+                self._file = None
+                file.close()
+                _held.pop(self._folder_id, None)
+                raise
 
     def __del__(self) -> None:
         """Let go what a signal's exception kept from being released."""
