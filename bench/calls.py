@@ -6,7 +6,6 @@ machine that slows down slows all of them; the first round, which warms caches, 
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -217,22 +216,15 @@ def main() -> None:
         "./run bench --calls", __doc__, "small sizes: half a minute", "--parts", PARTS
     )
     arguments = parser.parse_args()
-    parts = arguments.parts.split(",")
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; use {', '.join(PARTS)}")
+    parts = report.chosen(parser, arguments.parts, PARTS)
     sizes = QUICK if arguments.quick else FULL
     if arguments.rounds:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
     header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}; {sizes.pending:,} pending."
     with machine.scratch_folder(arguments.folder) as folder:
         us = measure(folder, parts, sizes)
-    rows = list(table(us))
-    report.show(header, rows)
-    if arguments.json:
-        document = {"machine": header, "sizes": asdict(sizes), "us": us}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    if arguments.fill:
-        report.fill(arguments.fill, report.markdown(header, rows), FILL_BEGIN, FILL_END)
+    figures = {"sizes": asdict(sizes), "us": us}
+    report.deliver(arguments, header, list(table(us)), figures, (FILL_BEGIN, FILL_END))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,3 +69,27 @@ def new_parser(
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
     parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
     return parser
+
+
+def chosen(parser: argparse.ArgumentParser, parts: str, names: Sequence[str]) -> list[str]:
+    """Return the parts that were asked for, or end with what there is."""
+    asked = parts.split(",")
+    if unknown := set(asked) - set(names):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; use {', '.join(names)}")
+    return asked
+
+
+def deliver(
+    arguments: argparse.Namespace,
+    header: str,
+    rows: list[Row],
+    figures: dict[str, Any],
+    marks: tuple[str, str],
+) -> None:
+    """Show the rows; where it was asked for, write `figures` or fill a table between `marks`."""
+    show(header, rows)
+    if arguments.json:
+        document = {"machine": header, **figures}
+        arguments.json.write_text(json.dumps(document, indent=1, default=float) + "\n")
+    if arguments.fill:
+        fill(arguments.fill, markdown(header, rows), *marks)

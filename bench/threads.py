@@ -6,7 +6,6 @@ that it moved between two readings of a store that is putting, firing and pullin
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import lateness
 import machine
@@ -386,9 +384,7 @@ def main() -> None:
         "./run bench --threads", __doc__, "small sizes: a minute", "--parts", PARTS
     )
     arguments = parser.parse_args()
-    parts = arguments.parts.split(",")
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; use {', '.join(PARTS)}")
+    parts = report.chosen(parser, arguments.parts, PARTS)
     sizes = QUICK if arguments.quick else FULL
     if arguments.rounds:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
@@ -406,13 +402,8 @@ def main() -> None:
         }
         for part in parts:
             rows += measure[part]()
-    report.show(header, rows)
-    if arguments.json:
-        document: dict[str, Any] = {"machine": header, "sizes": asdict(sizes)}
-        document["rows"] = [asdict(row) for row in rows]
-        arguments.json.write_text(json.dumps(document, indent=1, default=float) + "\n")
-    if arguments.fill:
-        report.fill(arguments.fill, report.markdown(header, rows), FILL_BEGIN, FILL_END)
+    figures = {"sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}
+    report.deliver(arguments, header, rows, figures, (FILL_BEGIN, FILL_END))
 
 
 if __name__ == "__main__":

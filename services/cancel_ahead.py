@@ -21,7 +21,7 @@ from timerstore.services.world import World
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append
 from timerstore.timelog.frame import Template, frame_new, new_message_bytes_max
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.record import Bytes, Words, observe
@@ -45,6 +45,19 @@ _NO_SEGMENT: Final = 3
 
 _BATCH_BYTES: Final = 32 << 10
 """Deletes of one batch: fire is held for some 50 µs."""
+
+
+@inlined
+def is_ahead(world: World, due_ms: int, index: int) -> bool:
+    """Tell whether a timer was certainly not taken. Under fire.
+
+    `index`: of its first put in the timer topic's queue.
+    """
+    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
+    if due_ms > max(world.dequeue_put.frontier_ms, passed_ms - 1):
+        return True
+    return index >= observe(world.enqueue_put, "linked_index")
 
 
 @kernel
@@ -76,16 +89,13 @@ def _cancel_batch(
     before = act_as(CANCEL)
     if not judged:
         lock_acquire(world.fire_lock)
-    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
-    passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
-    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
     while i < len(due_ms) and staged < len(stage.size):
         room = new_message_bytes_max(template, len(body), len(keys[i]))
         if at + room > _BATCH_BYTES:
             break
-        taken = due_ms[i] <= frontier_ms and indexes[i] < observe(world.enqueue_put, "linked_index")
+        taken = not is_ahead(world, due_ms[i], indexes[i])
         if levels[i] >= 0:
             taken = indexes[i] < world.levels.offset[levels[i]]
         if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):

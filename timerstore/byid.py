@@ -13,9 +13,14 @@ import numpy as np
 
 from timerstore.cancelling import encode_described, row_of_first_put
 from timerstore.errors import CorruptStoreError
-from timerstore.ids import ID_DIGITS, format_id, parse_id
+from timerstore.ids import ID_DIGITS, TimerId, format_id, parse_id
 from timerstore.reading import Timer, to_timer
-from timerstore.services.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.cancel_ahead import (
+    CANCELLED_BEFORE,
+    CANCELLED_NOW,
+    NOT_JUDGED,
+    is_ahead,
+)
 from timerstore.services.deletes import DELETE_BODY, delete_template
 from timerstore.services.engine import Engine
 from timerstore.services.state import CANCEL
@@ -49,7 +54,7 @@ from timerstore.timelog.message import (
     PROPERTIES_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words, observe, record
+from timerstore.timelog.record import Bytes, Words, record
 from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import java_hash_of, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (
@@ -62,6 +67,7 @@ from timerstore.wheel.cancelled import (
 TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
 PENDING: Final = 1
+_NOT_FOUND: Final = -1
 _OTHER_TOPIC: Final = -2
 """And less: −2 − row, where the template is of another topic."""
 
@@ -81,16 +87,43 @@ class Place:
 
 
 @inlined
-def _is_ahead(world: World, due_ms: int, index: int) -> bool:
-    """Tell whether a timer, by its entry in the timer topic's queue, was certainly not taken.
+def _find_first_put(place: Place, due_ms: int, offset: int, verify: bool) -> int:
+    """Read the message that an id names into `found`; return its real topic's row.
 
-    Under fire.
+    Below 0: go the long way. `verify`: check the CRC as well.
     """
-    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
-    passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
-    if due_ms > max(world.dequeue_put.frontier_ms, passed_ms - 1):
-        return True
-    return index >= observe(world.enqueue_put, "linked_index")
+    world, found = place.world, place.found
+    log = world.commitlog
+    if offset >= load_acquire(log.words, END):
+        return _NOT_FOUND
+    buf = segment_at(log, offset)
+    if len(buf) == 0:
+        return _NOT_FOUND
+    if read_message(buf, offset % log.words[SEGMENT_BYTES], found, verify) != GOOD:
+        return _NOT_FOUND
+    tag = world.settings.store_tag
+    row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
+    return row
+
+
+@inlined
+def _queue_index(world: World, offset: int) -> int:
+    """Return a message's index in its queue; its segment is mapped."""
+    at = offset % world.commitlog.words[SEGMENT_BYTES]
+    index: int = get_i64(segment_at(world.commitlog, offset), at + MESSAGE_QUEUE_INDEX_AT)
+    return index
+
+
+@inlined
+def _frame_delete(
+    place: Place, i: int, at: int, template: Template, due_ms: int, offset: int, now_ms: int
+) -> None:
+    """Frame the delete of a timer as message `i` of the stage."""
+    tag = place.world.settings.store_tag
+    put_hex_12(place.key, 0, due_ms)
+    put_hex_12(place.key, 12, offset)
+    put_hex_8(place.key, 24, tag)
+    frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
 
 
 @kernel
@@ -99,24 +132,18 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
 
     NOT_JUDGED: go the long way.
     """
-    world, found = place.world, place.found
-    log = world.commitlog
-    if offset >= load_acquire(log.words, END):
-        return NOT_JUDGED
-    buf, at = segment_at(log, offset), offset % log.words[SEGMENT_BYTES]
-    if len(buf) == 0 or read_message(buf, at, found, True) != GOOD:
-        return NOT_JUDGED
-    row = row_of_first_put(world.queues, buf, found, due_ms, offset, world.settings.store_tag)
+    world, settings = place.world, place.world.settings
+    row = _find_first_put(place, due_ms, offset, True)
     if row < 0:
         return NOT_JUDGED
     place.row = row
-    place.born_ms = get_i64(buf, at + MESSAGE_BORN_AT)
-    settings = world.settings
+    at = offset % world.commitlog.words[SEGMENT_BYTES]
+    place.born_ms = get_i64(segment_at(world.commitlog, offset), at + MESSAGE_BORN_AT)
     ahead = due_ms // settings.precision_ms - place.born_ms // settings.precision_ms
     place.has_rolled = ahead >= min(settings.window_slots, settings.slot_count)
-    index, verdict = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT), NOT_JUDGED
+    index, verdict = _queue_index(world, offset), NOT_JUDGED
     lock_acquire(world.fire_lock)
-    if _is_ahead(world, due_ms, index):
+    if is_ahead(world, due_ms, index):
         if not cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
             verdict = PENDING
     lock_release(world.fire_lock)
@@ -129,28 +156,19 @@ def _cancel(place: Place, template: Template, due_ms: int, offset: int, now_ms: 
 
     NOT_JUDGED: nothing done, go the long way; below: see _OTHER_TOPIC.
     """
-    world, found, stage = place.world, place.found, place.stage
-    log, tag = world.commitlog, world.settings.store_tag
-    if offset >= load_acquire(log.words, END):
-        return NOT_JUDGED
-    buf, at = segment_at(log, offset), offset % log.words[SEGMENT_BYTES]
-    if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
-        return NOT_JUDGED
-    row = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
+    world, stage, log = place.world, place.stage, place.world.commitlog
+    row = _find_first_put(place, due_ms, offset, False)
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:
         return _OTHER_TOPIC - row
-    index = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
-    put_hex_12(place.key, 0, due_ms)
-    put_hex_12(place.key, 12, offset)
-    put_hex_8(place.key, 24, tag)
-    frame_new(stage, 0, 0, template, place.body, place.key, due_ms, now_ms, tag)
+    index = _queue_index(world, offset)
+    _frame_delete(place, 0, 0, template, due_ms, offset, now_ms)
     verdict, before = NOT_JUDGED, act_as(CANCEL)
     lock_acquire(world.fire_lock)
     if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
         verdict = CANCELLED_BEFORE
-    elif _is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+    elif is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
         cancelled_add(world.cancelled, IDENTITY_OURS, offset)
         if append(log, world.queues, world.append_lock, stage, 1, now_ms, True) == 1:
             verdict = CANCELLED_NOW
@@ -180,19 +198,15 @@ def _reschedule(
     """
     world, found, stage = place.world, place.found, place.stage
     log, tag = world.commitlog, world.settings.store_tag
-    buf = segment_at(log, offset)
-    index = get_i64(buf, offset % log.words[SEGMENT_BYTES] + MESSAGE_QUEUE_INDEX_AT)
+    index = _queue_index(world, offset)
     number = offset // log.words[SEGMENT_BYTES]
     body = view_bytes(log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT], found[BODY_BYTES])
     size = frame_new(stage, 0, 0, template, body, extra, new_due_ms, now_ms, tag)
     stage.tags_code[0] = tags_code
-    put_hex_12(place.key, 0, due_ms)
-    put_hex_12(place.key, 12, offset)
-    put_hex_8(place.key, 24, tag)
-    frame_new(stage, 1, size, delete, place.body, place.key, due_ms, now_ms, tag)
+    _frame_delete(place, 1, size, delete, due_ms, offset, now_ms)
     new_offset, before = NOT_JUDGED, act_as(CANCEL)
     lock_acquire(world.fire_lock)
-    if _is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+    if is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
         if cancelled_add(world.cancelled, IDENTITY_OURS, offset):  # else it was cancelled meanwhile
             if append(log, world.queues, world.append_lock, stage, 2, now_ms, True) == 2:
                 new_offset = stage.offset[0]
@@ -218,8 +232,8 @@ class ById:
 
         Its delete is not durable yet.
         """
-        parsed = parse_id(id) if type(id) is str else None
-        if parsed is None or parsed.tag != self._tag or parsed.offset >= LEVEL_MARK:
+        parsed = self._parse(id)
+        if parsed is None:
             return None
         due_ms, offset, place = parsed.due_ms, parsed.offset, self._take()
         try:
@@ -236,8 +250,8 @@ class ById:
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""
-        parsed = parse_id(id) if type(id) is str else None
-        if parsed is None or parsed.tag != self._tag or parsed.offset >= LEVEL_MARK:
+        parsed = self._parse(id)
+        if parsed is None:
             return None
         log, place = self._engine.commitlog, self._take()
         try:
@@ -261,8 +275,8 @@ class ById:
 
         Neither message is durable yet.
         """
-        parsed = parse_id(id) if type(id) is str else None
-        if parsed is None or parsed.tag != self._tag or parsed.offset >= LEVEL_MARK:
+        parsed = self._parse(id)
+        if parsed is None:
             return None
         engine, place = self._engine, self._take()
         log, found = engine.commitlog, place.found
@@ -298,6 +312,13 @@ class ById:
             return None  # its segment was removed just now
         finally:
             self._places.append(place)
+
+    def _parse(self, id: object) -> TimerId | None:
+        """Return the parts of the id of one of this store's timers; None for any other."""
+        parsed = parse_id(id) if type(id) is str else None
+        if parsed is None or parsed.tag != self._tag or parsed.offset >= LEVEL_MARK:
+            return None
+        return parsed
 
     def _take(self) -> Place:
         try:
