@@ -142,7 +142,9 @@ def _write(engine: Engine, row: int, first: int, entries: Entries) -> None:
     while done < len(entries):
         number, position = divmod(first + done, queues.segment_entries)
         room = min(queues.segment_entries - position, len(entries) - done)
-        view = queues.files[row].ensure(number).view
+        file = queues.files[row]
+        file.reserve((first + done) * ENTRY_BYTES, (first + done + room) * ENTRY_BYTES)
+        view = file.existing(number).view
         data = entries[done : done + room].tobytes()
         at = position * ENTRY_BYTES
         view[at : at + len(data)] = np.frombuffer(data, np.uint8)

@@ -50,7 +50,13 @@ from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_fr
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    LEVEL_TOPIC,
+    MESSAGE_QUEUE_INDEX_AT,
+    TIMERLOG_BLANK_BYTES,
+    UNIT_DELETE,
+)
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
@@ -146,7 +152,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
-        engine.timerlog.ensure(0)
+        engine.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
         return findings
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not crashed
@@ -401,7 +407,7 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.slots[:] = 0
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
-    engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
+    engine.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
     return max(
         log.first_timer_index, engine.queues.first_kept(0, max(log.floor, engine.commitlog.start))
     )
@@ -424,7 +430,7 @@ def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings)
         findings.cut_slots = changed
         engine.wheel.write(engine.wheel.capture())
         timerlog.zero_from(end)
-    timerlog.ensure(end // timerlog.segment_bytes)
+    timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
@@ -467,7 +473,7 @@ def _replay_broker_units(
             break
     timerlog.end = int(where[0])
     timerlog.zero_from(timerlog.end)
-    timerlog.ensure(timerlog.end // timerlog.segment_bytes)
+    timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
     return min(queue_index, engine.queues.next_index(0))
 
 

@@ -174,6 +174,7 @@ class ReadSegments:
             np.zeros(TABLE_LENGTH, np.int64),
             np.full(TABLE_LENGTH, -1, np.int64),
             np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
+            np.zeros(TABLE_LENGTH, np.int64),
         )
         table.words[SEGMENT_BYTES] = self.segment_bytes
         for number, view in self._maps.items():
