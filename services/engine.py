@@ -40,7 +40,12 @@ from timerstore.timelog.append import (
 )
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk, MappedFile
-from timerstore.timelog.format import LEVEL_COUNT_MAX, LEVEL_TOPIC, SEALED_BLANK_BYTES
+from timerstore.timelog.format import (
+    LEVEL_COUNT_MAX,
+    LEVEL_TOPIC,
+    SEALED_BLANK_BYTES,
+    TIMERLOG_BLANK_BYTES,
+)
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.locks import ServiceLocks, SpinLock
@@ -353,6 +358,10 @@ class Engine:
         """Map the segment at the log's end, which may be closed there, and the one behind it."""
         self.commitlog.reserve_at_end(SEALED_BLANK_BYTES)
         self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
+
+    def prepare_timerlog(self) -> None:
+        """Map the segment at the timer log's end, which may be closed there."""
+        self.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
 
     def make_unit_room(self) -> None:
         """Make room for a unit at the timer log's end."""

@@ -50,13 +50,7 @@ from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_fr
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import (
-    ENTRY_BYTES,
-    LEVEL_TOPIC,
-    MESSAGE_QUEUE_INDEX_AT,
-    TIMERLOG_BLANK_BYTES,
-    UNIT_DELETE,
-)
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
@@ -152,7 +146,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
-        engine.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+        engine.prepare_timerlog()
         return findings
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not crashed
@@ -297,7 +291,7 @@ def _scan_log(
         count = scan.scan_commitlog(
             commitlog.table,
             int(where[0]),
-            commitlog.allocated_end,
+            commitlog.files_end,
             sealed,
             True,
             engine.store_tag,
@@ -331,7 +325,7 @@ def _scan_log(
         stopped = int(where[1])
         if stopped == scan.STOP_COUNT and count == CHUNK_ROWS:
             continue
-        if stopped == scan.STOP_UNMAPPED and int(where[0]) < commitlog.allocated_end:
+        if stopped == scan.STOP_UNMAPPED and int(where[0]) < commitlog.files_end:
             number = int(where[0]) // commitlog.segment_bytes
             if number in commitlog.numbers:
                 continue
@@ -407,7 +401,7 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.slots[:] = 0
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
-    engine.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+    engine.prepare_timerlog()
     return max(
         log.first_timer_index, engine.queues.first_kept(0, max(log.floor, engine.commitlog.start))
     )
@@ -430,7 +424,7 @@ def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings)
         findings.cut_slots = changed
         engine.wheel.write(engine.wheel.capture())
         timerlog.zero_from(end)
-    timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+    engine.prepare_timerlog()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
@@ -447,7 +441,7 @@ def _replay_broker_units(
     while True:
         count = chain.scan_units(
             timerlog.table,
-            timerlog.allocated_end,
+            timerlog.files_end,
             -1,
             engine.precision_ms,
             units,
@@ -473,7 +467,7 @@ def _replay_broker_units(
             break
     timerlog.end = int(where[0])
     timerlog.zero_from(timerlog.end)
-    timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+    engine.prepare_timerlog()
     return min(queue_index, engine.queues.next_index(0))
 
 

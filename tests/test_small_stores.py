@@ -1,6 +1,4 @@
-"""Small stores stay small: blocks are allocated ahead of who writes, and nothing is written to
-where none are.
-"""
+"""Small stores stay small: blocks are allocated ahead of who writes, none goes into a hole."""
 
 import os
 from dataclasses import replace

@@ -51,12 +51,12 @@ from timerstore.timelog.intrinsics import (
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
 from timerstore.timelog.segments import (
     APRON,
     END,
-    PAGE_BYTES,
     SEGMENT_BYTES,
     TABLE_LENGTH,
     SegmentTable,

@@ -12,18 +12,18 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog.mapping import sync_mapping
+from timerstore.timelog.mapping import PAGE_BYTES, sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
 from timerstore.timelog.steady import list_names, read_file
 
-_PAGE_BYTES = 4_096
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
 _RENAME = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -72,13 +72,20 @@ class MappedFile:
         )
         os.close(fd)
 
+    def part(self, start: int) -> Bytes:
+        """Return the bytes from `start` on, as a view that keeps the map alive."""
+        # The array's base chain ends at the ctypes object; hold the file as well.
+        view = self.view[start:].view(_KeptAlive)
+        view.owner = self
+        return view
+
     def unfault(self, start: int, stop: int) -> None:
         """Take whole pages in [start, stop) out of the page table; they stay in the page cache.
 
         Else fdatasync has to write-protect each one that is mapped, with an interrupt to the other
         processors for each: 213 against 105 ms for 256 MiB.
         """
-        start, stop = -(-start // _PAGE_BYTES) * _PAGE_BYTES, stop // _PAGE_BYTES * _PAGE_BYTES
+        start, stop = -(-start // PAGE_BYTES) * PAGE_BYTES, stop // PAGE_BYTES * PAGE_BYTES
         if _MADVISE is not None and stop > start:
             address = ctypes.c_void_p(self.address + start)
             _MADVISE(address, ctypes.c_size_t(stop - start), _MADV_DONTNEED)
@@ -86,6 +93,16 @@ class MappedFile:
     def sync(self) -> None:
         """Make the whole file durable; raises OSError."""
         sync_mapping(self.address, self.length)
+
+
+class _KeptAlive(np.ndarray):
+    """An array that holds on to the mapping that it looks into."""
+
+    owner: MappedFile | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        """Hand the owner on to slices."""
+        self.owner = getattr(other, "owner", None)
 
 
 class Zeros(MappedFile):

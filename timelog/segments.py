@@ -34,6 +34,8 @@ from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.intrinsics import load_acquire, view_bytes
 from timerstore.timelog.kernel import inlined, inlined_view
+from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.nonzero import zero_used
 from timerstore.timelog.record import Bytes, Words, record
 
 Detached = list[tuple[Path, MappedFile | None]]
@@ -41,9 +43,7 @@ Detached = list[tuple[Path, MappedFile | None]]
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
 
-PAGE_BYTES: Final = 4_096
 STEP_BYTES_MAX: Final = 1 << 20
-_PIECE_BYTES: Final = 1 << 20
 AHEAD_TICKS: Final = 16
 """What is written in so many ticks of the flush thread, most of a second, is allocated ahead."""
 APRON_BYTES_MAX: Final = 64 << 10
@@ -182,7 +182,7 @@ class SegmentedFile:
         return self.numbers[0] * self.segment_bytes if self.numbers else 0
 
     @property
-    def allocated_end(self) -> int:
+    def files_end(self) -> int:
         """Offset behind the last segment file."""
         return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
 
@@ -220,7 +220,7 @@ class SegmentedFile:
 
         With `whole` each file that is there must have its full length.
         """
-        stop = self.allocated_end if whole else self.flushed_end
+        stop = self.files_end if whole else self.flushed_end
         offset = self.start
         for number in self.numbers:
             if number * self.segment_bytes >= stop:
@@ -264,9 +264,8 @@ class SegmentedFile:
         """Tell kernels where a segment is mapped."""
         slot = number % len(self.table.number)
         self.table.allocated[slot] = number * self.segment_bytes + file.allocated_bytes
-        if self.table.number[slot] != number:
-            self.table.address[slot] = file.address
-            self.table.number[slot] = number
+        self.table.address[slot] = file.address  # which may have been that of zeros in its place
+        self.table.number[slot] = number
         self._used[number] = next(self._clock)
 
     def reserve(self, start: int, stop: int) -> None:
@@ -335,11 +334,7 @@ class SegmentedFile:
     def view(self, offset: int) -> Bytes:
         """Return the bytes from `offset` to its segment's end, as a view that is kept alive."""
         number, position = divmod(offset, self.segment_bytes)
-        file = self.existing(number)
-        # The array's base chain ends at the ctypes object; hold the file as well.
-        view = file.view[position:].view(_KeptAlive)
-        view.owner = file
-        return view
+        return self.existing(number).part(position)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes that may cross segments."""
@@ -536,7 +531,7 @@ class SegmentedFile:
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            _zero_used(file.view, max(0, offset - start))
+            zero_used(file.view, max(0, offset - start))
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
@@ -582,18 +577,6 @@ class SegmentedFile:
             self._mapped.clear()
 
 
-def _zero_used(view: Bytes, start: int) -> None:
-    """Zero a file's pages from `start` on where they hold anything; what does may be a hole."""
-    for at in range(start // PAGE_BYTES * PAGE_BYTES, len(view), _PIECE_BYTES):
-        piece = view[max(at, start) : at + _PIECE_BYTES]
-        if not piece.any():
-            continue
-        for each in range(at, min(at + _PIECE_BYTES, len(view)), PAGE_BYTES):
-            page = view[max(each, start) : each + PAGE_BYTES]
-            if page.any():
-                page[:] = 0
-
-
 class _Reading:
     """A reader of a log: while one is inside, what is dropped stays mapped."""
 
@@ -615,13 +598,3 @@ class _Reading:
         file._readers.discard(self)
         if not file._readers and len(file.table.number) != TABLE_LENGTH:
             file._retired.clear()
-
-
-class _KeptAlive(np.ndarray):
-    """An array that holds on to the mapping that it looks into."""
-
-    owner: MappedFile | None = None
-
-    def __array_finalize__(self, other: Any) -> None:
-        """Hand the owner on to slices."""
-        self.owner = getattr(other, "owner", None)

@@ -16,9 +16,9 @@ from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.segments import (
     ALL_ZEROED,
-    PAGE_BYTES,
     TABLE_LENGTH,
     SegmentedFile,
     apron_bytes,
@@ -67,7 +67,7 @@ def test_names() -> None:
 def test_segments_are_listed(log: SegmentedFile) -> None:
     again = new(log.folder)
     assert again.numbers == [0, 1, 2, 3, 4]
-    assert (again.start, again.allocated_end, again.disk_bytes) == (0, 5 * SIZE, 5 * SIZE)
+    assert (again.start, again.files_end, again.disk_bytes) == (0, 5 * SIZE, 5 * SIZE)
     assert _byte(again.table, 0) == -1  # none is mapped yet
     assert new(log.folder / "none").numbers == []
 
@@ -406,7 +406,7 @@ def check_allocated(log: SegmentedFile, most_bytes: dict[int, int]) -> None:
         most_bytes[number] = max(most_bytes.get(number, 0), file.allocated_bytes)
         start = number * log.segment_bytes
         assert log.table.allocated[number] == start + file.allocated_bytes
-        for stop in (start, start + 1, start + file.allocated_bytes):
+        for stop in (start, start + file.allocated_bytes):
             assert _is_allocated(log.table, start, stop)
         assert not _is_allocated(log.table, start, start + file.allocated_bytes + 1)
         blocks_bytes = -(-most_bytes[number] // PAGE_BYTES) * PAGE_BYTES
