@@ -65,7 +65,7 @@ from timerstore.timelog.intrinsics import (
     put_u8,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.message import (
     AT,
     BODY_AT,
@@ -411,7 +411,7 @@ def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
     return get_word(buf, start + 8) == _ROLL_2
 
 
-@inlined
+@inlined_always
 def frame_copy(
     buf: Any,
     at: int,

@@ -56,7 +56,7 @@ from timerstore.timelog.intrinsics import (
     lowest_bit,
     match_64,
 )
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_always
 from timerstore.timelog.record import Words
 from timerstore.timelog.text import crc_digits_are, get_decimal, get_decimal_13, get_hex
 
@@ -349,7 +349,7 @@ def read_properties(buf: Any, found: Words) -> None:
         start = stop + 1
 
 
-@inlined
+@inlined_always
 def read_message(buf: Any, at: int, found: Words, verify: bool) -> int:
     """Read one message at `at` of a segment: GOOD, or what is wrong. O(size).
 
