@@ -262,7 +262,7 @@ def new_message_bytes_max(template: Template, body_bytes: int, extra_bytes: int)
     return fixed + len(template.extra) + 1 + body_bytes + extra_bytes
 
 
-@inlined
+@inlined_always
 def frame_new(
     stage: Stage,
     i: int,

@@ -233,7 +233,7 @@ def stored_at(buf: Any, at: int) -> int:
     return at + MESSAGE_STORED_AT
 
 
-@inlined
+@inlined_always
 def check_crc(buf: Any, found: Words) -> bool:
     """Check a framed message's CRC: of the whole where it has one, else of its body. O(size)."""
     at = found[AT]
