@@ -363,16 +363,13 @@ class Player:
     def check_nothing_is_due(self) -> None:
         """All sleep: so no timer may be due, unless somebody looks again within a millisecond."""
         near.check(self.store.engine.near)
-        now_ms, blocked = self.baton.now_ms, set()
+        now_ms = self.baton.now_ms
         if any(
             task.until_ms is not None and task.until_ms <= now_ms + 1 for task in self.baton.tasks
         ):
             return
-        for root in self.ledger().roots.values():
-            if root.level and root.pending and root.due_ms > now_ms:
-                blocked.add(root.level)
-            late = root.pending and root.due_ms <= now_ms and root.level not in blocked
-            check(not late, f"all sleep, and {root.key} is due")
+        late = [root.key for root in self.ledger().overdue(now_ms)]
+        check(not late, f"all sleep, and {late} are due")
 
     def _judge(self) -> None:
         store, said = self.store, self.said
