@@ -32,6 +32,7 @@ FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "set is read before fire": ("cancel against taking", 145),
     "settles after fire": ("cancel of what is due soon", 188),
     "levels without fire": ("cancel against a level", 218),
+    "a level's clock is read before its end": ("put at a level against its clock", 247),
     "frontier late": ("cancel of what is due soon", 189),
     "deletes at once": 7,
     "R passes what was put aside": "stops 0",
