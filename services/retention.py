@@ -31,7 +31,7 @@ AHEAD_MAX: Final = 4
 """Segments that are kept for use again, at most; of small ones so many bytes."""
 AHEAD_BYTES_MAX: Final = 512 << 20
 _RUNS_MAX: Final = 3
-"""So many runs, a second or two, say how fast segments are filled: so often R moves, and they go."""
+"""So many runs, a second or two, say how fast segments are filled: R moves once a second."""
 
 
 class Retention:
