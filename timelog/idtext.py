@@ -1,4 +1,4 @@
-"""Timer ids as text, many at once: kernels between their 32 hex digits and what these say."""
+"""Timer ids as text, many at once: kernels that read or write their 32 hex digits."""
 
 from __future__ import annotations
 
