@@ -157,8 +157,7 @@ def _copy_units(
     before = act_as(CLEANING)
     lock_acquire(world.fire_lock)
     staged, staged_bytes, settled_bytes, i = 0, 0, 0, start
-    count_max = min(STAGE_COUNT_MAX, len(world.outcome))
-    while i < len(units) and staged < count_max and staged_bytes < COPY_BYTES:
+    while i < len(units) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
         message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
         magic = units[i, chain.WALK_MAGIC]
         slot = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms

@@ -111,15 +111,16 @@ def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
     count = levels.words[LEVEL_COUNT]
     for i in range(count):
         level = (levels.words[LEVEL_TURN] + i) % count
-        due_ms = level_event_ms(world, level, now_ms)
-        if due_ms > now_ms:
+        if level_event_ms(world, level, now_ms) > now_ms:
             continue
-        if resident and levels.head_index[level] == levels.offset[level]:
-            # Whoever put it may have seen a later clock than we: look again before it is clamped.
+        end = load_acquire(world.queues.next_index, levels.row[level])
+        if resident:
+            # Who put what is before that end may have seen a later clock than we: look again, or it
+            # would be clamped, and come early.
             now_ms = max(now_ms, clock_ms(world.clock))
             if level_event_ms(world, level, now_ms) > now_ms:
                 continue
-        done = _deliver(world, level, now_ms)
+        done = _deliver(world, level, end, now_ms)
         if done > 0 or mine.need != 0:
             levels.words[LEVEL_TURN] = level + 1
             return done
@@ -194,12 +195,11 @@ def _entry_at(world: World, index: int) -> int:
 
 
 @inlined
-def _deliver(world: World, level: int, now_ms: int) -> int:
-    """Stage what is due of one level, append it, and move its offset; return how far."""
+def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
+    """Stage what is due of one level before `end`, append it, move its offset; return how far."""
     levels, stage, mine = world.levels, world.stage, world.deliver_levels.thread
     first = levels.offset[level]
-    count = load_acquire(world.queues.next_index, levels.row[level]) - first
-    count = min(count, min(levels.words[LEVEL_BATCH_MAX], STAGE_COUNT_MAX))
+    count = min(end - first, min(levels.words[LEVEL_BATCH_MAX], STAGE_COUNT_MAX))
     seen, staged, staged_bytes = 0, 0, 0
     while seen < count and staged_bytes < BATCH_BYTES:
         buf = _entries(world, level, first + seen)

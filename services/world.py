@@ -139,7 +139,7 @@ class World:
     dequeue_ring: Words  # int64[RING_COUNT * DEQUEUE_COLUMNS]
     ring_words: Words  # int64[64]: head and tail of each ring, a cache line each
     stage: Stage  # of whoever holds fire: dequeue-put's and deliver-levels'
-    outcome: Words  # int64[RING_COUNT]: scratch under fire
+    outcome: Words  # of what is taken at once, scratch under fire
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
     found: Words  # int64[FOUND_WORDS]: scratch of recovery
     scratch: Bytes  # uint8[64]: scratch of recovery
@@ -232,7 +232,7 @@ def new_world(
         dequeue_ring=np.zeros(RING_COUNT * DEQUEUE_COLUMNS, np.int64),
         ring_words=np.zeros(64, np.int64),
         stage=new_stage(),
-        outcome=np.zeros(RING_COUNT, np.int64),
+        outcome=np.zeros(max(RING_COUNT, STAGE_COUNT_MAX), np.int64),
         staged_due=np.zeros(STAGE_COUNT_MAX, np.int64),
         found=np.zeros(FOUND_WORDS, np.int64),
         scratch=np.zeros(64, np.uint8),

@@ -1,6 +1,7 @@
 """A storm: threads inside all calls at once, with signals, turnover of tiny segments, closes.
 
-`STORM_SECONDS=600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`
+`STORM_SECONDS=600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`; `STORM_KILLS=200`
+with `KILL_SEED` kills that often.
 """
 
 import os
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_kill import Nursery, attack
+
 SECONDS = float(os.environ.get("STORM_SECONDS", "60"))
-WORKER = Path(__file__).parent / "rigs" / "storm_worker.py"
+KILLS = int(os.environ.get("STORM_KILLS", "6"))
+RIGS = Path(__file__).parent / "rigs"
+WORKER = RIGS / "storm_worker.py"
 
 
 def play(folder: Path, seconds: float, options: dict[str, str], **environment: str) -> None:
@@ -39,3 +44,15 @@ def test_queues_of_four_places(tmp_path: Path) -> None:
     """Everybody waits for room all the time, and threads change at any bytecode of a kernel."""
     options = {"--threads": "8", "--ring": "4", "--switch-interval": "0.0001"}
     play(tmp_path / "store", SECONDS / 4, options, NUMBA_DISABLE_JIT="1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 15 * KILLS)
+@pytest.mark.parametrize("kind", ["reused", "cleaned"])
+def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
+    """As above, with tiny segments and a SIGKILL in each round; the log's ledger judges."""
+    nursery = Nursery(RIGS / "storm_kill_worker.py", NUMBA_DISABLE_JIT="1")
+    try:
+        attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
+    finally:
+        nursery.close()

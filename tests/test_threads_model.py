@@ -22,25 +22,23 @@ SECONDS = float(os.environ.get("THREADS_SECONDS", "0"))
 # Where it is found at once: a history's seed, a scene to search, or a scene with the seed of a
 # stroll through it. Where the model was changed, other histories are tried.
 FOUND_IN: dict[str, int | str | tuple[str, int]] = {
-    "R moves without wheel": 30,
-    "R outruns the checkpoint": 28,
+    "claims without wheel": 36,
+    "R outruns the checkpoint": 69,
     "Q after ring B": ("cancel against taking", 3246),
-    "L without fire": 33,
-    "R before L": 65,
-    "units are synced to Q's end": 41,
+    "settles after fire": 314,
+    "L without fire": 194,
+    "units are synced to Q's end": 89,
     "levels without fire": "cancel against a level",
     "level offset after fire": "cancel against a level",
-    "level offset is captured before": 75,
+    "level offset is captured before": 47,
     "level file before the log": "capture, level",
-    "L ignores held deletes": 48,
-    "reschedule in two appends": 302,
+    "reschedule in two appends": 174,
     "torn reschedules stay": "reschedule against firing",
-    "cancel passes what was put aside by": 256,
-    "R passes what was put aside": 7,
-    "R leaves stragglers behind": 81,
-    "R leaves kept deletes behind": 56,
-    "L forgets what went before": 566,
-    "deletes go before what was put aside": 972,
+    "cancel passes what was put aside by": 65,
+    "R leaves stragglers behind": 823,
+    "L forgets what went before": 52,
+    "levels clamp without slack": 412,
+    "a level's clock is read before its end": 120,
 }
 HISTORIES_MAX = 3_000
 
@@ -138,6 +136,25 @@ def test_a_second_look_before_sleeping_and_a_wait_before_unmapping() -> None:
         search(lambda: [wake_model.hand_on(), wake_model.sleep_until_work(looks_again=False)])
     with pytest.raises(wake_model.BrokenError, match="after it was unmapped"):
         search(lambda: [wake_model.look_up(), wake_model.unmap(waits=False)])
+
+
+def test_r_and_who_waits_for_it() -> None:
+    """Nobody sleeps for good, neither before R nor behind it."""
+    threads = (wake_model.walk, wake_model.settle_and_pass, wake_model.link_roll)
+    assert search(lambda: [each() for each in threads]) > 1_000
+
+
+@pytest.mark.parametrize("rule", wake_model.Rules.__dataclass_fields__)
+@pytest.mark.parametrize("wrong", range(3), ids=["dequeue-get", "dequeue-put", "enqueue"])
+def test_r_needs_each_fence_look_and_wake(wrong: int, rule: str) -> None:
+    threads = (wake_model.walk, wake_model.settle_and_pass, wake_model.link_roll)
+    without = wake_model.Rules(**{rule: False})
+
+    def programs() -> list[wake_model.Program]:
+        return [each(without if i == wrong else wake_model.ALL) for i, each in enumerate(threads)]
+
+    with pytest.raises(wake_model.BrokenError, match="sleeps for good"):
+        search(programs)
 
 
 def help_first(**rules: bool) -> wake_model.Program:

@@ -57,6 +57,21 @@ class Ledger:
         """How many timers are pending, by topic: counted again from the log."""
         return Counter(root.topic for root in self.roots.values() if root.pending)
 
+    def overdue(self, now_ms: int) -> list[Root]:
+        """Return what should have fired by now.
+
+        A level's message waits for those before it, of which one may be stored later: whoever puts
+        reads the clock before it waits for its turn to append.
+        """
+        blocked: set[int] = set()
+        found = []
+        for root in self.roots.values():
+            if root.pending and root.due_ms > now_ms:
+                blocked.add(root.level)
+            elif root.pending and (not root.level or root.level not in blocked):
+                found.append(root)
+        return found
+
     def check(self) -> None:
         """Assert what holds of any log: nothing copied twice, early, or fired after its delete."""
         twice = {offset: n for offset, n in self.copied.items() if n > 1}

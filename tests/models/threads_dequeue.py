@@ -154,6 +154,10 @@ class DequeueGet(Store):
             unit = getattr(own, at)
             if unit == NONE:
                 break
+            if self.lacks("dequeue_get"):
+                ends = not self.right("walks end where nothing is mapped")
+                setattr(own, walked, getattr(own, walked) + ends)
+                break
             place = (getattr(own, claimed) - 1) % SPAN + SPAN * bool(kind)
             own.chained[place] += self.insert(unit)
             yield None

@@ -23,9 +23,10 @@ consumer.
     deliver-levels   offset
     flush            checkpointed_slot
     the fire lock    cancelled, held, held_from: whoever has it may write
+    a need           set by a service's step, cleared by its own thread
 
-Locks, in this order: *fire*, *near*, *wheel*; the append lock, here one action, inside any of them.
-Each is held for one bounded step.
+Locks, in this order: *gil*, *fire*, *near*, *wheel*; the append lock, here one action, inside any
+of them. Each is held for one bounded step. Services take no gil; callers wait for fire with it.
 
     fire    a look into the cancelled set, the append, and its settling are one: dequeue-put,
             deliver-levels, cancel and reschedule hold it. Captured with it: R, Q, L, level offsets.
@@ -51,6 +52,12 @@ The steps.
   unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
   for its own, and R joins only behind that.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
+  A message that lies further ahead than a level and a second is due at once, for the clock went
+  back. So the queue's end is read before the clock: what lies before that end was put at an earlier
+  clock.
+- What a service lacks (a segment, a mapping, a row) is made by its own thread, in Python, which may
+  take any time. What its step has done until then is settled; it gives its locks back, for who has
+  the GIL may wait for them; and nobody runs its step before that was answered.
 - Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
   level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
   unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
@@ -65,7 +72,8 @@ The steps.
   thread whose own input is empty runs the next one's step.
 
 Not modelled: retention, handover, several levels (each is a loop like this one), torn reads of more
-words than one, a level's message that a broker wrote. Here a thread that could act is never asleep:
+words than one. A level's message that a broker wrote differs in how long its level was, which is
+read from it and is no other thread's to change. Here a thread that could act is never asleep:
 that it is woken is shown in `wake_model.py`.
 """
 
@@ -80,6 +88,7 @@ from tests.models.threads_store import (
     NONE,
     PRECISION_MS,
     RING,
+    SLACK_MS,
     SLOTS,
     SPAN,
     Message,
@@ -96,7 +105,7 @@ class Pipeline(DequeueGet):
 
     def has_work(self, name: str) -> bool:
         """Whether a service's step would do anything; read without a lock."""
-        return bool(getattr(self, f"{name}_has_work")())
+        return not self.needs[name] and bool(getattr(self, f"{name}_has_work")())
 
     def service_thread(self, mine: str, helps: bool = True) -> Steps:
         """Run a service's step whenever there is work, and help the services behind it.
@@ -107,7 +116,10 @@ class Pipeline(DequeueGet):
         if helps and mine in CHAIN:
             behind = CHAIN[CHAIN.index(mine) :] + CHAIN[: CHAIN.index(mine)]
         while True:
-            yield lambda: self.has_work(mine) and not self.tokens[mine]
+            yield lambda: self.needs[mine] or (self.has_work(mine) and not self.tokens[mine])
+            if self.needs[mine]:
+                yield from self.answer(mine)
+                continue
             for name in behind:
                 if self.tokens[name] or not self.has_work(name):
                     continue
@@ -142,7 +154,7 @@ class Pipeline(DequeueGet):
         """Fetch entries of the timer queue into ring A. No lock."""
         own = self.enqueue_get
         for _ in range(BATCH):
-            if not self.enqueue_get_has_work():
+            if not self.enqueue_get_has_work() or self.lacks("enqueue_get"):
                 break
             entry = self.timer_queue[own.fetched_index]
             yield None
@@ -172,7 +184,7 @@ class Pipeline(DequeueGet):
             near, aside = self.near_slot(slot)
             late = near < (self.dequeue_get.aside_claimed_slot if aside else claimed)
             late = late or near > slot
-            if late and len(self.ring_b) == RING:
+            if (late and len(self.ring_b) == RING) or self.lacks("enqueue_put"):
                 break
             unit = self.write_unit(self.ring_a[0], slot, rolls)
             yield None
@@ -253,9 +265,16 @@ class Pipeline(DequeueGet):
         for unit, (kind, _) in zip(units, judged, strict=True):
             m, copy = self.log[self.units[unit].message], FAR
             if kind not in ("drop", "forget"):
+                if self.lacks("dequeue_put"):
+                    if self.right("needs are answered under fire"):
+                        break
+                    yield from self.answer("dequeue_put")
                 copy = self.append(m._replace(kind=kind, origin=self.units[unit].message))
                 yield None
             copies.append(copy)
+        if self.right("what was not appended is settled"):
+            units, judged = units[: len(copies)], judged[: len(copies)]
+        copies += [FAR] * (len(units) - len(copies))
         self.give(*(() if late else ("fire",)))
         own.frontier = max([own.frontier, *(ms for _, ms in judged)])
         yield None
@@ -264,7 +283,7 @@ class Pipeline(DequeueGet):
         ):
             m = self.log[self.units[unit].message]
             own.first_copy[i] = min(own.first_copy[i], copy)
-            if kind in ("timer", "delete"):
+            if kind in ("timer", "delete") and copy != FAR:
                 own.roll_index[i] = self.timer_queue.index(copy) + 1
             if kind == "forget":
                 self._forget(m, self.units[unit].message)
@@ -317,32 +336,55 @@ class Pipeline(DequeueGet):
 
     # --- deliver-levels
 
+    def level_is_due(self, message: int, now: int) -> bool:
+        """Whether a level's message is due; it is where the clock went back behind its put."""
+        due = self.log[message].due
+        slack = SLACK_MS if self.right("levels clamp without slack") else 0
+        clamps = self.right("levels wait for a clock that went back")
+        return due <= now or (clamps and due > now + LEVEL_MS + slack)
+
     def deliver_levels_has_work(self) -> bool:
         """The level's first message is due."""
-        index = self.deliver_levels.offset
-        due = index < len(self.level_queue) and self.log[self.level_queue[index]].due <= self.now
+        heads = self.level_queue[self.deliver_levels.offset :][:1]
+        due = any(self.level_is_due(message, self.now) for message in heads)
         return due and not self.level_stalls
 
     def deliver_levels_step(self) -> Steps:
-        """Copy what is due of the level, in the order of arrival. Under fire."""
+        """Copy what is due of the level, in the order of arrival. Under fire.
+
+        Whatever was put before the clock is read was put at an earlier one, unless that went back.
+        """
         own, fire, locks = (
             self.deliver_levels,
             self.fire,
             self.unless("levels without fire", "fire"),
         )
+        now = self.now
         in_time = self.right("level offset after fire")
         yield from self.take(*locks)
-        offset, outcomes = own.offset, []
-        for message in self.level_queue[offset : offset + BATCH]:
-            if self.log[message].due > self.now:
+        offset, end, outcomes, done = own.offset, len(self.level_queue), [], 0
+        yield None
+        if self.right("a level's clock is read before its end"):
+            now = max(now, self.now)
+        else:
+            end = len(self.level_queue)
+        for message in self.level_queue[offset : min(end, offset + BATCH)]:
+            if not self.level_is_due(message, now):
                 break
             outcomes.append((message, message in fire.cancelled))
         yield None
         for message, dropped in outcomes:
             if not dropped and message not in self.done:
+                if self.lacks("deliver_levels"):
+                    break
                 m = self.log[message]
+                clamped = message in self.clamped
+                check(m.due <= self.latest or clamped, "a level's message came early")
                 self.append(m._replace(kind="fired", origin=message))
                 yield None
+            done += 1
+        if self.right("levels pass what was not appended"):
+            del outcomes[done:]
         self.give(*(() if in_time else locks))
         yield None
         own.offset = offset + len(outcomes)
@@ -362,7 +404,9 @@ class Pipeline(DequeueGet):
 
     def put_at_level(self) -> Steps:
         """Put a message at the delay level; durable on return."""
-        yield from self._append_durably(Message("level", NONE, self.now + LEVEL_MS))
+        due = self.now + LEVEL_MS
+        yield None
+        yield from self._append_durably(Message("level", NONE, due))
 
     def _append_durably(self, *messages: Message) -> Steps:
         end = self.append(*messages) + len(messages)
@@ -409,7 +453,8 @@ class Pipeline(DequeueGet):
 
     def cancel(self, id: int) -> Steps:
         """Cancel a timer, or a level's message; durable on return."""
-        yield from self.take("fire")
+        yield from self.take("gil", "fire")
+        self.give("gil")
         if (yield from self.may_cancel(id)):
             self.fire.cancelled |= {id}
             yield None
@@ -418,7 +463,8 @@ class Pipeline(DequeueGet):
 
     def reschedule(self, id: int, due: int) -> Steps:
         """Move a timer: the new one with the delete of the old; durable on return."""
-        yield from self.take("fire")
+        yield from self.take("gil", "fire")
+        self.give("gil")
         if (yield from self.may_cancel(id)):
             self.fire.cancelled |= {id}
             yield None
@@ -440,7 +486,8 @@ class Pipeline(DequeueGet):
         pages = [] if self.right("pages before Q") else list(self.wheel)
         yield None
         locks = self.unless("L without fire", "fire")
-        yield from self.take(*locks, "wheel")
+        yield from self.take("gil", *locks, "wheel")
+        self.give("gil")
         if self.right("R before L"):
             passed = put.passed_slot
         if self.right("level offset is captured before"):

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.models.threads_model import Pipeline
-from tests.models.threads_store import LEVEL_MS, SERVICES, Steps, check
+from tests.models.threads_store import LEVEL_MS, SERVICES, SLACK_MS, Steps, check
 
 DURABLE = ("now", "latest", "log", "units", "acked", "synced", "checkpoint", "disk", "level_file")
+DURABLE += ("clamped",)  # the oracle's
 Scene = Callable[[tuple[str, ...]], tuple[Pipeline, "list[Thread]"]]
 
 
@@ -71,6 +72,7 @@ def drain(store: Pipeline, threads: list[Thread], rnd: random.Random) -> None:
         elif is_empty(store):
             break
         else:  # nothing to do before the clock moves, or before a checkpoint
+            check(not level_waits(store), "a level's message waits for a clock that went back")
             flushing = flush(store)
             while not flushing.ended:
                 check(flushing.ready(), "a lock was not given back")
@@ -78,6 +80,12 @@ def drain(store: Pipeline, threads: list[Thread], rnd: random.Random) -> None:
             move_clock(store, 1)
     check(not ready and is_empty(store), "stuck")
     judge(store)
+
+
+def level_waits(store: Pipeline) -> bool:
+    """Whether a level's next message lies further ahead than a level."""
+    heads = store.level_queue[store.deliver_levels.offset :][:1]
+    return any(store.log[each].due > store.now + LEVEL_MS + SLACK_MS for each in heads)
 
 
 def is_empty(store: Pipeline) -> bool:
@@ -107,6 +115,7 @@ def move_clock(store: Pipeline, by_ms: int) -> None:
     """Move the clock; nothing may fire before what it has ever shown."""
     store.now += by_ms
     store.latest = max(store.now, store.latest)
+    store.note_clock()
 
 
 # --- random histories
@@ -118,6 +127,7 @@ def history(seed: int, wrong: tuple[str, ...] = ()) -> int:
     store, room, stick = Pipeline(wrong), rnd.randint(2, 14), rnd.choice((0, 0.5, 0.9))
     rates = {name: rnd.choice((0.01, 0.04, 0.1)) for name in ("put", "cancel", "flush", "clock")}
     helps, levels = rnd.random() < 0.5, rnd.choice((0, 0.3, 0.7))
+    lacks = rnd.choice((0, 0.01, 0.05))
     for life in range(rnd.randint(1, 4)):
         if life:
             crash(store, rnd)
@@ -136,6 +146,8 @@ def history(seed: int, wrong: tuple[str, ...] = ()) -> int:
                 move_clock(store, 1 if rnd.random() < 0.93 else -rnd.randint(1, 5))
             if levels and rnd.random() < 0.02:
                 store.level_stalls = not store.level_stalls
+            if rnd.random() < lacks:
+                store.lacking[rnd.choice(SERVICES)] = True
             threads = [thread for thread in threads if not thread.ended]
             ready = [thread for thread in threads if thread.ready()]
             if ready and (now not in ready or rnd.random() >= stick):
@@ -273,6 +285,7 @@ def scene(
     ticks: int = 0,
     start: int = 20,
     stop: int = 0,
+    lacks: Sequence[str] = (),
     helps: bool = False,
 ) -> Scene:
     """Return a scene: R is 10 (at 20 ms), `start` is the clock.
@@ -280,7 +293,8 @@ def scene(
     `stop`: so long nobody has the store open, after what is `early` was put.
 
     `early`: due times that are linked before it begins; `puts`: put before, not linked yet; then
-    `levels` messages that the level delivers at once. `cancels`, `reschedules`: what callers do at
+    `levels` messages that the level delivers at once. `lacks`: services that need Python once.
+    `cancels`, `reschedules`: what callers do at
     the same time, by number of the put.
     """
 
@@ -298,6 +312,7 @@ def scene(
         for _ in itertools.chain(*after):
             pass
         store.now = store.latest = start
+        store.lacking |= dict.fromkeys(lacks, True)
         threads = services(store, helps)
         threads += [Thread(store.cancel(id)) for id in cancels]
         threads += [Thread(store.reschedule(id, 23)) for id in reschedules]
@@ -332,6 +347,10 @@ SCENES = {
     "put aside, cancel": scene([24], early=[21, 22], stop=4, start=24, cancels=[1]),
     "put aside, capture, R": scene([24], early=[21], stop=4, start=26, flushes=1),
     "put aside, a straggler": scene([25], early=[21], stop=4, start=27),
+    "firing needs a segment, cancel": scene(early=[20, 20], cancels=[1], lacks=["dequeue_put"]),
+    "walking needs a segment": scene(early=[20, 20], start=22, lacks=["dequeue_get"]),
+    "linking needs a segment": scene([20, 23], start=22, lacks=["enqueue_put", "enqueue_get"]),
+    "a level needs a segment": scene(levels=2, cancels=[1], lacks=["deliver_levels"]),
     "helping": scene([20], helps=True),
     "helping, claim against link": scene([23], helps=True),
 }

@@ -14,7 +14,7 @@ CELLS = 2 * SLOTS
 RING, BATCH = 3, 2
 KEPT = 2 * SPAN  # the place of kept deletes, behind those of slots and of slots put aside
 PLACES = KEPT + 1
-LEVEL_MS = 5  # the one delay level's
+LEVEL_MS, SLACK_MS = 5, 1  # the one delay level's; more ahead than that, the clock went back
 FAR, NONE = 1 << 30, -1
 CHAIN = ("enqueue_get", "enqueue_put", "dequeue_get", "dequeue_put")
 SERVICES = (*CHAIN, "deliver_levels")
@@ -53,6 +53,13 @@ WRONG = (
     "R leaves kept deletes behind",
     "L forgets what went before",
     "deletes go before what was put aside",
+    "what was not appended is settled",
+    "levels pass what was not appended",
+    "walks end where nothing is mapped",
+    "needs are answered under fire",
+    "levels wait for a clock that went back",
+    "levels clamp without slack",
+    "a level's clock is read before its end",
 )
 
 Steps = Generator[Callable[[], Any] | None, None, Any]
@@ -146,6 +153,7 @@ class Store:
         self.checkpoint["frontier"] = slot * PRECISION_MS - 1
         self.disk: list[tuple[int, int]] = [(NONE, NONE)] * CELLS  # the wheel: slot, last unit
         self.level_file = 0
+        self.clamped: set[int] = set()  # the oracle's: the clock went back behind their put
         self.recover()
 
     def right(self, rule: str) -> bool:
@@ -157,6 +165,8 @@ class Store:
     def recover(self) -> None:
         """Begin a life: cut, find the copies from L on, link from Q on, gather the deletes."""
         self.writer, kept = "recovery", self.checkpoint
+        self.needs = dict.fromkeys(SERVICES, False)
+        self.lacking = dict.fromkeys(SERVICES, False)  # its next segment, mapping, or row
         last = self.log[-1] if self.log else None
         self.timer_queue = [o for o, m in enumerate(self.log) if m.kind in ("timer", "delete")]
         self.level_queue = [o for o, m in enumerate(self.log) if m.kind == "level"]
@@ -169,7 +179,7 @@ class Store:
         front = now_slot if passed < now_slot < passed + SLOTS - SPAN else passed
         copies = [(o, m) for o, m in enumerate(self.log) if o >= kept["L"]]
         frontier = max([kept["frontier"], *(m.due for _, m in copies if m.kind == "fired")])
-        self.held_locks = dict.fromkeys(("fire", "near", "wheel"), False)
+        self.held_locks = dict.fromkeys(("gil", "fire", "near", "wheel"), False)
         self.tokens = dict.fromkeys(SERVICES, False)
         self.level_stalls = False  # there is no room for what a level delivers
         self.ring_a: list[int] = []  # messages
@@ -273,6 +283,24 @@ class Store:
         for name in names:
             self.held_locks[name] = False
 
+    def lacks(self, name: str) -> bool:
+        """Whether a service needs Python to make something, and stands still until then."""
+        self.needs[name] |= self.lacking[name]
+        return self.needs[name]
+
+    def answer(self, name: str) -> Steps:
+        """Make, in Python, what a service lacks."""
+        yield from self.take("gil")
+        self.lacking[name] = False
+        yield None
+        self.give("gil")
+        self.needs[name] = False
+
+    def note_clock(self) -> None:
+        """Note, for the oracle, whose due times the clock went back behind."""
+        behind = self.now + LEVEL_MS + SLACK_MS
+        self.clamped |= {each for each in self.level_queue if self.log[each].due > behind}
+
     def unless(self, rule: str, *names: str) -> tuple[str, ...]:
         """Return the locks, or none where a wrong variant does without."""
         return names if self.right(rule) else ()
@@ -288,6 +316,7 @@ class Store:
                 self.timer_queue.append(len(self.log) - 1)
             elif message.kind == "level":
                 self.level_queue.append(len(self.log) - 1)
+                self.note_clock()
         return first
 
     def chain(self, unit: int) -> Iterator[int]:

@@ -11,6 +11,10 @@ Sleeping. Who goes to sleep says so by an exchange, then looks for work once mor
     stores the ring's tail, fences, then looks whether the other sleeps; it takes the word by an
     exchange and writes the eventfd. The same holds the other way round for a full ring: its
     producer sleeps, its consumer moves the head.
+Waiting for R. Three wait for each other round R, none of them for what its ring brings: dequeue-put
+    for slots that were walked and for the units of the rolls that it settled; dequeue-get, whose
+    near wheel is full, for R; enqueue-get, which naps, for those rolls. Each stores what the other
+    waits for, fences, and looks whether it sleeps, as for a ring.
 Helping. A service's step is run by whoever holds its token: the service's own thread, or one that
     has nothing better to do and sees it sleep. A token is tried by an exchange and never waited
     for. Whoever gives it back does so by an exchange, then looks at the input once more: who handed
@@ -89,6 +93,66 @@ def sleep_until_room(fenced: bool = True) -> Program:
     yield write("producer sleeps", 1, fenced)
     if not (yield load("head")):
         yield wait_for("producer event", 1)
+
+
+# --- waiting for R
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What each thread does; one that it leaves out loses a wake-up."""
+
+    hands_on_fenced: bool = True
+    wakes: bool = True
+    sleeps_fenced: bool = True
+    looks_again: bool = True
+
+
+ALL = Rules()
+
+
+def hand_to(who: str, word: str, rules: Rules) -> Program:
+    """Store what somebody waits for, and wake that one."""
+    yield write(word, 1, rules.hands_on_fenced)
+    if rules.wakes and (yield load(f"{who} sleeps")) and (yield exchange(f"{who} sleeps", 0)):
+        yield exchange(f"{who} event", 1)
+
+
+def sleep_until(who: str, words: tuple[str, ...], rules: Rules) -> Program:
+    """Sleep until all the words are there."""
+    while True:
+        missing = 0
+        for word in words:
+            missing += not (yield load(word))
+        if not missing:
+            return
+        yield write(f"{who} sleeps", 1, rules.sleeps_fenced)
+        missing = 0
+        for word in words:
+            missing += not (yield load(word))
+        if missing or not rules.looks_again:
+            yield wait_for(f"{who} event", 1)
+            yield exchange(f"{who} event", 0)
+        yield exchange(f"{who} sleeps", 0)
+
+
+def walk(rules: Rules = ALL) -> Program:
+    """Dequeue-get: walk a slot's chain; claim the next one once R has passed one."""
+    yield from hand_to("dequeue-put", "walked", rules)
+    yield from sleep_until("dequeue-get", ("passed",), rules)
+
+
+def settle_and_pass(rules: Rules = ALL) -> Program:
+    """Dequeue-put: settle a roll, then move R over its slot."""
+    yield from hand_to("enqueue-get", "rolled", rules)
+    yield from sleep_until("dequeue-put", ("walked", "linked"), rules)
+    yield from hand_to("dequeue-get", "passed", rules)
+
+
+def link_roll(rules: Rules = ALL) -> Program:
+    """Enqueue-get, and enqueue-put whose step it helps with: give the roll its unit."""
+    yield from sleep_until("enqueue-get", ("rolled",), rules)
+    yield from hand_to("dequeue-put", "linked", rules)
 
 
 # --- helping

@@ -64,6 +64,15 @@ WRONG: dict[str, list[Change]] = {
     appended = append_staged(""",
         )
     ],
+    "a level's clock is read before its end": [
+        (
+            "services.deliver_levels",
+            "_deliver_any",
+            "        done = _deliver(",
+            """        end = load_acquire(world.queues.next_index, levels.row[level])
+        done = _deliver(""",
+        )
+    ],
     "frontier late": [
         (
             "services.dequeue_put",

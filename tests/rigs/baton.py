@@ -1,8 +1,9 @@
 """A scheduler for interpreted kernels: real threads, of which one at a time has the baton.
 
 `NUMBA_DISABLE_JIT=1` makes kernels plain Python. Here each of their boundaries, before and after
-each lock, each atomic load, each publication, is a place where the thread may have to hand the
-baton on; so is each event of the disk. A plan says where, and to whom. A lock that is taken, a
+each lock, each atomic load, each publication, and behind each look at the clock, is a place where
+the thread may have to hand the baton on; so is each event of the disk. A plan says where, and to
+whom. A lock that is taken, a
 sleep, a token that somebody else has: there another thread goes on. The clock stands still but for
 `now_ms`, which moves by itself only when all sleep. Nothing of the product is changed: `attached`
 puts other functions in the place of its atomics, locks, clock, sleeps, and threads, and makes its
@@ -100,12 +101,13 @@ class Baton:
         self.back.acquire()
         self.held: dict[int, Task | None] = {}
         self.count = self.published = self.left = 0
-        self.cutting = False
+        self.cutting = self.went_back = False
         self.stop_at = STEPS_MAX
         self.on_quiet: Callable[[], None] = lambda: None
 
     def move_clock(self, by_ms: int) -> None:
         """Move the clock; it may go back."""
+        self.went_back |= by_ms < 0
         self.now_ms += by_ms
         self.latest_ms = max(self.latest_ms, self.now_ms)
 
@@ -262,6 +264,9 @@ class BatonLock:
         if self.depth <= 0:
             self.owner, self.depth = None, 0
 
+    def _is_owned(self) -> bool:
+        return self.owner is (self.baton.running or self.baton)
+
     def __enter__(self) -> bool:
         return self.acquire()
 
@@ -350,11 +355,16 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
         if is_readable():
             os.read(fd, 8)
 
+    def clock_ms(scratch: Any) -> int:
+        now_ms = baton.now_ms
+        baton.boundary(1)
+        return now_ms
+
     return found | {
         locks.lock_acquire: lock_acquire,
         locks.lock_release: lock_release,
         system.wait_readable: wait_readable,
-        system.clock_ms: lambda scratch: baton.now_ms,
+        system.clock_ms: clock_ms,
         system.clock_ns: lambda scratch: baton.now_ms * 1_000_000,
         system.yield_processor: baton.pass_on,
         system.nap_us: lambda us: baton.pass_on(),

@@ -1,22 +1,25 @@
 """A nursery of processes that use a store until they are killed.
 
 It reads lines "path seed kind" from stdin. For each it forks a child, which opens the store on
-the wall clock, then puts, cancels, reschedules and consumes as fast as it can. It says what it is
-about to do, then what was acknowledged, a line each, on stdout. The nursery says "child PID", then
-waits for its end. Forking spares each child the imports.
+the wall clock, then puts, cancels, reschedules and consumes as fast as it can, in one thread or in
+several. It says what it is about to do, then what was acknowledged, a line each, on stdout. The
+nursery says "child PID", then waits for its end. Forking spares each child the imports.
 """
 
+import contextlib
 import os
 import random
 import sys
 import tempfile
+import threading
 import traceback
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from tests.models.archive import ArchivingDisk
-from timerstore import Config, TimerStore, TooLateError
+from timerstore import Config, StoreClosedError, TimerStore, TooLateError
 
 GROUP = "workers"
 CONFIG = Config(
@@ -69,11 +72,26 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
-    """Use the store for ever."""
-    known: list[str] = []
-    most_ms = 100 if kind == "reused" else 4000
-    in_levels: list[str] = []
+class Known:
+    """Ids that were put lately, for whichever thread asks."""
+
+    def __init__(self) -> None:
+        self.ids: deque[str] = deque(maxlen=200)
+
+    def take(self, rnd: random.Random) -> str | None:
+        """Return one of them; now and then it stays, to be asked about again."""
+        ids = list(self.ids)
+        if not ids:
+            return None
+        id = rnd.choice(ids)
+        if rnd.random() < 0.8:
+            with contextlib.suppress(ValueError):  # another thread was quicker
+                self.ids.remove(id)
+        return id
+
+
+def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, levels: Known) -> None:
+    """Use the store until it is closed, by this thread or by another."""
     while True:
         act = rnd.random()
         if act < 0.1:
@@ -84,30 +102,28 @@ def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
                 ids = list(store.put_many([b"level"] * 20, delay_level=level))
             for id in ids:
                 say("put", id)
-            in_levels += ids
-        elif act < 0.14 and in_levels:
-            id = in_levels.pop(rnd.randrange(len(in_levels)))
-            say("cancelling", id)
-            say("cancelled" if store.cancel(id) else "late", id)
+            levels.ids.extend(ids)
+        elif act < 0.14:
+            cancel(store, levels.take(rnd))
         elif act < 0.45:
             delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
             delay_ms %= most_ms
             id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.clock.now_ms + delay_ms)
             say("put", id)
-            known.append(id)
+            known.ids.append(id)
         elif act < 0.55:
             ids = store.put_many(
                 [b"many"] * 20, delay_ms=[rnd.randrange(900) % most_ms for _ in range(20)]
             )
-            known += ids
+            known.ids.extend(ids)
             for id in ids:
                 say("put", id)
-        elif act < 0.75 and known:
-            id = known.pop(rnd.randrange(len(known)))
-            say("cancelling", id)
-            say("cancelled" if store.cancel(id) else "late", id)
-        elif act < 0.8 and known:
-            id = known.pop(rnd.randrange(len(known)))
+        elif act < 0.75:
+            cancel(store, known.take(rnd))
+        elif act < 0.8:
+            id = known.take(rnd)
+            if id is None:
+                continue
             say("cancelling", id)
             try:
                 new = store.reschedule(id, at_ms=store.clock.now_ms + rnd.randrange(500) % most_ms)
@@ -115,7 +131,7 @@ def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
                 say("late", id)
             else:
                 say("moved", id, new)
-                known.append(new)
+                known.ids.append(new)
         elif act < 0.95:
             batch = store.pull("default", group=GROUP, max_count=50, timeout=0)
             for id in batch.ids.to_pylist():
@@ -123,8 +139,60 @@ def work(store: TimerStore, rnd: random.Random, kind: str) -> NoReturn:
             batch.ack()
         elif act < 0.952:
             store.close()
-            store = open_store(store.path, kind)
-        del known[:-200], in_levels[:-200]
+            return
+        elif act < 0.96:
+            store.flush()
+
+
+def cancel(store: TimerStore, id: str | None) -> None:
+    if id is not None:
+        say("cancelling", id)
+        say("cancelled" if store.cancel(id) else "late", id)
+
+
+def work(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
+    """Use a store for ever, with so many threads."""
+    rnd, known, levels = random.Random(seed), Known(), Known()
+    most_ms = 100 if kind == "reused" else 4000
+
+    def use_until_closed(store: TimerStore, mine: random.Random) -> None:
+        try:
+            use(store, mine, most_ms, known, levels)
+        except StoreClosedError:
+            pass
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    while True:
+        store = open_store(path, kind)
+        say("open")
+        generators = [random.Random(rnd.random()) for _ in range(thread_count)]
+        others = [
+            threading.Thread(target=use_until_closed, args=(store, each)) for each in generators[1:]
+        ]
+        for thread in others:
+            thread.start()
+        use_until_closed(store, generators[0])
+        for thread in others:
+            thread.join()
+
+
+def nurse(thread_count: int = 1) -> None:
+    """Fork a child for each line, which works until it is killed."""
+    say("ready")
+    for line in sys.stdin:
+        path, seed, kind = line.split()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(path, int(seed), kind, thread_count)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        say("child", pid)
+        _, status = os.waitpid(pid, 0)
+        say("ended", os.waitstatus_to_exitcode(status))
 
 
 def main() -> None:
@@ -137,21 +205,7 @@ def main() -> None:
         store.put(b"warm", delay_level=1)
         store.pull("default", timeout=0.3).ack()
         store.pull("default", timeout=3).ack()
-    say("ready")
-    for line in sys.stdin:
-        path, seed, kind = line.split()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                store = open_store(path, kind)
-                say("open")
-                work(store, random.Random(int(seed)), kind)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        say("child", pid)
-        _, status = os.waitpid(pid, 0)
-        say("ended", os.waitstatus_to_exitcode(status))
+    nurse()
 
 
 if __name__ == "__main__":
