@@ -144,6 +144,8 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
+        if not engine.wheel.is_new:  # killed before the first segment was made
+            engine.wheel.check_pages(is_unknown=True)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
         engine.prepare_timerlog()

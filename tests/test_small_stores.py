@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
@@ -15,6 +15,7 @@ from tests.faulty_disk import MeteredDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, StoreFullError, TimerStore
+from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 MB = 1_000_000
@@ -63,6 +64,7 @@ ACTS = st.lists(
 )
 
 
+@settings(max_examples=4 if INTERPRETED else 60)
 @given(acts=ACTS, room_bytes=st.sampled_from([0, 20_000, 100_000, 1 << 40]))
 def test_any_history_on_a_disk_that_fills_up(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int, int]], room_bytes: int
