@@ -47,6 +47,7 @@ from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.place import may_have_rolled
 from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import NO_UNIT
 
@@ -481,10 +482,9 @@ def get(store: TimerStore, id: str) -> Timer | None:
 def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:
     """Return the offset of the latest copy of a timer that may have rolled."""
     engine, world = store.engine, store.engine.world
-    precision, window = engine.precision_ms, world.settings.window_slots
-    own = due_ms // precision
-    if own < put_ms // precision + min(window, world.settings.slot_count):
+    if not may_have_rolled(world.settings, due_ms, put_ms):
         return offset
+    own = due_ms // engine.precision_ms
     instant = capture_instant(engine.world, whole=False)
     parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
     hop = world.settings.hop_slots
