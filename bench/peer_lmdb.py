@@ -40,6 +40,7 @@ class LmdbTimers:
             numbers = range(self._count, self._count + len(bodies[part]))
             keys = map(_KEY.pack, due_ms[part], numbers)
             rows = [(key, _TOPIC + body) for key, body in zip(keys, bodies[part], strict=True)]
+            rows.sort()  # neighbours share pages of the tree
             with self._env.begin(write=True) as transaction:
                 transaction.cursor().putmulti(rows)
             self._count += len(rows)
