@@ -30,7 +30,7 @@ from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import TIMER_TOPIC
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, ROLLED, frame_copy
 from timerstore.timelog.intrinsics import prefetch
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.message import (
     GOOD,
@@ -84,7 +84,7 @@ def find_source(world: World, thread: ServiceThread, message: int) -> int:
     return FOUND
 
 
-@inlined
+@inlined_always
 def read_source(world: World, buf: Any, found: Words, message: int, size: int) -> bool:
     """Read a message that was found, in its segment; tell whether it is sound, of this size."""
     position = message % world.commitlog.words[SEGMENT_BYTES]
@@ -92,7 +92,7 @@ def read_source(world: World, buf: Any, found: Words, message: int, size: int) -
     return status == GOOD and found[SIZE] == size and size + 512 <= STAGE_BYTES
 
 
-@inlined
+@inlined_always
 def find_destination(world: World, thread: ServiceThread, buf: Any, message: int) -> int:
     """Return the row of the queue that a message that was read is for; −1 with a need."""
     found = thread.found
@@ -104,7 +104,7 @@ def find_destination(world: World, thread: ServiceThread, buf: Any, message: int
     return row
 
 
-@inlined
+@inlined_always
 def stage_copy(
     world: World,
     buf: Any,

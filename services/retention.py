@@ -29,9 +29,9 @@ log = logging.getLogger("timerstore")
 
 AHEAD_MAX: Final = 4
 """Segments that are kept for use again, at most; of small ones so many bytes."""
-AHEAD_BYTES_MAX: Final = 256 << 20
-_RUNS_MAX: Final = 8
-"""So many runs, a few seconds, say how fast segments are filled."""
+AHEAD_BYTES_MAX: Final = 512 << 20
+_RUNS_MAX: Final = 3
+"""So many runs, a second or two, say how fast segments are filled: R moves once a second."""
 
 
 class Retention:

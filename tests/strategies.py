@@ -59,6 +59,28 @@ def properties(draw: st.DrawFn, names: list[str] | None = None) -> dict[str, str
 
 
 @st.composite
+def usual_messages(draw: st.DrawFn) -> naive.Message:
+    """A timer as we put it, or one whose properties begin nearly as ours do."""
+    digits = st.text("0123456789", min_size=12, max_size=14) | st.just("1700000000000")
+    odd = st.text("0123456789ABCDEFx", min_size=31, max_size=33)
+    usual = {
+        "TIMER_OUT_MS": draw(digits | st.just("17000000000x0")),
+        "UNIQ_KEY": draw(odd | st.text("0123456789ABCDEF", min_size=32, max_size=32)),
+        "REAL_QID": draw(st.sampled_from(["0", "7", "12", "x"])),
+        "REAL_TOPIC": draw(st.text("abcXYZ019_-%|ä", min_size=1, max_size=60)),
+    }
+    for name in draw(st.lists(st.sampled_from(list(usual)), max_size=1)):
+        del usual[name]
+    return naive.Message(
+        topic="rmq_sys_wheel_timer",
+        body=draw(st.binary(max_size=700)),
+        properties=usual | draw(st.just({}) | properties()),
+        offset=draw(OFFSETS),
+        has_crc=draw(st.booleans()),
+    )
+
+
+@st.composite
 def messages(draw: st.DrawFn) -> naive.Message:
     """Any message that a broker or we may have written, at a made-up place."""
     long_topic = draw(st.booleans())

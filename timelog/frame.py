@@ -49,11 +49,13 @@ from timerstore.timelog.format import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     TIMER_TOPIC,
+    VALUE_END,
 )
 from timerstore.timelog.intrinsics import (
     as_word,
     copy_64,
     copy_bytes,
+    copy_lines,
     get_u8,
     get_word,
     prefetch,
@@ -63,7 +65,7 @@ from timerstore.timelog.intrinsics import (
     put_u8,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.message import (
     AT,
     BODY_AT,
@@ -71,6 +73,8 @@ from timerstore.timelog.message import (
     PROPERTIES_AT,
     PROPERTIES_BYTES,
     ROLL_TIMES,
+    USUAL_END,
+    USUAL_KEPT_BYTES,
     find_byte,
     name_ends,
 )
@@ -90,17 +94,31 @@ FIRED: Final = 1
 DELIVERED: Final = 2
 """Fired from a delay level."""
 
+
+def _padded(data: bytes) -> Bytes:
+    """Return bytes with zeros behind them, to a multiple of 64."""
+    return np.frombuffer(data + b"\0" * (-len(data) % 64), np.uint8).copy()
+
+
 _BODIES_AHEAD: Final = 8
 _LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 _DIGITS_13_FROM = 1_000_000_000_000
 _DIGITS_13_BELOW = 10_000_000_000_000
-_CRC_NAME = np.frombuffer(PROPERTY_CRC + b"\x01" + b"0" * 10 + b"\x02", np.uint8).copy()
-_ORIGIN_NAME = np.frombuffer(PROPERTY_ORIGIN + b"\x01", np.uint8).copy()
-_ROLL_NAME = np.frombuffer(PROPERTY_ROLL_TIMES + b"\x01", np.uint8).copy()
-_ENQUEUED_NAME = np.frombuffer(PROPERTY_ENQUEUED + b"\x01", np.uint8).copy()
-_DEQUEUED_NAME = np.frombuffer(PROPERTY_DEQUEUED + b"\x01", np.uint8).copy()
-_DUE_NAME = np.frombuffer(PROPERTY_DUE + b"\x01", np.uint8).copy()
-_DELIVER_NAME = np.frombuffer(PROPERTY_DELIVER + b"\x01", np.uint8).copy()
+_CRC_PROPERTY: Final = PROPERTY_CRC + b"\x01" + b"0" * 10 + b"\x02"
+_CRC_NAME = _padded(_CRC_PROPERTY)
+_ENQUEUED_NAME = _padded(PROPERTY_ENQUEUED + b"\x01")
+_DEQUEUED_NAME = _padded(PROPERTY_DEQUEUED + b"\x01")
+_DUE_NAME = _padded(PROPERTY_DUE + b"\x01")
+_DELIVER_NAME = _padded(PROPERTY_DELIVER + b"\x01")
+_ROLL_NAME = _padded(PROPERTY_ROLL_TIMES + b"\x01")
+_QUEUED_BYTES: Final = len(PROPERTY_ENQUEUED) + 1
+_DUE_BYTES: Final = len(PROPERTY_DUE) + 1
+_DELIVER_BYTES: Final = len(PROPERTY_DELIVER) + 1
+_ROLL_BYTES: Final = len(PROPERTY_ROLL_TIMES) + 1
+_ORIGIN_BYTES: Final = len(PROPERTY_ORIGIN) + 1
+_LAST = _padded(PROPERTY_ORIGIN + b"\x01" + b"0" * OFFSET_DIGITS + b"\x02" + _CRC_PROPERTY)
+_LAST_BYTES: Final = _ORIGIN_BYTES + OFFSET_DIGITS + 1 + CRC_PROPERTY_BYTES
+"""The last two properties of every copy."""
 _TIMER_TOPIC = np.frombuffer(TIMER_TOPIC, np.uint8).copy()
 
 _CRC = as_word(PROPERTY_CRC)
@@ -196,15 +214,10 @@ def new_template(
     words += [len(before), len(after)]
     return Template(
         _padded(head.tobytes()),
-        _padded(before + b"0" * 13 + after + _CRC_NAME.tobytes()),
+        _padded(before + b"0" * 13 + after + _CRC_PROPERTY),
         np.frombuffer(extra, np.uint8).copy(),
         np.array(words, np.int64),
     )
-
-
-def _padded(data: bytes) -> Bytes:
-    """Return bytes with zeros behind them, to a multiple of 64."""
-    return np.frombuffer(data + b"\0" * (-len(data) % 64), np.uint8).copy()
 
 
 @inlined
@@ -225,12 +238,6 @@ def encode_tag(tag: str) -> bytes:
 
 
 @inlined
-def _put_crc_property(buf: Any, at: int) -> int:
-    copy_bytes(buf, at, _CRC_NAME, 0, CRC_PROPERTY_BYTES)
-    return at + CRC_PROPERTY_BYTES
-
-
-@inlined
 def _put_ms(buf: Any, at: int, value: int) -> int:
     """Write a time in ms: 13 digits until the year 2286, more behind it."""
     if value >= _DIGITS_13_FROM and value < _DIGITS_13_BELOW:
@@ -240,13 +247,22 @@ def _put_ms(buf: Any, at: int, value: int) -> int:
 
 
 @inlined
+def _put_ms_property(buf: Any, at: int, name: Any, name_bytes: int, value: int) -> int:
+    """Write a property that holds a time; return where it ends."""
+    copy_lines(buf, at, name, 0, name_bytes)
+    end = _put_ms(buf, at + name_bytes, value)
+    put_u8(buf, end, VALUE_END)
+    return end + 1
+
+
+@inlined
 def new_message_bytes_max(template: Template, body_bytes: int, extra_bytes: int) -> int:
     """Return at least as much room as `frame_new` will take."""
     fixed = MESSAGE_HEADER_BYTES + len(template.tail) + 18
     return fixed + len(template.extra) + 1 + body_bytes + extra_bytes
 
 
-@inlined
+@inlined_always
 def frame_new(
     stage: Stage,
     i: int,
@@ -267,8 +283,7 @@ def frame_new(
     _copy_padded(buf, at, template.head)
     body_bytes = len(body)
     body_at = at + MESSAGE_HEADER_BYTES
-    if body_bytes > 0:
-        copy_bytes(buf, body_at, body, 0, body_bytes)
+    copy_lines(buf, body_at, body, 0, body_bytes)
     tail_at = body_at + body_bytes
     _copy_padded(buf, tail_at, template.tail)
     digits_at = tail_at + template.words[TEMPLATE_DIGITS]
@@ -296,10 +311,9 @@ def frame_new(
         copy_bytes(buf, end, extra, 0, len(extra))
         put_u8(buf, end + len(extra), 2)
         end += len(extra) + 1
-    if crc_is_there:
-        end += CRC_PROPERTY_BYTES
-    else:
-        end = _put_crc_property(buf, end)
+    if not crc_is_there:
+        copy_lines(buf, end, _CRC_NAME, 0, CRC_PROPERTY_BYTES)
+    end += CRC_PROPERTY_BYTES
     size = end - at
     properties_at = tail_at + 1 + len(_TIMER_TOPIC)
     put_i16(buf, properties_at, end - properties_at - 2)
@@ -397,7 +411,7 @@ def _is_dropped(buf: Any, start: int, stop: int, kind: int) -> bool:
     return get_word(buf, start + 8) == _ROLL_2
 
 
-@inlined
+@inlined_always
 def frame_copy(
     buf: Any,
     at: int,
@@ -421,7 +435,7 @@ def frame_copy(
     said in a broker's way as well, else −1.
     """
     fixed = found[BODY_AT] + found[BODY_BYTES] - found[AT]
-    copy_bytes(buf, at, source, found[AT], fixed)
+    copy_lines(buf, at, source, found[AT], fixed)
     end = at + fixed
     magic = MESSAGE_MAGIC
     if topic_bytes > 127:
@@ -431,7 +445,7 @@ def frame_copy(
     else:
         put_u8(buf, end, topic_bytes)
         end += 1
-    copy_bytes(buf, end, topic, topic_at, topic_bytes)
+    copy_lines(buf, end, topic, topic_at, topic_bytes)
     properties_at = end + topic_bytes
     end = properties_at + 2
 
@@ -439,50 +453,43 @@ def frame_copy(
     start = found[PROPERTIES_AT]
     run = start
     last = start + found[PROPERTIES_BYTES]
+    if found[USUAL_END] >= 0 and kind != DELIVERED:
+        start = min(last, found[USUAL_END])
+        if kind == FIRED:
+            copy_lines(buf, end, source, run, USUAL_KEPT_BYTES)
+            end += USUAL_KEPT_BYTES
+            run = start
     while start < last:
         stop = find_byte(source, start, last, 2)
         if _is_dropped(source, start, stop, kind):
             if start > run:
-                copy_bytes(buf, end, source, run, start - run)
+                copy_lines(buf, end, source, run, start - run)
                 end += start - run
             run = stop + 1
         start = stop + 1
     if run < last:
-        copy_bytes(buf, end, source, run, last - run)
+        copy_lines(buf, end, source, run, last - run)
         end += last - run
         if get_u8(source, last - 1) != 2:  # a broker may leave the last value unclosed
             put_u8(buf, end, 2)
             end += 1
 
     if kind == FIRED:
-        copy_bytes(buf, end, _ENQUEUED_NAME, 0, len(_ENQUEUED_NAME))
-        end = _put_ms(buf, end + len(_ENQUEUED_NAME), enqueued_ms)
-        put_u8(buf, end, 2)
-        copy_bytes(buf, end + 1, _DEQUEUED_NAME, 0, len(_DEQUEUED_NAME))
-        end = _put_ms(buf, end + 1 + len(_DEQUEUED_NAME), now_ms)
-        put_u8(buf, end, 2)
-        end += 1
+        end = _put_ms_property(buf, end, _ENQUEUED_NAME, _QUEUED_BYTES, enqueued_ms)
+        end = _put_ms_property(buf, end, _DEQUEUED_NAME, _QUEUED_BYTES, now_ms)
     elif kind == DELIVERED:
-        copy_bytes(buf, end, _DUE_NAME, 0, len(_DUE_NAME))
-        end = _put_ms(buf, end + len(_DUE_NAME), enqueued_ms)
-        put_u8(buf, end, 2)
-        end += 1
+        end = _put_ms_property(buf, end, _DUE_NAME, _DUE_BYTES, enqueued_ms)
         if now_ms >= 0:
-            copy_bytes(buf, end, _DELIVER_NAME, 0, len(_DELIVER_NAME))
-            end = _put_ms(buf, end + len(_DELIVER_NAME), now_ms)
-            put_u8(buf, end, 2)
-            end += 1
+            end = _put_ms_property(buf, end, _DELIVER_NAME, _DELIVER_BYTES, now_ms)
     else:
-        copy_bytes(buf, end, _ROLL_NAME, 0, len(_ROLL_NAME))
-        end += len(_ROLL_NAME)
+        copy_lines(buf, end, _ROLL_NAME, 0, _ROLL_BYTES)
+        end += _ROLL_BYTES
         end += put_decimal(buf, end, max(0, found[ROLL_TIMES]) + 1)
-        put_u8(buf, end, 2)
+        put_u8(buf, end, VALUE_END)
         end += 1
-    copy_bytes(buf, end, _ORIGIN_NAME, 0, len(_ORIGIN_NAME))
-    end += len(_ORIGIN_NAME)
-    put_decimal_20(buf, end, origin)
-    put_u8(buf, end + OFFSET_DIGITS, 2)
-    end = _put_crc_property(buf, end + OFFSET_DIGITS + 1)
+    copy_lines(buf, end, _LAST, 0, _LAST_BYTES)
+    put_decimal_20(buf, end + _ORIGIN_BYTES, origin)
+    end += _LAST_BYTES
 
     size = end - at
     properties_bytes = end - properties_at - 2

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.core.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.kernel import INTERPRETED, inlined
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _BYTES = types.Array(types.uint8, 1, "C")
@@ -187,6 +187,27 @@ def _copy_64_twin(dst: Any, at: int, src: Any, start: int) -> None:
 
 copy_64 = _copy_64_twin if INTERPRETED else _copy_64
 """copy_64(dst, at, src, start): copy 64 bytes, without a call; the two must not overlap."""
+
+
+_COPIED_IN_LINES_MAX: Final = 512
+
+
+@inlined
+def copy_lines(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    """Copy `count` >= 0 bytes; of less than 64, up to 64 bytes behind them may change as well.
+
+    For what is written from front to back, and short: it is done without a call. The two must not
+    overlap. O(count).
+    """
+    if count < 64 and start + 64 <= len(src) and at + 64 <= len(dst):
+        copy_64(dst, at, src, start)
+    elif count < 64 or count > _COPIED_IN_LINES_MAX:
+        if count > 0:
+            copy_bytes(dst, at, src, start, count)
+    else:
+        for i in range(0, count - 64, 64):
+            copy_64(dst, at + i, src, start + i)
+        copy_64(dst, at + count - 64, src, start + count - 64)
 
 
 def _viewer(array_type: Any, itemsize: int, c_type: Any) -> Any:

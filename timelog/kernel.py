@@ -58,6 +58,15 @@ def inlined(function: F, **options: Any) -> F:
     return _without_literals(numba.njit(**options)(function))
 
 
+def inlined_always(function: F) -> F:
+    """Compile a helper into the machine code of every caller, however long it is.
+
+    For what passes arrays on to other helpers. A call stores an array's seven words one by one, and
+    to pass it on they are loaded in pairs, which waits for all stores before to reach the cache.
+    """
+    return inlined(function, forceinline=True)
+
+
 def _without_literals(dispatcher: Any) -> Any:
     """Make a helper be compiled once for each set of types.
 

@@ -56,9 +56,9 @@ from timerstore.timelog.intrinsics import (
     lowest_bit,
     match_64,
 )
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_always
 from timerstore.timelog.record import Words
-from timerstore.timelog.text import crc_digits_are, get_decimal, get_hex
+from timerstore.timelog.text import crc_digits_are, get_decimal, get_decimal_13, get_hex
 
 # What was found; −1 where a property is missing.
 AT: Final = 0
@@ -92,6 +92,7 @@ RETRY_TOPIC_AT: Final = 27
 RETRY_TOPIC_BYTES: Final = 28
 IDENTITY_HIGH: Final = 29
 IDENTITY_LOW: Final = 30
+USUAL_END: Final = 31  # behind the four properties that begin as those of ours do; −1: they do not
 FOUND_WORDS: Final = 32
 
 # What `read_message` returns.
@@ -139,6 +140,16 @@ _ROLL_END = as_word((PROPERTY_ROLL_TIMES + b"\x01")[-8:])
 _REPLACES_END = as_word((PROPERTY_REPLACES + b"\x01")[-8:])
 _RETRY_END = as_word((PROPERTY_RETRY_TOPIC + b"\x01")[-8:])
 assert PROPERTY_DELIVER[:8] == PROPERTY_DELETES[:8] == b"TIMER_DE"
+
+# How the properties of our own begin: where each starts, and what the four have but for the topic.
+_USUAL_KEY_AT: Final = len(PROPERTY_DUE) + 1 + 13 + 1
+_USUAL_QUEUE_AT: Final = _USUAL_KEY_AT + len(PROPERTY_UNIQUE_KEY) + 1 + KEY_DIGITS + 1
+_USUAL_REAL_AT: Final = _USUAL_QUEUE_AT + len(PROPERTY_REAL_QUEUE) + 1 + 1 + 1
+_USUAL_BYTES: Final = _USUAL_REAL_AT + len(PROPERTY_REAL_TOPIC) + 1
+assert len(PROPERTY_DUE) == 12 and len(PROPERTY_UNIQUE_KEY) == len(PROPERTY_REAL_QUEUE) == 8
+assert 64 < _USUAL_QUEUE_AT < _USUAL_REAL_AT == 80 and len(PROPERTY_REAL_TOPIC) == 10
+USUAL_KEPT_BYTES: Final = _USUAL_QUEUE_AT
+"""Of these due time and key."""
 
 IDENTITY_OURS: Final = -1
 """IDENTITY_HIGH of a timer that this store made; IDENTITY_LOW is then its first put's offset."""
@@ -222,7 +233,7 @@ def stored_at(buf: Any, at: int) -> int:
     return at + MESSAGE_STORED_AT
 
 
-@inlined
+@inlined_always
 def check_crc(buf: Any, found: Words) -> bool:
     """Check a framed message's CRC: of the whole where it has one, else of its body. O(size)."""
     at = found[AT]
@@ -243,12 +254,48 @@ def name_ends(buf: Any, start: int, stop: int, count: int, end: int) -> bool:
 
 
 @inlined
+def _begins_as_usual(buf: Any, at: int, end: int) -> bool:
+    """Tell whether properties begin as those of every timer that we put.
+
+    That is due time, key, real queue and real topic, the values of the first three of one length.
+    """
+    if at + _USUAL_BYTES > end or at + 128 > len(buf):
+        return False
+    if match_64(buf, at, VALUE_END) != 1 << (_USUAL_KEY_AT - 1):
+        return False
+    ends = 1 << (_USUAL_QUEUE_AT - 65) | 1 << (_USUAL_REAL_AT - 65)
+    if match_64(buf, at + 64, VALUE_END) & 0xFFFF != ends:
+        return False
+    return (
+        get_word(buf, at) == _DUE
+        and get_word(buf, at + 5) == _DUE_END
+        and get_word(buf, at + _USUAL_KEY_AT) == _KEY
+        and get_u8(buf, at + _USUAL_KEY_AT + 8) == NAME_END
+        and get_word(buf, at + _USUAL_QUEUE_AT) == _REAL_QUEUE
+        and get_u8(buf, at + _USUAL_QUEUE_AT + 8) == NAME_END
+        and get_word(buf, at + _USUAL_REAL_AT) == _REAL
+        and get_word(buf, at + _USUAL_REAL_AT + 3) == _REAL_END
+    )
+
+
+@inlined
 def read_properties(buf: Any, found: Words) -> None:
     """Find the properties of a framed message; fill DUE_MS to RETRY_TOPIC_BYTES. O(size)."""
     for i in range(DUE_MS, RETRY_TOPIC_BYTES + 1):
         found[i] = -1
+    found[USUAL_END] = -1
     start = found[PROPERTIES_AT]
     end = start + found[PROPERTIES_BYTES]
+    if _begins_as_usual(buf, start, end):
+        found[DUE_MS] = get_decimal_13(buf, start + 13)
+        found[KEY_AT] = start + _USUAL_KEY_AT + 9
+        found[KEY_BYTES] = KEY_DIGITS
+        found[REAL_QUEUE] = get_decimal(buf, start + _USUAL_QUEUE_AT + 9, 1)
+        topic_at = start + _USUAL_BYTES
+        found[REAL_TOPIC_AT] = topic_at
+        start = find_byte(buf, topic_at, end, VALUE_END) + 1
+        found[REAL_TOPIC_BYTES] = start - 1 - topic_at
+        found[USUAL_END] = start
     while start < end:
         stop = find_byte(buf, start, end, VALUE_END)
         first = get_word(buf, start)
@@ -302,7 +349,7 @@ def read_properties(buf: Any, found: Words) -> None:
         start = stop + 1
 
 
-@inlined
+@inlined_always
 def read_message(buf: Any, at: int, found: Words, verify: bool) -> int:
     """Read one message at `at` of a segment: GOOD, or what is wrong. O(size).
 

@@ -54,6 +54,14 @@ def put_hex_12(buf: Any, at: int, value: int) -> None:
 
 
 @inlined
+def hex_12_is(buf: Any, at: int, value: int) -> bool:
+    """Tell whether `put_hex_12` would have written what stands at `at`, byte for byte."""
+    if get_word(buf, at) != swap_64(_hex_8(value >> 16)):
+        return False
+    return get_word(buf, at + 4) == swap_64(_hex_8(value & 0xFFFFFFFF))
+
+
+@inlined
 def put_decimal_13(buf: Any, at: int, value: int) -> None:
     """Write `value` < 10^13 as 13 decimal digits."""
     high = value // 100_000_000

@@ -31,7 +31,7 @@ from timerstore.timelog.intrinsics import (
     put_i32,
     put_i64,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.kernel import inlined, inlined_always
 
 UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1
@@ -39,7 +39,7 @@ UNIT_BAD_CRC: Final = 2
 WRITE_MS_BITS: Final = 48
 
 
-@inlined
+@inlined_always
 def unit_crc(buf: Any, at: int, offset: int, scratch: Any) -> int:
     """Return the CRC of a unit that stands at `offset` of the timer log; `scratch`: uint8[16]."""
     put_i64(scratch, 0, offset)
@@ -68,7 +68,7 @@ def put_timerlog_blank(segment: Any, position: int) -> None:
         put_i32(segment, position + 12, BLANK_MAGIC)
 
 
-@inlined
+@inlined_always
 def put_unit(
     buf: Any,
     at: int,

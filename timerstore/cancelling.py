@@ -6,7 +6,7 @@ after the frontier was certainly not taken; only for one that is overdue is it l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from timerstore.arguments import (
 )
 from timerstore.consume import user_properties
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
-from timerstore.ids import TimerId, TimerIds, format_id, parse_id
+from timerstore.ids import TimerId, TimerIds, format_id, parse_id, read_plain
 from timerstore.overdue import find_moved, find_overdue
 from timerstore.reading import read_timer
 from timerstore.services.cancel_ahead import (
@@ -66,7 +66,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.nonzero import nonzero_places
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex, java_hash_of
 from timerstore.wheel.sets import map_get
@@ -76,9 +76,10 @@ if TYPE_CHECKING:
     from timerstore.reading import Timer
     from timerstore.store import TimerStore
 
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
 NO_HURRY_MS: Final = 1_000_000
 """A delete need not be enqueued soon: the cancelled set has its target."""
-_NONE: Final = np.zeros(1, np.bool_)
 _UNKNOWN: Final = -1
 _GONE: Final = -2
 _UNMAPPED: Final = -3
@@ -92,8 +93,8 @@ class Verdict(NamedTuple):
     offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
     message: Int64s  # the first put, or where that was removed the latest copy, −1 for none
     row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX
-    pending: np.ndarray[Any, np.dtype[np.bool_]]
-    cancelled: np.ndarray[Any, np.dtype[np.bool_]]
+    pending: Bools
+    cancelled: Bools
 
 
 @inlined
@@ -204,10 +205,9 @@ class Found(NamedTuple):
     level: Int64s  # delay level − 1, or −1 for a timer
 
 
-def _find(store: TimerStore, ids: Sequence[str]) -> Found:
+def _find(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> Found:
     """Find the first put of each id; raise UnknownTimerError where there was none."""
     engine = store.engine
-    due_ms, offsets = _parse(store, ids)
     rows, indexes = np.full(len(offsets), _UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
     levels = np.full(len(offsets), -1, np.int64)
     found, pins = np.zeros(FOUND_WORDS, np.int64), []
@@ -236,13 +236,14 @@ def _find(store: TimerStore, ids: Sequence[str]) -> Found:
             engine.row_of_message(message)
     unknown = np.flatnonzero(rows == _UNKNOWN)
     if len(unknown):
-        raise _unknown(ids[int(unknown[0])])
+        i = int(unknown[0])
+        raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
     return Found(due_ms, offsets, rows, indexes, levels)
 
 
 def judge(store: TimerStore, ids: Sequence[str], *, locked: bool = False) -> Verdict:
     """Decide which timers are pending. With `locked` the caller holds all locks of the services."""
-    found = _find(store, ids)
+    found = _find(store, *_parse(store, ids))
     if locked:
         return _decide(store, found)
     with store.engine.locks:
@@ -275,11 +276,6 @@ def _decide(store: TimerStore, found: Found) -> Verdict:
     return Verdict(due_ms, offsets, messages, rows, pending, cancelled)
 
 
-def _may_be_foreign(ids: Sequence[str]) -> bool:
-    """Tell whether ids have to be looked at one by one: those of one `put_many` do not."""
-    return not isinstance(ids, TimerIds)
-
-
 def _is_foreign(store: TimerStore, id: object) -> bool:
     """Tell whether an id can only be a broker's unique key."""
     if (
@@ -292,7 +288,7 @@ def _is_foreign(store: TimerStore, id: object) -> bool:
     return part is None or part.tag != store.engine.store_tag
 
 
-def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def cancel_many(store: TimerStore, ids: Sequence[str]) -> Bools:
     """Cancel timers; see `TimerStore.cancel_many`."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InvalidArgumentError(f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
@@ -301,43 +297,57 @@ def cancel_many(store: TimerStore, ids: Sequence[str]) -> np.ndarray[Any, np.dty
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
     now_ms = store.clock.now_ms
-    theirs = np.array([_is_foreign(store, id) for id in ids]) if _may_be_foreign(ids) else _NONE
-    if theirs.any():
-        all_done = np.zeros(len(ids), np.bool_)
-        ours = [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other]
-        all_done[~theirs] = cancel_many(store, ours)
-        for i in np.flatnonzero(theirs).tolist():
-            all_done[i] = foreign.cancel(store, ids[i], now_ms)
-        store._after_put(now_ms + NO_HURRY_MS, now_ms)
-        return all_done
-    found = _find(store, ids)
-    verdicts = _cancel_ahead(store, found, now_ms)
-    cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
-    done: np.ndarray[Any, np.dtype[np.bool_]] = (verdicts == CANCELLED_NOW) | cancelled_before
-    left = np.flatnonzero(verdicts == NOT_JUDGED)
-    if len(left):
-        others = TimerIds(found.due_ms[left], found.offset[left], store.engine.store_tag)
-        done[left] = _cancel_others(store, others, now_ms)
+    plain = read_plain(ids, store.engine.store_tag)
+    done = _cancel_ours(store, *plain, now_ms) if plain else _cancel_each(store, ids, now_ms)
     store._after_put(now_ms + NO_HURRY_MS, now_ms)
     return done
 
 
-def _cancel_ahead(store: TimerStore, found: Found, now_ms: int) -> np.ndarray[Any, Any]:
+def _cancel_each(store: TimerStore, ids: Sequence[str], now_ms: int) -> Bools:
+    """Cancel timers whose ids have to be looked at one by one: a broker's may be among them."""
+    done = np.zeros(len(ids), np.bool_)
+    theirs = np.array([_is_foreign(store, id) for id in ids])
+    ours = [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other]
+    if ours:
+        due_ms, offsets = _parse(store, ours)
+        digits = TimerIds(due_ms, offsets, store.engine.store_tag).digits()
+        done[~theirs] = _cancel_ours(store, due_ms, offsets, digits, now_ms)
+    for i in np.flatnonzero(theirs).tolist():
+        done[i] = foreign.cancel(store, ids[i], now_ms)
+    return done
+
+
+def _cancel_ours(
+    store: TimerStore, due_ms: Int64s, offsets: Int64s, digits: Bytes, now_ms: int
+) -> Bools:
+    """Cancel timers of this store; `digits`: their ids, uint8[n, 32]."""
+    found = _find(store, due_ms, offsets)
+    verdicts = _cancel_ahead(store, found, digits, now_ms)
+    cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
+    done: Bools = (verdicts == CANCELLED_NOW) | cancelled_before
+    left = np.flatnonzero(verdicts == NOT_JUDGED)
+    if len(left):
+        others = TimerIds(found.due_ms[left], found.offset[left], store.engine.store_tag)
+        done[left] = _cancel_others(store, others, now_ms)
+    return done
+
+
+def _cancel_ahead(
+    store: TimerStore, found: Found, digits: Bytes, now_ms: int
+) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
     engine, stage = store.engine, store._putter.take_stage()
     verdicts = np.zeros(len(found.row), np.int8)
     try:
-        for row in np.unique(found.row[found.row >= 0]).tolist():
-            mine = np.flatnonzero(found.row == row)
-            due_ms, offsets = found.due_ms[mine], found.offset[mine]
+        for row, mine in _by_row(found.row):
             verdicts[mine] = cancel_ahead(
                 engine,
                 stage,
                 engine.queues.topics[row % QUEUE_COUNT_MAX],
                 row,
-                TimerIds(due_ms, offsets, engine.store_tag).digits(),
-                due_ms,
-                offsets,
+                digits[mine],
+                found.due_ms[mine],
+                found.offset[mine],
                 found.entry[mine],
                 found.level[mine],
                 now_ms,
@@ -347,9 +357,16 @@ def _cancel_ahead(store: TimerStore, found: Found, now_ms: int) -> np.ndarray[An
     return verdicts
 
 
-def _cancel_others(
-    store: TimerStore, ids: TimerIds, now_ms: int
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _by_row(rows: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
+    """Yield each queue's row with the places that it has, without those of no queue."""
+    if rows[0] >= 0 and (rows == rows[0]).all():
+        yield int(rows[0]), slice(None)
+        return
+    for row in np.unique(rows[rows >= 0]).tolist():
+        yield row, np.flatnonzero(rows == row)
+
+
+def _cancel_others(store: TimerStore, ids: TimerIds, now_ms: int) -> Bools:
     """Cancel timers that may have been taken, or whose first put retention has removed."""
     engine, stage = store.engine, store._putter.take_stage()
     try:

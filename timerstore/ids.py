@@ -9,13 +9,16 @@ in a delay level the highest bit of the offset's 48 is set (LEVEL_MARK in `timel
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 
+from timerstore.timelog.idtext import read_ids, write_ids
 from timerstore.timelog.record import Bytes
 
 ID_DIGITS = 32
+_AT_ONCE: Final = 4_096
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TimerId(NamedTuple):
@@ -74,9 +77,10 @@ class TimerIds(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         """Yield each id."""
-        tag = f"{self._tag:08X}"
-        for due_ms, offset in zip(self.due_ms.tolist(), self.offsets.tolist(), strict=True):
-            yield f"{due_ms:012X}{offset:012X}{tag}"
+        for start in range(0, len(self), _AT_ONCE):
+            text = self[start : start + _AT_ONCE].digits().tobytes().decode("ascii")
+            for at in range(0, len(text), ID_DIGITS):
+                yield text[at : at + ID_DIGITS]
 
     def __repr__(self) -> str:
         """Show the count and the first id."""
@@ -84,4 +88,26 @@ class TimerIds(Sequence[str]):
 
     def digits(self) -> Bytes:
         """Return the ids as uint8[n, 32]."""
-        return np.frombuffer("".join(self).encode(), np.uint8).reshape(len(self), ID_DIGITS)
+        digits = np.empty(ID_DIGITS * len(self), np.uint8)
+        due_ms, offsets = np.ascontiguousarray(self.due_ms), np.ascontiguousarray(self.offsets)
+        write_ids(due_ms, offsets, self._tag, digits)
+        return digits.reshape(len(self), ID_DIGITS)
+
+
+def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s, Bytes] | None:
+    """Return due times, offsets and digits of ids that are all one store's own, as it writes them.
+
+    None where one is not. `digits`: uint8[n, 32]. 100 ns each.
+    """
+    if isinstance(ids, TimerIds):
+        return (ids.due_ms, ids.offsets, ids.digits()) if ids._tag == tag else None
+    if {*map(type, ids)} != {str} or {*map(len, ids)} != {ID_DIGITS}:
+        return None
+    text = "".join(ids)
+    if not text.isascii():
+        return None
+    digits = np.frombuffer(text.encode(), np.uint8)
+    due_ms, offsets = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    if read_ids(digits, tag, due_ms, offsets) < len(ids):
+        return None
+    return due_ms, offsets, digits.reshape(len(ids), ID_DIGITS)

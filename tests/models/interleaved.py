@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -37,10 +37,20 @@ DELAYS_MS = (-150, -1, 0, 1, 30, 99, 100, 150, 250, 420, 700, 2_600)
 TICKS_MS = (1, 1, 30, 60, 100, 110, 250, 900, -60)
 
 STOPS_MS = (0, 150, 450, 1_300, 3_000)
+OFTEN = ("put",) * 5 + ("cancel",) * 3 + ("tick",) * 3 + ("fill", "consume") * 2
 RARER = ("reschedule", "level", "cancel level", "flush", "list", "rest")
 
 Integers = Callable[[int, int], int]
 Act = tuple[Any, ...]
+
+TURNOVER: tuple[Act, ...] = (
+    ("fill", 3),
+    ("rest",),
+    ("tick", 110),
+    ("consume",),
+    ("flush",),
+) * 4
+"""What one more caller does in each life, so that segments go, and are used again."""
 
 
 class BrokenError(AssertionError):
@@ -71,7 +81,7 @@ class Plan:
 
     lives: tuple[Life, ...]
     group: bool = False  # durability
-    segment_bytes: int = 1 << 13
+    segment_bytes: int = 1 << 11
     first_count: int = FIRST_COUNT  # of what was put aside, that goes before all else
 
 
@@ -82,7 +92,7 @@ def make_plan(integers: Integers) -> Plan:
         return values[integers(0, len(values) - 1)]
 
     def make_act() -> Act:
-        kind = one_of((*("put",) * 5, *("cancel",) * 3, *("tick",) * 3, *RARER))
+        kind = one_of(OFTEN + RARER)
         if kind == "put":
             return kind, one_of(DELAYS_MS)
         if kind == "tick":
@@ -93,6 +103,8 @@ def make_plan(integers: Integers) -> Plan:
             return kind, integers(0, 5)
         if kind == "level":
             return kind, integers(1, 3)
+        if kind == "fill":
+            return kind, integers(2, 8)
         return (kind,)
 
     def make_life(last: bool) -> Life:
@@ -105,13 +117,13 @@ def make_plan(integers: Integers) -> Plan:
             for cut in sorted(integers(1, 600) for _ in range(integers(0, 3)))
         )
         ends_at = 0 if last else integers(1, 3_000)
-        return Life(callers, turns, cuts, ends_at, power=bool(integers(0, 1)))
+        return Life((*callers, TURNOVER), turns, cuts, ends_at, power=bool(integers(0, 1)))
 
     lives = integers(1, 3)
     return Plan(
         tuple(make_life(i == lives - 1) for i in range(lives)),
         group=bool(integers(0, 1)),
-        segment_bytes=one_of((1 << 12, 1 << 13, 1 << 15)),
+        segment_bytes=one_of((1 << 10, 1 << 11, 1 << 12)),
     )
 
 
@@ -185,6 +197,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.put: dict[str, int] = {}  # due times
+        self.came: set[str] = set()
         self.gone: set[str] = set()  # cancelled or rescheduled
         # Of levels, before they were due. Who puts may stall between its clock and the log; then
         # deliver-levels finds the message when it looks next, twice a second.
@@ -204,6 +217,7 @@ class Player:
         self.synced: dict[Path, bytes] = {}
         self.count = self.published = 0
         self.went_back = False  # the clock
+        self.reused = 0  # segments
 
         self.config = Config(
             durability="group" if self.plan.group else "process",
@@ -211,7 +225,10 @@ class Player:
             roll_window_slots=6,
             wheel_slot_count=128,
             commitlog_segment_bytes=self.plan.segment_bytes,
-            retention_ms=3_600_000,
+            retention_ms=0,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+            flush_interval_ms=50,
             consumequeue_segment_bytes=60,
             timerlog_segment_bytes=104,
             near_count_max=1 << 10,
@@ -229,6 +246,7 @@ class Player:
                 self._live(life, number)
             self.count += self.baton.count
             self.published += self.baton.published
+            self.reused += self.store.engine.commitlog.reused_count
             self.now_ms = self.baton.latest_ms
 
     def _live(self, life: Life, number: int) -> None:
@@ -237,6 +255,8 @@ class Player:
         disk.baton = baton
         self.known = Ledger(levels_ms=self.config.delay_levels_ms())
         self.store = store = TimerStore(self.path, config=self.config, disk=disk)
+        store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        store.cleaner.leave_slots = 1
         self.callers = [
             baton.spawn(f"caller {i}", lambda acts=acts: self._call(acts))  # type: ignore[misc]
             for i, acts in enumerate(life.callers)
@@ -298,6 +318,19 @@ class Player:
         self.said.put[id] = 0
         if self.baton.now_ms < int(id[:12], 16):
             self.said.in_time.add(id)
+
+    def do_fill(self, count: int) -> None:
+        """Put what fires at once: the log grows."""
+        due_ms = self.baton.now_ms
+        for id in self.store.put_many([b"f" * 40] * count, topic="a", at_ms=due_ms):
+            self.said.put[id] = due_ms
+
+    def do_consume(self) -> None:
+        """Let go of what has fired: its segments may go, or be used again."""
+        for topic in ("a", "b"):
+            batch = self.store.pull(topic, max_count=16, timeout=0)
+            self.said.came.update(batch.ids.to_pylist())
+            batch.ack()
 
     def do_flush(self) -> None:
         self.store.flush()
@@ -432,13 +465,21 @@ def oracle(baton: Baton) -> Iterator[None]:
         put_module._stage = put_stage
 
 
-def play(plan: Plan, folder: Path) -> tuple[int, int]:
-    """Play a plan; return how many boundaries and publications there were. Raises what is wrong."""
+class Played(NamedTuple):
+    """How much there was in a history."""
+
+    boundaries: int
+    publications: int
+    reused: int  # segments that were used again
+
+
+def play(plan: Plan, folder: Path) -> Played:
+    """Play a plan; return how much there was. Raises what is wrong."""
     folder.mkdir(parents=True)
     player = Player(plan, folder)
     try:
         player.play()
-        return player.count, player.published
+        return Played(player.count, player.published, player.reused)
     finally:
         player.baton.kill()
         with contextlib.suppress(Exception):

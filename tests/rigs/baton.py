@@ -264,6 +264,9 @@ class BatonLock:
         if self.depth <= 0:
             self.owner, self.depth = None, 0
 
+    def _is_owned(self) -> bool:
+        return self.owner is (self.baton.running or self.baton)
+
     def __enter__(self) -> bool:
         return self.acquire()
 

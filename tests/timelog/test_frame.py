@@ -18,6 +18,7 @@ from tests.strategies import (
     TOPICS,
     messages,
     properties,
+    usual_messages,
 )
 from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.format import TIMER_TOPIC
@@ -218,7 +219,12 @@ def copied(
     return buf[5 : 5 + size].tobytes() if size >= 0 else size
 
 
-@given(message=messages(), topic=TOPICS, times=st.tuples(TIMES, TIMES), offset=OFFSETS)
+@given(
+    message=messages() | usual_messages(),
+    topic=TOPICS,
+    times=st.tuples(TIMES, TIMES),
+    offset=OFFSETS,
+)
 def test_copies(message: naive.Message, topic: str, times: tuple[int, int], offset: int) -> None:
     message.offset = offset
     message.properties.setdefault("REAL_TOPIC", topic)

@@ -1,5 +1,6 @@
 """Intrinsics against Python's own integers: loads, stores, copies, atomics, searches."""
 
+import random
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from timerstore.timelog.intrinsics import (
     as_word,
     copy_64,
     copy_bytes,
+    copy_lines,
     exchange,
     fetch_add,
     get_i16,
@@ -87,6 +89,11 @@ def _zero(buf: Any, at: int, count: int) -> None:
 @kernel
 def _copy_line(dst: Any, at: int, src: Any, start: int) -> None:
     copy_64(dst, at, src, start)
+
+
+@kernel
+def _copy_lines(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    copy_lines(dst, at, src, start, count)
 
 
 @kernel
@@ -257,6 +264,23 @@ def test_copying_64_bytes(data: bytes, at: int, start: int) -> None:
     if CHECKED:
         with pytest.raises(AssertionError if INTERPRETED else IndexError):
             _copy_line(out, 37, as_array(data), start)
+
+
+@given(
+    before=st.integers(0, 70),
+    count=st.integers(0, 140) | st.integers(500, 600),
+    behind=st.integers(0, 70),
+    room=st.integers(0, 70),
+)
+def test_copying_lines(before: int, count: int, behind: int, room: int) -> None:
+    data = random.Random(count).randbytes(before + count + behind)
+    source = Guarded(1024).hold(data)
+    out = Guarded(1024).hold(b"\xee" * (before + count + room))
+    _copy_lines(out, before, source, before, count)
+    got = out.tobytes()
+    assert got[: before + count] == b"\xee" * before + data[before : before + count]
+    changed = 64 - count if count < 64 else 0
+    assert got[before + count + changed :] == b"\xee" * max(0, room - changed)
 
 
 @given(data=st.binary(min_size=1, max_size=300), at=st.integers(0, 299), count=st.integers(1, 300))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Bytes, Guarded, as_array
-from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages
+from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages, usual_messages
 from timerstore.timelog import message as own
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
@@ -88,7 +88,11 @@ NUMBERS = {
 }
 
 
-@given(message=messages(), before=st.binary(max_size=9), behind=st.binary(min_size=8, max_size=80))
+@given(
+    message=messages() | usual_messages(),
+    before=st.binary(max_size=9),
+    behind=st.binary(min_size=8, max_size=80),
+)
 @example(message=naive.Message("t", b"", dict.fromkeys(NEARLY, "1")), before=b"", behind=b"\0" * 8)
 def test_a_message_is_found_whole(message: naive.Message, before: bytes, behind: bytes) -> None:
     assume(not ends_in_a_fake_crc(message))
@@ -209,7 +213,10 @@ def test_random_bytes(data: bytes, at: int) -> None:
     check_hostile(data, min(at, len(data)))
 
 
-@given(message=messages(), changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255))))
+@given(
+    message=messages() | usual_messages(),
+    changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255))),
+)
 def test_changed_bytes(message: naive.Message, changes: list[tuple[int, int]]) -> None:
     data = bytearray(naive.encode_message(message) + bytes(8))
     for place, change in changes:
@@ -217,7 +224,9 @@ def test_changed_bytes(message: naive.Message, changes: list[tuple[int, int]]) -
     check_hostile(bytes(data))
 
 
-@given(message=messages(), cut=st.integers(0, 2000), behind=st.binary(max_size=12))
+@given(
+    message=messages() | usual_messages(), cut=st.integers(0, 2000), behind=st.binary(max_size=12)
+)
 def test_cut_messages(message: naive.Message, cut: int, behind: bytes) -> None:
     data = naive.encode_message(message)
     check_hostile(data[: cut % (len(data) + 1)] + behind)
