@@ -1,4 +1,4 @@
-"""Pending timers as objects: many at once, and one by its id, as when each is decoded by itself."""
+"""Pending timers as objects: those decoded together are as each one decoded by itself."""
 
 import tempfile
 from datetime import timedelta

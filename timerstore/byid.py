@@ -74,6 +74,7 @@ from timerstore.wheel.cancelled import (
     cancelled_has_room,
     cancelled_remove,
 )
+from timerstore.wheel.place import may_have_rolled
 
 TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
@@ -144,17 +145,15 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
 
     NOT_JUDGED: go the long way.
     """
-    world, settings = place.world, place.world.settings
+    world = place.world
     row = _find_first_put(place, due_ms, offset, True)
     if row < 0:
         return NOT_JUDGED
     place.row = row
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    buf = segment_at(world.commitlog, offset)
-    note_parts(world.queues, buf, at, place.found, place.parts, 0)
+    note_parts(world.queues, segment_at(world.commitlog, offset), at, place.found, place.parts, 0)
     place.born_ms = place.parts[PART_BORN_MS]
-    ahead = due_ms // settings.precision_ms - place.born_ms // settings.precision_ms
-    place.has_rolled = ahead >= min(settings.window_slots, settings.slot_count)
+    place.has_rolled = may_have_rolled(world.settings, due_ms, place.born_ms)
     index, verdict = _queue_index(world, offset), NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index):

@@ -13,8 +13,8 @@ from timerstore.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.kinds import check_int, check_name
-from timerstore.services.floor import Floor, read_floor
-from timerstore.services.instant import Instant, capture_instant
+from timerstore.services.floor import read_floor
+from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting, read_kept
 from timerstore.services.slot_units import slot_units
 from timerstore.timelog.append import QueueTable
@@ -40,6 +40,7 @@ from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timers import Timer, decode_timers, read_timer
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.place import may_have_rolled
 from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import NO_UNIT
 
@@ -182,21 +183,6 @@ def read_messages(store: TimerStore, messages: Int64s) -> Found:
     return Found(*(column.copy() for column in columns))
 
 
-class Snapshot(NamedTuple):
-    """The cursors of one moment. Units do not change, so chains are walked later."""
-
-    claimed: int
-    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
-    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
-    aside_stop: int
-    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
-    top: int
-    timerlog_end: int
-    queue_start: int
-    queue_end: int
-    floor: Floor
-
-
 def capture_locked(store: TimerStore) -> Snapshot:
     """Capture the cursors; under the locks of the services. O(1)."""
     engine, world = store.engine, store.engine.world
@@ -215,7 +201,7 @@ def capture_locked(store: TimerStore) -> Snapshot:
     )
 
 
-def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
+def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
     """Return the timer messages that had no unit yet."""
     if snapshot.queue_end <= snapshot.queue_start:
         return np.zeros(0, np.int64)
@@ -223,7 +209,7 @@ def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s
     return entries["offset"].astype(np.int64)
 
 
-def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
+def half_claimed(store: TimerStore, snapshot: Snapshot) -> Int64s:
     """Return the messages of the units that are still to be claimed of slots that were begun."""
     parts = [np.zeros(0, np.int64)]
     for claimed, offset in (
@@ -235,9 +221,7 @@ def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
     return np.concatenate(parts)
 
 
-def slot_messages(
-    store: TimerStore, snapshot: Snapshot | Instant, slot: int, start: int = NO_UNIT
-) -> Int64s:
+def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int, start: int = NO_UNIT) -> Int64s:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back.
 
     Without those that were superseded.
@@ -263,13 +247,14 @@ def find_pending(store: TimerStore, instant: Instant | None = None) -> Found:
 def _find_pending(store: TimerStore, instant: Instant | None) -> Found:
     if instant is None:
         instant = capture_instant(store.engine.world)
+    snapshot = instant.snapshot
     parts = [
         instant.messages,
-        unlinked_messages(store, instant),
-        half_claimed(store, instant),
+        unlinked_messages(store, snapshot),
+        half_claimed(store, snapshot),
     ]
     for slot, last in instant.slots.tolist():
-        parts.append(slot_messages(store, instant, slot, last))
+        parts.append(slot_messages(store, snapshot, slot, last))
     timers = read_timers(store, instant, np.concatenate(parts))
     levels = find_waiting(store.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
@@ -372,18 +357,18 @@ def get(store: TimerStore, id: str) -> Timer | None:
 def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:
     """Return the offset of the latest copy of a timer that may have rolled."""
     engine, world = store.engine, store.engine.world
-    precision, window = engine.precision_ms, world.settings.window_slots
-    own = due_ms // precision
-    if own < put_ms // precision + min(window, world.settings.slot_count):
+    if not may_have_rolled(world.settings, due_ms, put_ms):
         return offset
+    own = due_ms // engine.precision_ms
     instant = capture_instant(engine.world, whole=False)
-    parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
+    at = instant.snapshot
+    parts = [instant.messages, unlinked_messages(store, at), half_claimed(store, at)]
     hop = world.settings.hop_slots
-    latest = own - max(0, -(-(own - instant.top + 1) // hop)) * hop
-    waits_aside = range(instant.aside_claimed, instant.aside_stop)
-    for slot in range(latest, min([instant.claimed, *waits_aside[:1]]) - 1, -hop):
-        if slot >= instant.claimed or slot in waits_aside:
-            parts.append(slot_messages(store, instant, slot))
+    latest = own - max(0, -(-(own - at.top + 1) // hop)) * hop
+    waits_aside = range(at.aside_claimed, at.aside_stop)
+    for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
+        if slot >= at.claimed or slot in waits_aside:
+            parts.append(slot_messages(store, at, slot))
     found = read_messages(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset
