@@ -1,7 +1,8 @@
-"""timerstore beside SQLite, row by row; `--help` lists the options.
+"""timerstore beside SQLite, LMDB, the disk, row by row; `--help` lists the options.
 
-Rates are taken in interleaved rounds in one process: ours, SQLite, ours, SQLite, …; each figure is
-the median of its rounds, the first one, which warms caches and compiles kernels, left out.
+Rates are taken in interleaved rounds in one process: ours, SQLite, LMDB, ours, SQLite, …; each
+figure is the median of its rounds, the first one, which warms caches and compiles kernels, left
+out.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import beside
+import cleaned
 import consumer
 import jobs
 import lateness
 import machine
-import numpy as np
 import ours
 import report
-from peer import SqliteTimers
+import space
+from bare import BareFile
+from beside import short as _short
 
 FILL_BEGIN = "<!-- figures: begin -->"
 FILL_END = "<!-- figures: end -->"
@@ -56,10 +60,15 @@ class Sizes:
     objects: int
     burst: int
     sqlite: int
+    lmdb: int
     standing: int
     synced: int
     rounds: int
     lateness_s: float
+    disk: tuple[int, int]
+    """Far timers, short timers."""
+    month: tuple[int, int, int]
+    """1,000 timers a second over this; days; seconds between two checkpoints."""
     pending: tuple[int, int]
     first_count: int
     handled: int
@@ -75,10 +84,13 @@ FULL = Sizes(
     objects=500_000,
     burst=1_000_000,
     sqlite=50_000,
+    lmdb=200_000,
     standing=500_000,
-    synced=300,
+    synced=2_000,
     rounds=5,
     lateness_s=15,
+    disk=(10_000, 10_000_000),
+    month=(128, 30, 240),
     pending=(1_000_000, 10_000_000),
     first_count=3,
     handled=500_000,
@@ -93,10 +105,13 @@ QUICK = Sizes(
     objects=200_000,
     burst=300_000,
     sqlite=20_000,
+    lmdb=100_000,
     standing=50_000,
-    synced=50,
+    synced=300,
     rounds=2,
     lateness_s=4,
+    disk=(1_000, 1_000_000),
+    month=(512, 3, 240),
     pending=(100_000, 1_000_000),
     first_count=1,
     handled=200_000,
@@ -128,125 +143,86 @@ class Bench:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    # --- rates
-
     def rates(
         self,
         play: Callable[[Any, list[bytes]], ours.Rate],
         count: int,
-        against: Callable[[SqliteTimers, int], None] | None,
-        sqlite_count: int,
+        against: Callable[[beside.Timers, list[bytes]], None],
+        peers: Sequence[beside.Peer],
         *,
         durability: str = "process",
-        synchronous: str = "NORMAL",
     ) -> dict[str, Any]:
-        """Play interleaved rounds; return medians, the ratio, and bytes for each timer.
-
-        In both stores `standing` other timers are pending all the while.
-        """
-        mine: list[ours.Rate] = []
-        theirs: list[ours.Rate] = []
-        with self._path() as path, ours.open_store(path / "ours", durability) as store:
-            peer = SqliteTimers(path / "sqlite.db", synchronous=synchronous)
-            standing = self.bodies(self.sizes.standing)
-            ours.put_many(store, standing)
-            peer.fill(_far_due_ms(len(standing)), standing)
-            for _ in range(self.sizes.rounds + 1):
-                machine.warm_memory(self.warm_bytes)
-                mine.append(play(store, self.bodies(count)))
-                if against is not None:
-                    theirs.append(self._play_peer(peer, against, sqlite_count))
-            peer.close()
-        figures = {"per_second": _median(mine), "bytes_each": round(mine[-1].bytes_each)}
-        figures["rounds"] = [round(rate.per_second) for rate in mine]
-        if theirs:
-            figures["sqlite_per_second"] = _median(theirs)
-            figures["sqlite_bytes_each"] = round(theirs[-1].bytes_each)
-            figures["ratio"] = round(figures["per_second"] / figures["sqlite_per_second"], 1)
-        return figures
-
-    def _play_peer(
-        self, peer: SqliteTimers, against: Callable[[SqliteTimers, int], None], count: int
-    ) -> ours.Rate:
-        written, start = machine.written_bytes(), time.perf_counter()
-        against(peer, count)
-        elapsed = time.perf_counter() - start
-        return ours.Rate(count / elapsed, (machine.written_bytes() - written) / count)
-
-    def sqlite_many(self, peer: SqliteTimers, count: int) -> None:
-        """Insert `count` rows in batches."""
-        peer.put_many(_far_due_ms(count), self.bodies(count))
-
-    def sqlite_single(self, peer: SqliteTimers, count: int) -> None:
-        """Insert `count` rows, a transaction each."""
-        for due_ms, body in zip(_far_due_ms(count), self.bodies(count), strict=True):
-            peer.put_one(due_ms, body)
-
-    def sqlite_life(self, peer: SqliteTimers, count: int) -> None:
-        """Insert `count` rows that are due, and take them all."""
-        now_ms = int(time.time() * 1_000)
-        peer.put_many([now_ms - i * 7_919 % 100 for i in range(count)], self.bodies(count))
-        got = 0
-        while rows := peer.take_due(now_ms):
-            got += len(rows)
-        assert got == count
+        """Play interleaved rounds, see `beside.Rounds`."""
+        s = self.sizes
+        rounds = beside.Rounds(self.bodies(s.standing), s.rounds, self.warm_bytes)
+        with self._path() as path:
+            return rounds.play(path, play, self.bodies(count), against, peers, durability)
 
     # --- rows
 
     def put_many(self) -> list[Result]:
         """`put_many` beside batched inserts."""
-        s = self.sizes
-        f = self.rates(ours.put_many, s.many, self.sqlite_many, s.sqlite)
-        what = "`put_many` from a list of bytes"
-        rows = [_rate("put_many", what, f, 40, "6 M/s")]
-        f = self.rates(
-            ours.put_many,
-            s.many,
-            self.sqlite_many,
-            s.sqlite,
-            durability="group",
-            synchronous="FULL",
-        )
-        return [*rows, _rate("put_many", what + ", `group` beside `FULL`", f)]
+        s, what = self.sizes, "`put_many` from a list of bytes"
+        rows = []
+        for durability, peers in (
+            ("process", [beside.sqlite(s.sqlite, 22), beside.lmdb(s.lmdb)]),
+            ("group", self._synced_peers()),
+        ):
+            f = self.rates(ours.put_many, s.many, beside.put_many, peers, durability=durability)
+            rows.append(_rate("put_many", what, durability, f, peers, "6 M/s"))
+        return rows
 
     def put_single(self) -> list[Result]:
         """`put` beside single inserts."""
+        peers = [beside.sqlite(self.sizes.sqlite, 25)]
+        f = self.rates(ours.put_single, self.sizes.single, beside.put_single, peers)
+        return [_rate("put", "single `put` in a loop", "process", f, peers, "1 M/s")]
+
+    def put_group(self) -> list[Result]:
+        """`put` that waits for the disk, beside SQLite, beside the disk."""
         s = self.sizes
-        f = self.rates(ours.put_single, s.single, self.sqlite_single, s.sqlite)
-        what = "single `put` in a loop"
-        rows = [_rate("put", what, f, 25, "1 M/s")]
-        f = self.rates(
-            ours.put_single,
-            s.synced,
-            self.sqlite_single,
-            s.synced,
-            durability="group",
-            synchronous="FULL",
-        )
-        return [*rows, _rate("put", what + ", `group` beside `FULL`", f)]
+        peers = [beside.sqlite(s.synced, synchronous="FULL")]
+        bare: list[float] = []
+
+        with self._path() as path:
+            file = BareFile(path / "bare")
+
+            def play(store: Any, bodies: list[bytes]) -> ours.Rate:
+                bare.append(file.per_second(s.synced))
+                return ours.put_single(store, bodies)
+
+            f = self.rates(play, s.synced, beside.put_single, peers, durability="group")
+            file.close()
+        f["bare_per_second"] = rate = statistics.median(bare[1:])
+        measured = beside.measured(f, peers)
+        measured += f"; {f['per_second'] / rate:.2f} × a bare write with `fdatasync`: {rate:,.0f}/s"
+        what = "single `put` in a loop, one thread, `group`, SQLite `FULL`"
+        reached = f["per_second"] >= GROUP_REACH
+        reach = f"≥ 1.5 × 9,900/s ({GROUP_REACH:,})"
+        return [Result("put_group", what, reach, "", measured, reached, f)]
 
     def life(self) -> list[Result]:
         """Whole lives by columns."""
-        s = self.sizes
-        f = self.rates(ours.whole_life, s.life, self.sqlite_life, s.sqlite)
-        what = "whole life, pulled by columns"
-        rows = [_rate("life", what, f, 70, "4 M/s")]
-        f = self.rates(
-            ours.whole_life,
-            s.life,
-            self.sqlite_life,
-            s.sqlite,
-            durability="group",
-            synchronous="FULL",
-        )
-        return [*rows, _rate("life", what + ", `group` beside `FULL`", f)]
+        s, what = self.sizes, "whole life, pulled by columns"
+        rows = []
+        for durability, peers in (
+            ("process", [beside.sqlite(s.sqlite, 20), beside.lmdb(s.lmdb, 3)]),
+            ("group", self._synced_peers()),
+        ):
+            f = self.rates(ours.whole_life, s.life, beside.whole_life, peers, durability=durability)
+            rows.append(_rate("life", what, durability, f, peers, "4 M/s"))
+        return rows
+
+    def _synced_peers(self) -> list[beside.Peer]:
+        sqlite = beside.sqlite(self.sizes.sqlite, synchronous="FULL")
+        return [sqlite, beside.lmdb(self.sizes.lmdb, synced=True)]
 
     def objects(self) -> list[Result]:
         """Whole lives, an object each."""
-        s = self.sizes
-        f = self.rates(ours.whole_life_objects, s.objects, self.sqlite_life, s.sqlite)
+        peers = [beside.sqlite(self.sizes.sqlite, 20)]
+        f = self.rates(ours.whole_life_objects, self.sizes.objects, beside.whole_life, peers)
         what = "whole life through `for d in consume()` with `ack`"
-        return [_rate("objects", what, f, 20, "1.5 M/s")]
+        return [_rate("objects", what, "process", f, peers, "1.5 M/s")]
 
     def levels(self) -> list[Result]:
         """Whole lives through a delay level, beside the same through the wheel."""
@@ -258,7 +234,7 @@ class Bench:
                     machine.warm_memory(self.warm_bytes)
                     bodies = self.bodies(self.sizes.life)
                     played.append(ours.whole_life_waiting(store, bodies, level=level))
-        through, wheel = _median(rates[True]), _median(rates[False])
+        through, wheel = beside.median(rates[True]), beside.median(rates[False])
         sizes = [round(rates[level][-1].bytes_each) for level in (True, False)]
         figures = {"per_second": through, "wheel_per_second": wheel, "bytes_each": sizes}
         measured = (
@@ -291,6 +267,38 @@ class Bench:
                 busy=busy,
                 at_pull=at_pull,
             )
+
+    def late_clean(self) -> list[Result]:
+        """Lateness while cleaning copies all the while, beside the same without cleaning."""
+        rows = []
+        for at_pull, where in ((False, "into the log"), (True, "when `pull` returns")):
+            played: dict[bool, list[cleaned.Played]] = {True: [], False: []}
+            for _ in range(max(1, self.sizes.rounds // 2)):
+                for cleaning, rounds in played.items():
+                    machine.warm_memory(self.warm_bytes)
+                    with self._path() as path:
+                        duration_s = self.sizes.lateness_s
+                        one = cleaned.play(path, duration_s, cleaning=cleaning, at_pull=at_pull)
+                        rounds.append(one)
+            rows.append(_late_clean(where, played))
+        return rows
+
+    def disk(self) -> list[Result]:
+        """Disk beside timers that are far ahead."""
+        far, short = self.sizes.disk
+        with self._path() as path:
+            took = space.beside_far(path / "store", far, short, min(100_000, short // 10))
+        what = f"{_short(short)} short timers beside {_short(far)} due within 30 days"
+        return _took("disk", what, "300 MB", took, 0.05)
+
+    def month(self) -> list[Result]:
+        """Disk where some timers in each hundred are far ahead."""
+        scale, days, step_s = self.sizes.month
+        with self._path() as path:
+            took = space.month(path / "store", scale=scale, days=days, step_s=step_s)
+        what = f"one timer in a hundred within {days} days, the rest within a minute, {days} days"
+        what += f" of manual time, 1/{scale} of 1,000 a second ({_short(took.put_count)} in all)"
+        return _took("month", what, f"300 MB / {scale}", took, 0.7)
 
     def burst(self) -> list[Result]:
         """Measure a million timers in one millisecond beside the same, spread out."""
@@ -441,36 +449,71 @@ class Bench:
         return played
 
 
-ROWS = ("put_many", "put_single", "life", "objects", "levels", "late_log", "late_pull", "burst")
-ROWS += ("pending", "first", "consumer", "jobs")
+ROWS = ("put_many", "put_single", "put_group", "life", "objects", "levels", "late_log", "late_pull")
+ROWS += ("late_clean", "burst", "disk", "month", "pending", "first", "consumer", "jobs")
 
-
-def _far_due_ms(count: int) -> list[int]:
-    """Return due times at random milliseconds of the hour after the next."""
-    start_ms = int(time.time() * 1_000) + ours.FAR_MS
-    return (start_ms + np.random.randint(0, ours.FAR_MS, count)).tolist()
-
-
-def _median(rates: list[ours.Rate]) -> int:
-    """Return the median rate, the first round left out."""
-    return round(statistics.median(rate.per_second for rate in rates[1:]))
-
-
-def _short(number: float) -> str:
-    if number >= 1e6:
-        return f"{number / 1e6:.3g} M"
-    return f"{number / 1e3:.3g} k" if number >= 1e4 else f"{number:,.0f}"
+GROUP_REACH = 14_850
+"""Single puts a second with `group`: half more than when blocks were allocated on the way."""
 
 
 def _rate(
-    row: str, what: str, f: dict[str, Any], reach: int | None = None, stretch: str = ""
+    row: str,
+    what: str,
+    durability: str,
+    f: dict[str, Any],
+    peers: Sequence[beside.Peer],
+    stretch: str,
 ) -> Result:
-    measured = (
-        f"{f['ratio']:.3g} ×: {_short(f['per_second'])}/s with {f['bytes_each']} bytes each, "
-        f"SQLite {_short(f['sqlite_per_second'])}/s with {f['sqlite_bytes_each']}"
+    reach = beside.reach(peers)
+    if durability == "group":
+        what, stretch = what + ", `group` beside peers that fsync each transaction", ""
+    return Result(row, what, reach, stretch, beside.measured(f, peers), beside.reached(f, peers), f)
+
+
+def _took(row: str, what: str, allowed: str, took: space.Space, copied_max: float) -> list[Result]:
+    """Return two rows: what a store took at most, what cleaning copied."""
+    figures = asdict(took)
+    over = took.most_over_bytes / took.allowed_bytes
+    pending = max(1, took.pending_at_most_bytes)
+    disk = (
+        f"{took.most_bytes / 1e6:,.1f} MB at most, {took.most_bytes / pending:.1f} × the "
+        f"{pending / 1e6:,.1f} MB pending then; {over:.2f} × what is allowed besides "
+        f"{space.FACTOR} × pending"
     )
-    reached = None if reach is None else f["ratio"] >= reach
-    return Result(row, what, f"≥ {reach} ×" if reach else "", stretch, measured, reached, f)
+    copied = (
+        f"{took.copied_share:.3f} × ({took.copied_bytes / 1e6:,.0f} of {took.put_bytes / 1e6:,.0f} "
+        f"MB put; {took.copied_bytes / took.appended_bytes:.3f} of all that was appended)"
+    )
+    reach = f"≤ {space.FACTOR} × the bytes pending + {allowed} at any time"
+    return [
+        Result(row, f"disk: {what}", reach, "", disk, took.is_small, figures),
+        Result(
+            row,
+            "bytes copied by cleaning for each byte put, the same",
+            f"≤ {copied_max}",
+            "",
+            copied,
+            took.copied_share <= copied_max,
+            figures,
+        ),
+    ]
+
+
+def _late_clean(where: str, played: dict[bool, list[cleaned.Played]]) -> Result:
+    """Return the row of rounds with cleaning, by True, beside those without."""
+    words, p99 = {}, {}
+    for cleaning, rounds in played.items():
+        late = [each.late for each in rounds]
+        p99[cleaning] = statistics.median(each.p99 for each in late)
+        median = statistics.median(each.median for each in late)
+        most = max(each.maximum for each in late)
+        words[cleaning] = f"median {median:.2f}, p99 {p99[cleaning]:.2f}, max {most:.1f} ms"
+    copied = statistics.median(each.copied_per_second for each in played[True])
+    measured = f"{words[True]}, copying {copied / 1e6:.1f} MB/s; without {words[False]}"
+    figures = {str(name): [asdict(each) for each in rounds] for name, rounds in played.items()}
+    what = f"lateness {where}, 50,000 a second, while cleaning copies all the while"
+    reach, reached = "p99 as without, to 1 ms", copied > 0 and p99[True] <= p99[False] + 1
+    return Result("late_clean", what, reach, "", measured, reached, figures)
 
 
 def _late(row: str, what: str, late: lateness.Lateness, p99_ms: float, stretch: str) -> Result:

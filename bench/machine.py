@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 import re
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -90,6 +91,11 @@ def thread_times() -> dict[str, ThreadTime]:
         time = ThreadTime(ns, int(stat[11]), int(stat[12]), sleeps)
         found[name] = found.get(name, ThreadTime()) + time
     return found
+
+
+def fault_count() -> int:
+    """Return how many page faults this process has had that no disk was asked for."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def name_thread(name: str) -> None:

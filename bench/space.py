@@ -1,0 +1,156 @@
+"""What a store takes of the disk beside timers far ahead, on a clock that is moved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import ours
+
+from timerstore import Config, ManualClock, TimerStore
+from timerstore.timelog.disk import Disk, MappedFile
+
+TOPIC = "space"
+START_MS = 1_800_000_000_000
+SHORT_MS = 60_000
+DAY_MS = 86_400_000
+FAR_MS = 30 * DAY_MS
+FACTOR = 2.2
+ALLOWED_BYTES = 300_000_000
+_WHEEL = "timerwheel"
+
+
+@dataclass
+class Space:
+    """What one store took."""
+
+    allowed_bytes: float
+    """What it may take besides FACTOR times the bytes pending."""
+    most_bytes: float = 0
+    """Disk at most."""
+    most_over_bytes: float = -1e18
+    """The same less FACTOR times the bytes that were pending then."""
+    pending_bytes: int = 0
+    pending_at_most_bytes: int = 0
+    """What was pending when the disk was fullest."""
+    put_bytes: int = 0
+    appended_bytes: int = 0
+    copied_bytes: int = 0
+    put_count: int = 0
+
+    @property
+    def copied_share(self) -> float:
+        """Bytes that cleaning copied for each byte put."""
+        return self.copied_bytes / self.put_bytes
+
+    @property
+    def is_small(self) -> bool:
+        """Tell whether it never took more than it may."""
+        return self.most_over_bytes <= self.allowed_bytes
+
+
+class _Hasty(Disk):
+    """Waits for nothing: what is synced does not change how much there is."""
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+class _Watched:
+    """A store on a manual clock, whose disk is looked at with each checkpoint."""
+
+    def __init__(self, path: Path, config: Config, scale: int) -> None:
+        self.clock = ManualClock(START_MS)
+        self.store = TimerStore(path, config=config, clock=self.clock, disk=_Hasty())
+        self.space = Space(ALLOWED_BYTES / scale)
+        self._scale = scale
+
+    def put(self, bodies: list[bytes], delay_ms: np.ndarray) -> None:
+        before = self.store.stats().commitlog_end
+        self.store.put_many(bodies, topic=TOPIC, delay_ms=delay_ms)
+        self.space.put_bytes += self.store.stats().commitlog_end - before
+        self.space.put_count += len(bodies)
+
+    def live_on(self, by_ms: int, *, before: bool) -> None:
+        """Let time pass; take what fired, make a checkpoint; look at the disk `before` as well."""
+        self.clock.advance(timedelta(milliseconds=by_ms))
+        while len(batch := self.store.pull(TOPIC, max_count=ours.BATCH_COUNT, timeout=0)):
+            batch.ack()
+        if before:
+            self._look()
+        self.store.flush()
+        self._look()
+
+    def _look(self) -> None:
+        space, taken = self.space, _disk_bytes(self.store, self._scale)
+        space.pending_bytes = self.store.stats().cleaning.pending_bytes
+        if taken > space.most_bytes:
+            space.most_bytes, space.pending_at_most_bytes = taken, space.pending_bytes
+        space.most_over_bytes = max(space.most_over_bytes, taken - FACTOR * space.pending_bytes)
+
+    def close(self) -> Space:
+        stats = self.store.stats()
+        self.space.appended_bytes = stats.commitlog_end
+        self.space.copied_bytes = stats.cleaning.copied_bytes
+        self.store.close()
+        return self.space
+
+
+def _disk_bytes(store: TimerStore, scale: int) -> float:
+    """Return the blocks of all files; the wheel, which is as large in any store, to scale."""
+    taken = 0.0
+    for folder, _, names in os.walk(store.path):
+        for name in names:
+            blocks = os.stat(os.path.join(folder, name)).st_blocks * 512
+            taken += blocks / scale if name == _WHEEL else blocks
+    return taken
+
+
+def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: int) -> Space:
+    """Put `far_count` timers due within 30 days, then `short_count` due within a minute.
+
+    There is a checkpoint for each `checkpoint_count`, half a minute of running.
+    """
+    random = np.random.default_rng(1)
+    bodies = ours.make_bodies(checkpoint_count)
+    watched = _Watched(path, Config(durability="process"), 1)
+    for at in range(0, far_count, checkpoint_count):
+        part = bodies[: min(checkpoint_count, far_count - at)]
+        watched.put(part, random.integers(2 * SHORT_MS, FAR_MS, len(part)))
+    for _ in range(0, short_count, checkpoint_count):
+        watched.put(bodies, random.integers(1, SHORT_MS, checkpoint_count))
+        watched.live_on(SHORT_MS // 2, before=True)
+    return watched.close()
+
+
+def month(path: Path, *, scale: int, days: int, step_s: int) -> Space:
+    """Put 1,000 / `scale` timers a second for so many days, one in a hundred due within as many.
+
+    The others are due within a minute. Segments, slack, and what the store may take besides, are
+    1 / `scale` of what they usually are: the share of each is that of a store with a thousand a
+    second. There is a checkpoint each `step_s` of that time.
+    """
+    random = np.random.default_rng(1)
+    plain = Config()
+    config = Config(
+        durability="process",
+        commitlog_segment_bytes=plain.commitlog_segment_bytes // scale,
+        consumequeue_segment_bytes=plain.consumequeue_segment_bytes // 20 // scale * 20,
+        timerlog_segment_bytes=plain.timerlog_segment_bytes // scale,
+        cleaning_slack_bytes=plain.cleaning_slack_bytes // scale,
+    )
+    bodies = ours.make_bodies(1_000 * step_s // scale)
+    watched = _Watched(path, config, scale)
+    for _ in range(days * DAY_MS // 1_000 // step_s):
+        delay_ms = random.integers(1, SHORT_MS, len(bodies))
+        is_far = random.random(len(bodies)) < 0.01
+        delay_ms[is_far] = random.integers(SHORT_MS, days * DAY_MS, int(is_far.sum()))
+        watched.put(bodies, delay_ms)
+        watched.live_on(step_s * 1_000, before=False)
+    return watched.close()
