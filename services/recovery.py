@@ -143,6 +143,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
+        engine.wheel.check_pages(is_unknown=True)  # the making of the store may have been killed
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         if not engine.wheel.is_new:  # killed before the first segment was made
             engine.wheel.check_pages(is_unknown=True)
