@@ -414,7 +414,6 @@ def test_a_kill_after_the_wheel_was_made(tmp_path: Path) -> None:
         assert [d.body for d in store.pull("default", timeout=0)] == [b"x"]
 
 
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision_ms", "days"),
