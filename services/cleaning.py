@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -340,6 +340,8 @@ class Cleaner:
         """Slots from the claimed ones on whose timers a pass leaves to fire."""
         self.units_at_once = _CHUNK_UNITS
         """Units of a pass that are read before they are copied."""
+        self.on_copies: Callable[[int], None] | None = None
+        """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
         self.segment_count = 0
         """Commit log segments from which timers were copied."""
         self._lock = threading.Lock()
@@ -511,7 +513,10 @@ class Cleaner:
         if walk.at == len(walk.units) and not walk.is_last:
             walk.read_on()
         now_ms = max(engine.clock.now_ms, int(engine.queues.table.words[STORED_MS]))
+        before = world.cleaning.copied_count
         done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+        if self.on_copies is not None and world.cleaning.copied_count > before:
+            self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:
             self._cut(walk)  # slots from S on are being claimed; another pass begins
             return True

@@ -216,9 +216,9 @@ def _pass_slots(world: World, now_ms: int) -> int:
     """Move the front, and R, over slots that have ended and hold nothing more to do; count them."""
     passed = 0
     for aside in range(2):
-        while passed < PASS_SLOTS and _can_pass(world, aside, now_ms):  # a look without the lock
+        while passed < PASS_SLOTS and _is_passable(world, aside, now_ms):  # a look without the lock
             lock_acquire(world.wheel_lock)
-            moves = _can_pass(world, aside, now_ms)
+            moves = _is_passable(world, aside, now_ms)
             if moves:
                 _pass(world, aside)
                 passed += 1
@@ -249,16 +249,19 @@ def _pass(world: World, aside: int) -> None:
 
 
 @inlined
-def can_pass(world: World, now_ms: int) -> bool:
-    """Tell whether a slot can be passed, as far as can be seen without wheel."""
+def has_passable(world: World, now_ms: int) -> bool:
+    """Tell whether any range's first slot may be passed, as anyone can see without a lock."""
     if _is_near(world) and _is_settled(world, 0, now_ms):
         return True
     return is_aside(world) and _is_settled(world, 1, now_ms)
 
 
 @inlined
-def _can_pass(world: World, aside: int, now_ms: int) -> bool:
-    """Tell whether a range's first slot can be passed; to be relied on under wheel alone."""
+def _is_passable(world: World, aside: int, now_ms: int) -> bool:
+    """Tell whether a range's first slot can be passed; to be relied on under wheel alone.
+
+    Where only the durable R is in the way, a checkpoint is asked for.
+    """
     if aside == 1 and not is_aside(world):
         return False
     if not _is_settled(world, aside, now_ms):

@@ -105,7 +105,7 @@ def enqueue_get(world: World) -> int:
             mine.need = COMMITLOG_READ
             mine.need_offset = message
             break
-        if not _hand_on(world, buf, message, size, got + done):
+        if not _take_read(world, buf, message, size, got + done):
             mine.need = BAD_ENTRY
             mine.need_offset = got + done
             break
@@ -125,27 +125,15 @@ def _take_told(world: World, index: int) -> bool:
     packed = load_acquire(told, at + TOLD_SIZE_HASH)
     if load_acquire(told, at + TOLD_INDEX) != index:
         return False
-    ring, tail = world.enqueue_ring, world.ring_words[ENQUEUE_RING + RING_TAIL]
-    to = (tail & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
-    ring[to + ENQUEUE_KIND] = KIND_TIMER
-    ring[to + ENQUEUE_MESSAGE] = message
-    ring[to + ENQUEUE_SIZE] = packed >> 32
-    ring[to + ENQUEUE_OUT_MS] = due_ms
-    ring[to + ENQUEUE_DUE_MS] = due_ms
-    ring[to + ENQUEUE_HASH] = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
-    store_release(world.ring_words, ENQUEUE_RING + RING_TAIL, tail + 1)
+    topic_hash = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+    _hand_on(world, KIND_TIMER, message, packed >> 32, due_ms, due_ms, topic_hash)
     return True
 
 
 @inlined
-def _hand_on(world: World, buf: Any, message: int, size: int, index: int) -> bool:
-    """Read one message into the enqueue-put queue; False where it is not that of its entry."""
-    ring = world.enqueue_ring
+def _take_read(world: World, buf: Any, message: int, size: int, index: int) -> bool:
+    """Read one message, and hand it on; False where it is not that of its entry."""
     mine, found = world.enqueue_get.thread, world.enqueue_get.thread.found
-    tail = world.ring_words[ENQUEUE_RING + RING_TAIL]
-    at = (tail & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
-    ring[at + ENQUEUE_MESSAGE] = message
-    ring[at + ENQUEUE_SIZE] = size
     position = message % world.commitlog.words[SEGMENT_BYTES]
     status = BAD_PARTS
     if 0 <= message < world.commitlog.words[END]:
@@ -155,21 +143,37 @@ def _hand_on(world: World, buf: Any, message: int, size: int, index: int) -> boo
     if not sound:
         if world.enqueue_get.lost_index != index or mine.lost_count > 0:
             return False
-        ring[at + ENQUEUE_KIND] = KIND_UNREADABLE
-        note_lost(world.enqueue_get.thread, message, INFO_UNLINKED)
-    else:
-        tag = world.settings.store_tag
-        ring[at + ENQUEUE_KIND] = KIND_TIMER
-        if found[DELETES_BYTES] >= 0:
-            ring[at + ENQUEUE_KIND] = KIND_DELETE
-            identify_target(buf, found, tag)
-            ring[at + ENQUEUE_HIGH] = found[IDENTITY_HIGH]
-            ring[at + ENQUEUE_LOW] = found[IDENTITY_LOW]
-        ring[at + ENQUEUE_OUT_MS] = found[DUE_MS]
-        ring[at + ENQUEUE_DUE_MS] = exact_due_ms(buf, found, tag, world.settings.precision_ms)
-        ring[at + ENQUEUE_HASH] = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
-    store_release(world.ring_words, ENQUEUE_RING + RING_TAIL, tail + 1)
+        note_lost(mine, message, INFO_UNLINKED)
+        _hand_on(world, KIND_UNREADABLE, message, size, 0, 0, 0)
+        return True
+    tag, kind = world.settings.store_tag, KIND_TIMER
+    if found[DELETES_BYTES] >= 0:
+        kind = KIND_DELETE
+        identify_target(buf, found, tag)
+    due_ms = exact_due_ms(buf, found, tag, world.settings.precision_ms)
+    topic_hash = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
+    _hand_on(world, kind, message, size, found[DUE_MS], due_ms, topic_hash)
     return True
+
+
+@inlined
+def _hand_on(
+    world: World, kind: int, message: int, size: int, out_ms: int, due_ms: int, topic_hash: int
+) -> None:
+    """Write an entry of the enqueue-put queue; a delete's target stands in `found`."""
+    ring, found = world.enqueue_ring, world.enqueue_get.thread.found
+    tail = world.ring_words[ENQUEUE_RING + RING_TAIL]
+    at = (tail & (RING_COUNT - 1)) * ENQUEUE_COLUMNS
+    ring[at + ENQUEUE_KIND] = kind
+    ring[at + ENQUEUE_MESSAGE] = message
+    ring[at + ENQUEUE_SIZE] = size
+    ring[at + ENQUEUE_OUT_MS] = out_ms
+    ring[at + ENQUEUE_DUE_MS] = due_ms
+    ring[at + ENQUEUE_HASH] = topic_hash
+    if kind == KIND_DELETE:
+        ring[at + ENQUEUE_HIGH] = found[IDENTITY_HIGH]
+        ring[at + ENQUEUE_LOW] = found[IDENTITY_LOW]
+    store_release(world.ring_words, ENQUEUE_RING + RING_TAIL, tail + 1)
 
 
 @inlined

@@ -72,10 +72,9 @@ _SLOTS_AT_FIRST: Final = 1_024
 _TRIES: Final = 8
 
 
-class Instant(NamedTuple):
-    """Where pending timers were at one instant, and which were cancelled by then."""
+class Snapshot(NamedTuple):
+    """The cursors of one moment. Units do not change, so chains are walked later."""
 
-    messages: Words  # of the near wheel, and in the queues before and behind it
     claimed: int
     claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
     aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
@@ -85,11 +84,18 @@ class Instant(NamedTuple):
     timerlog_end: int
     queue_start: int
     queue_end: int
+    floor: Floor  # which units were superseded
+
+
+class Instant(NamedTuple):
+    """Where pending timers were at one instant, and which were cancelled by then."""
+
+    snapshot: Snapshot
+    messages: Words  # of the near wheel, and in the queues before and behind it
     cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 where it was empty
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
-    floor: Floor  # which units were superseded
     slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
 
 
@@ -200,13 +206,13 @@ def capture_instant(world: World, *, whole: bool = True) -> Instant:
         found = _capture_cursors(world, whole)
         if not whole:
             return found
-        used = np.empty((_SLOTS_AT_FIRST, 2), np.int64)
-        ranges = found.claimed, found.top, found.aside_claimed, found.aside_stop
+        used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
+        ranges = at.claimed, at.top, at.aside_claimed, at.aside_stop
         while (count := _list_slots(world, *ranges, used)) > len(used):
             used = np.empty((count + _SLACK, 2), np.int64)
-        first = found.claimed
-        if found.aside_claimed < found.aside_stop:
-            first = found.aside_claimed
+        first = at.claimed
+        if at.aside_claimed < at.aside_stop:
+            first = at.aside_claimed
         # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
         if world.flush.checkpointed_slot <= first:
             break
@@ -231,8 +237,8 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
     levels = int(cursors[_LEVELS])
     in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
-    return Instant(
-        messages=messages[: int(cursors[_MESSAGES])],
+    floor = Floor(int(cursors[_FLOOR]), passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]])
+    snapshot = Snapshot(
         claimed=int(cursors[_CLAIMED]),
         claim_offset=int(cursors[_CLAIM_OFFSET]),
         aside_claimed=int(cursors[_ASIDE_CLAIMED]),
@@ -242,10 +248,14 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         timerlog_end=int(cursors[_TIMERLOG_END]),
         queue_start=int(cursors[_LINKED]),
         queue_end=int(cursors[_QUEUE_END]),
+        floor=floor,
+    )
+    return Instant(
+        snapshot=snapshot,
+        messages=messages[: int(cursors[_MESSAGES])],
         cancelled=cancelled[:in_set],
         pending_count=int(cursors[_COUNT]),
         level_start=start[:levels],
         level_stop=stop[:levels],
-        floor=Floor(int(cursors[_FLOOR]), passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]]),
         slots=np.zeros((0, 2), np.int64),
     )

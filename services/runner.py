@@ -58,30 +58,37 @@ class Runner:
         return body
 
     def _meet(self, service: int) -> None:
-        """Answer a need; where there is no space, try again every half precision.
-
-        A delay level waits longer each time, and nothing else waits for it.
-        """
-        thread, levels = self.engine.services[service], self.engine.levels
-        need, offset = thread.need, thread.need_offset
-        level = int(levels.words[LEVEL_FAILED]) if service == DELIVER_LEVELS else -1
-        if service == DELIVER_LEVELS:
-            levels.words[LEVEL_FAILED] = -1
+        """Answer a need; where there is no space, the service stands still for a while."""
+        thread = self.engine.services[service]
+        need, offset, level = thread.need, thread.need_offset, self._failed_level(service)
         try:
             self.engine.provide(service)
-            self.waiting_for_space = None
         except StoreFullError as e:
             if need == needs.NEAR_FULL:
-                raise
+                raise  # no matter of the disk: waiting does not help
             self.waiting_for_space = e
-            if level >= 0:
+            if level >= 0:  # it waits longer each time, and no other level waits for it
                 self.engine.postpone_level(level, self.engine.clock.now_ms)
-                return
-            # Nobody runs its step meanwhile: it would only need the same again.
-            with acting_as(service):
-                thread.need, thread.need_offset = need, offset
-            self._stop.wait(self.engine.precision_ms / 2000)
-            self.engine.forget_need(service)
+            else:
+                self._stand_still(service, need, offset)
+        else:
+            self.waiting_for_space = None
+
+    def _failed_level(self, service: int) -> int:
+        """Return the level whose delivery has the need, once; −1 where it is not a level's."""
+        if service != DELIVER_LEVELS:
+            return -1
+        words = self.engine.levels.words
+        level, words[LEVEL_FAILED] = int(words[LEVEL_FAILED]), -1
+        return level
+
+    def _stand_still(self, service: int, need: int, offset: int) -> None:
+        """Keep a need for half a precision: nobody runs its step, which would need it again."""
+        thread = self.engine.services[service]
+        with acting_as(service):
+            thread.need, thread.need_offset = need, offset
+        self._stop.wait(self.engine.precision_ms / 2000)
+        self.engine.forget_need(service)
 
     def wake(self, service: int) -> None:
         """Wake a service's thread if it sleeps."""

@@ -22,7 +22,7 @@ from typing import Final
 from timerstore.services.aside import LEAD, base_slot, can_claim, is_aside
 from timerstore.services.deliver_levels import deliver_levels, level_event_ms
 from timerstore.services.dequeue_get import dequeue_get
-from timerstore.services.dequeue_put import can_pass, dequeue_put
+from timerstore.services.dequeue_put import dequeue_put, has_passable
 from timerstore.services.enqueue_get import enqueue_get
 from timerstore.services.enqueue_put import enqueue_put
 from timerstore.services.levels import LEVEL_COUNT, LEVEL_STOP
@@ -198,7 +198,7 @@ def _go_on(world: World, own: int, service: int, done: int, now_ms: int, clock: 
             event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
             if event_ms == now_ms + 1 or event_ms < observe(stepped, "sleeping_until_ms"):
                 _wake(world, DEQUEUE_GET, clock)
-    if service == ENQUEUE_PUT and can_pass(world, now_ms):
+    if service == ENQUEUE_PUT and has_passable(world, now_ms):
         _wake(world, DEQUEUE_PUT, clock)  # R has waited for the units of rolls
     idle = _input_count(world, own) == 0
     if service != own and _input_count(world, service) > 0:  # not all of it was done
@@ -210,7 +210,7 @@ def _go_on(world: World, own: int, service: int, done: int, now_ms: int, clock: 
     if following == _NOBODY:
         return own
     waiting = _input_count(world, following)
-    if following == DEQUEUE_PUT and can_pass(world, now_ms):
+    if following == DEQUEUE_PUT and has_passable(world, now_ms):
         waiting += 1  # R is behind the clock, and its slot was walked now
     if waiting > 0:
         few = waiting < HAND_OVER_COUNT
@@ -319,7 +319,7 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
     if not blocked:
         event_ms = _event_ms(world, own, now_ms)
     waits = blocked or _input_count(world, own) == 0
-    if own == DEQUEUE_PUT and can_pass(world, now_ms):
+    if own == DEQUEUE_PUT and has_passable(world, now_ms):
         waits = False
     if own == DEQUEUE_GET and not blocked and can_claim(world, now_ms):
         waits = False  # R has moved while it stepped

@@ -153,6 +153,12 @@ def place(out_ms: int, now_ms: int, wheel: Wheel) -> Place:
     )
 
 
+def may_have_rolled(due_ms: int, put_ms: int, wheel: Wheel) -> bool:
+    """Whether a timer was put further ahead than any slot of its own may be."""
+    ahead = due_ms // wheel.precision_ms - put_ms // wheel.precision_ms
+    return ahead >= wheel.roll_window or ahead >= wheel.slot_count
+
+
 def grid_slots(due: int, wheel: Wheel, claimed: int) -> list[int]:
     """The slots in which the timer of this due slot can wait, nearest first."""
     slots = [slot for slot in range(due, claimed - 1, -wheel.hop) if slot < wheel.top]

@@ -26,6 +26,9 @@ FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 """R is ninety slots behind the clock: nobody may sleep until it has come."""
 
+FOUND = (1477,)
+"""Seeds: enqueue-get slept while a timer that cleaning had copied fell due."""
+
 # Where each wrong variant is caught: a plan, the seed of one, or of one with stops, or a scene with
 # the publication at which the second caller goes on, and around it where the kernels have changed.
 FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
@@ -72,6 +75,10 @@ if INTERPRETED:
                 raise
             reusing += played.reused > 0
         assert 2 * reusing > RUNS or RUNS < 10
+
+    @pytest.mark.parametrize("seed", FOUND)
+    def test_history_that_found_a_fault(seed: int, tmp_path: Path) -> None:
+        play(seeded(seed), tmp_path / "h")
 
     @pytest.mark.parametrize("name", SCENES)
     def test_scene(name: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from timerstore.timelog.format import (
 from timerstore.timelog.intrinsics import get_u8, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.record import Bytes
-from timerstore.timelog.segments import TABLE_LENGTH, SegmentedFile
+from timerstore.timelog.segments import SegmentedFile
 
 TIMER_ROW = 0
 READ_MAPS_MAX: Final = 4_096
@@ -149,7 +149,7 @@ class ConsumeQueues:
                 path,
                 self.segment_bytes,
                 open_count_max=self.open_count_max,
-                table_length=TABLE_LENGTH if row == TIMER_ROW else 1,
+                for_kernels=row == TIMER_ROW,
                 is_gone=self.is_gone,
                 name=f"consumequeue/{name}/{queue_id}",
             )

@@ -128,6 +128,7 @@ _KEYS = as_word(PROPERTY_KEYS + b"\x01")
 _LEVEL = as_word(PROPERTY_LEVEL + b"\x01")
 _MASK_5 = (1 << 40) - 1
 _MASK_6 = (1 << 48) - 1
+_CRC_END = as_word((PROPERTY_CRC + b"\x01")[-8:])
 _DUE_END = as_word((PROPERTY_DUE + b"\x01")[-8:])
 _KEY_END = as_word((PROPERTY_UNIQUE_KEY + b"\x01")[-8:])
 _REAL_QUEUE_END = as_word((PROPERTY_REAL_QUEUE + b"\x01")[-8:])
@@ -347,6 +348,28 @@ def read_properties(buf: Any, found: Words) -> None:
         elif first & _MASK_6 == _LEVEL:
             found[LEVEL] = get_decimal(buf, start + 6, stop - start - 6)
         start = stop + 1
+
+
+@inlined
+def is_plain(buf: Any, found: Words) -> bool:
+    """Tell whether a message that was read has nothing but what every timer that we put has.
+
+    Besides a tag, a key and a CRC: no property of the user's own, none that a copy adds. O(size).
+    """
+    start = found[USUAL_END]
+    if start < 0:
+        return False
+    end = found[PROPERTIES_AT] + found[PROPERTIES_BYTES]
+    while start < end:
+        stop = find_byte(buf, start, end, VALUE_END)
+        first = get_word(buf, start)
+        if first & _MASK_5 == _TAGS or first & _MASK_5 == _KEYS:
+            if stop - start < 5:
+                return False
+        elif first != _CRC or stop + 1 != end or not name_ends(buf, start, stop, 8, _CRC_END):
+            return False
+        start = stop + 1
+    return True
 
 
 @inlined_always

@@ -87,15 +87,15 @@ class SegmentedFile:
         segment_bytes: int,
         *,
         open_count_max: int,
-        table_length: int = TABLE_LENGTH,
+        for_kernels: bool = True,
         is_gone: bool = False,
         name: str = "",
     ) -> None:
         """List the segments that exist; none is mapped yet. With `is_gone` there are none.
 
-        `name`: what errors call it; the folder's where there is none. `table_length`: TABLE_LENGTH,
-        or 1 where no kernel looks segments up: a whole table takes half a megabyte, and there is a
-        consume queue for each topic.
+        `name`: what errors call it; the folder's where there is none. `for_kernels`: whether they
+        look segments up in its table. A whole one takes half a megabyte, and there is a consume
+        queue for each topic.
         """
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
         self.open_count_max = open_count_max
@@ -105,6 +105,8 @@ class SegmentedFile:
         self.gaps_are_zeros = False
         """True: a segment that is missing between two reads as zeros; no message begins there."""
         self.lock = threading.RLock()
+        self.for_kernels = for_kernels
+        table_length = TABLE_LENGTH if for_kernels else 1
         self.table = SegmentTable(
             np.zeros(8, np.int64),
             np.zeros(table_length, np.int64),
@@ -324,7 +326,7 @@ class SegmentedFile:
             slot = number % len(self.table.number)
             if self.table.number[slot] == number:
                 self.table.number[slot] = -1
-            if self._readers or len(self.table.number) == TABLE_LENGTH:
+            if self._readers or self.for_kernels:
                 self._retired.append(file)  # a kernel may be looking into it; see `take_retired`
             del self._mapped[number]
         return file
@@ -506,7 +508,7 @@ class _Reading:
     def __exit__(self, *error: object) -> None:
         file = self._file
         file._readers.discard(self)
-        if not file._readers and len(file.table.number) != TABLE_LENGTH:
+        if not (file._readers or file.for_kernels):
             file._retired.clear()
 
 

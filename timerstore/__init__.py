@@ -40,12 +40,13 @@ from timerstore.errors import (
 from timerstore.hooks import Hook
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
-from timerstore.reading import Horizon, Timer
+from timerstore.reading import Horizon
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
+from timerstore.timers import Timer
 from timerstore.verdict import Outcome, Retry
 from timerstore.verify import Problem, Report, verify
 from timerstore.warmup import kernels_are_cached

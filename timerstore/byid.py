@@ -14,7 +14,6 @@ import numpy as np
 from timerstore.cancelling import encode_described, row_of_first_put
 from timerstore.errors import CorruptStoreError
 from timerstore.ids import ID_DIGITS, TimerId, format_id, parse_id
-from timerstore.reading import Timer, to_timer
 from timerstore.services.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
@@ -27,10 +26,10 @@ from timerstore.services.state import CANCEL
 from timerstore.services.world import World
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append, new_stage
-from timerstore.timelog.decode import decode_properties
+from timerstore.timelog.decode import decode_properties, text
 from timerstore.timelog.format import (
+    CRC_PROPERTY_BYTES,
     LEVEL_MARK,
-    MESSAGE_BORN_AT,
     MESSAGE_QUEUE_INDEX_AT,
     PROPERTY_REPLACES,
 )
@@ -50,19 +49,32 @@ from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
     IDENTITY_OURS,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
+    USUAL_END,
+    WHOLE_CRC,
     read_message,
 )
 from timerstore.timelog.record import Bytes, Words, record
 from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import java_hash_of, put_hex_8, put_hex_12
+from timerstore.timers import (
+    PART_BORN_MS,
+    PART_COLUMNS,
+    PART_PROPERTIES,
+    PART_PROPERTIES_END,
+    PART_ROW,
+    PART_TAG,
+    PART_TAG_END,
+    Timer,
+    from_parts,
+    note_parts,
+)
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
     cancelled_has_room,
     cancelled_remove,
 )
+from timerstore.wheel.place import may_have_rolled
 
 TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
@@ -81,7 +93,8 @@ class Place:
     found: Words  # int64[FOUND_WORDS]
     key: Bytes  # uint8[ID_DIGITS]
     body: Bytes  # of a delete
-    born_ms: int = 0  # out: of a message that was found
+    parts: Words  # int64[PART_COLUMNS], out: of a message that was found
+    born_ms: int = 0  # out: the same's
     has_rolled: int = 0  # out: 1, a later copy may be the one that waits
     row: int = 0  # out: of the real topic's queue
 
@@ -132,15 +145,15 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
 
     NOT_JUDGED: go the long way.
     """
-    world, settings = place.world, place.world.settings
+    world = place.world
     row = _find_first_put(place, due_ms, offset, True)
     if row < 0:
         return NOT_JUDGED
     place.row = row
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    place.born_ms = get_i64(segment_at(world.commitlog, offset), at + MESSAGE_BORN_AT)
-    ahead = due_ms // settings.precision_ms - place.born_ms // settings.precision_ms
-    place.has_rolled = ahead >= min(settings.window_slots, settings.slot_count)
+    note_parts(world.queues, segment_at(world.commitlog, offset), at, place.found, place.parts, 0)
+    place.born_ms = place.parts[PART_BORN_MS]
+    place.has_rolled = may_have_rolled(world.settings, due_ms, place.born_ms)
     index, verdict = _queue_index(world, offset), NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index):
@@ -217,6 +230,17 @@ def _reschedule(
     return new_offset
 
 
+def _described(view: Bytes, found: Words, part: list[int]) -> tuple[int, bytes]:
+    """Return a message's tag as a number, and what describes it, as it stands in a message."""
+    properties_at, stop = part[PART_PROPERTIES], part[PART_PROPERTIES_END]
+    if part[PART_ROW] >= 0 and found[WHOLE_CRC] == 1:  # nothing else stands there
+        described = view[int(found[USUAL_END]) : stop - CRC_PROPERTY_BYTES].tobytes()
+        tag = view[part[PART_TAG] : part[PART_TAG_END]].tobytes() if part[PART_TAG] >= 0 else b""
+        return java_hash_of(text(tag)), described
+    properties = decode_properties(view[properties_at:stop].tobytes())
+    return java_hash_of(properties.get("TAGS", "")), encode_described(properties)
+
+
 class ById:
     """The short way into one engine; any number of threads may use it."""
 
@@ -259,12 +283,12 @@ class ById:
                 verdict = _get(place, parsed.due_ms, parsed.offset)
                 if verdict != PENDING or place.has_rolled:
                     return None
-                found, view = place.found, log.existing(parsed.offset // log.segment_bytes).view
-                body_at, properties_at = int(found[BODY_AT]), int(found[PROPERTIES_AT])
-                body = view[body_at : body_at + int(found[BODY_BYTES])].tobytes()
-                stop = properties_at + int(found[PROPERTIES_BYTES])
-                properties = decode_properties(view[properties_at:stop].tobytes())
-            return to_timer(properties, body, parsed.due_ms, place.born_ms)
+                view, part = (
+                    log.existing(parsed.offset // log.segment_bytes).view,
+                    place.parts.tolist(),
+                )
+                topic = text(self._engine.queues.topics[place.row])
+                return from_parts(view, part, str(id), topic, parsed.due_ms)
         except CorruptStoreError:
             return None  # its segment was removed just now
         finally:
@@ -284,14 +308,8 @@ class ById:
             with log.reading():
                 if _get(place, parsed.due_ms, parsed.offset) != PENDING:
                     return None
-                at, view = (
-                    int(found[PROPERTIES_AT]),
-                    log.existing(parsed.offset // log.segment_bytes).view,
-                )
-                properties = decode_properties(
-                    view[at : at + int(found[PROPERTIES_BYTES])].tobytes()
-                )
-                tag, described = properties.get("TAGS"), encode_described(properties)
+                view = log.existing(parsed.offset // log.segment_bytes).view
+                tags_code, described = _described(view, found, place.parts.tolist())
                 if int(found[BODY_BYTES]) + len(described) > engine.content_bytes_max:
                     return None
                 extra = encode_property(PROPERTY_REPLACES, str(id).encode()) + described
@@ -304,7 +322,7 @@ class ById:
                     parsed.offset,
                     due_ms,
                     np.frombuffer(extra, np.uint8, len(extra) - 1),
-                    0 if tag is None else java_hash_of(tag),
+                    tags_code,
                     now_ms,
                 )
             return format_id(due_ms, offset, self._tag) if offset != NOT_JUDGED else None
@@ -315,7 +333,9 @@ class ById:
 
     def _parse(self, id: object) -> TimerId | None:
         """Return the parts of the id of one of this store's timers; None for any other."""
-        parsed = parse_id(id) if type(id) is str else None
+        if type(id) is not str or not id.isalnum() or id.upper() != id:  # or as Python reads hex
+            return None
+        parsed = parse_id(id)
         if parsed is None or parsed.tag != self._tag or parsed.offset >= LEVEL_MARK:
             return None
         return parsed
@@ -326,7 +346,8 @@ class ById:
         except IndexError:
             stage, found = new_stage(2), np.zeros(FOUND_WORDS, np.int64)
             key = np.zeros(ID_DIGITS, np.uint8)
-            return Place(self._engine.world, stage, found, key, DELETE_BODY)
+            parts = np.zeros(PART_COLUMNS, np.int64)
+            return Place(self._engine.world, stage, found, key, DELETE_BODY, parts)
 
     def _templates_of(self, row: int) -> tuple[Template, Template]:
         """Return those of a timer and of a delete for a topic, by its queue's row."""

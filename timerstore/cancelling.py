@@ -24,7 +24,6 @@ from timerstore.consume import user_properties
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id, read_plain
 from timerstore.overdue import find_moved, find_overdue
-from timerstore.reading import read_timer
 from timerstore.services.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
@@ -69,12 +68,13 @@ from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex, java_hash_of
+from timerstore.timers import read_timer
 from timerstore.wheel.sets import map_get
 
 if TYPE_CHECKING:
     from timerstore.levels import Staged
-    from timerstore.reading import Timer
     from timerstore.store import TimerStore
+    from timerstore.timers import Timer
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

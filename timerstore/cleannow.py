@@ -26,6 +26,7 @@ def clean_by_itself(
     """
     flusher = store.flusher
     cleaner = Cleaner(store.engine, Reach(store.engine, committed))
+    cleaner.on_copies = store.runner.wake_for
     retention = Retention(store.engine, flusher)
     flusher.before = lambda: _before_flush(store)
     flusher.on_tick, flusher.after = cleaner.go_on, retention.run

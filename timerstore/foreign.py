@@ -15,7 +15,7 @@ import numpy as np
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import format_id
 from timerstore.overdue import find_waiting_foreign
-from timerstore.reading import Timer, find_pending, read_timer
+from timerstore.reading import find_pending
 from timerstore.services.cancel_ahead import cancel_with
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.decode import decode_message
@@ -31,6 +31,7 @@ from timerstore.timelog.format import (
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.timeridentity import identity_of
+from timerstore.timers import Timer, read_timer
 
 if TYPE_CHECKING:
     from timerstore.levels import Staged

@@ -14,13 +14,13 @@ import numpy as np
 
 from timerstore.reading import (
     Int64s,
-    Snapshot,
     capture_locked,
     half_claimed,
     read_messages,
     slot_messages,
     unlinked_messages,
 )
+from timerstore.services.instant import Snapshot
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_MESSAGE,

@@ -10,31 +10,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.arguments import DUE_MS_MAX, check_due_ms
-from timerstore.consume import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.kinds import check_int, check_name
-from timerstore.services.floor import Floor, read_floor
-from timerstore.services.instant import Instant, capture_instant
+from timerstore.services.floor import read_floor
+from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting, read_kept
 from timerstore.services.slot_units import slot_units
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.decode import decode_message, decode_properties
-from timerstore.timelog.format import MESSAGE_BORN_AT
-from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
-    BODY_AT,
-    BODY_BYTES,
     DELETES_BYTES,
     DUE_MS,
     FOUND_WORDS,
     GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -45,8 +37,10 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.record import Words
 from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timers import Timer, decode_timers, read_timer
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.place import may_have_rolled
 from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import NO_UNIT
 
@@ -54,21 +48,6 @@ if TYPE_CHECKING:
     from timerstore.store import TimerStore
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """A pending timer."""
-
-    id: str
-    topic: str
-    body: bytes
-    key: str | None
-    tag: str | None
-    properties: dict[str, str]
-    due_ms: int
-    put_ms: int
-    roll_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +87,6 @@ class Horizon:
 _AT_ONCE: Final = 256
 """Timers that are decoded together."""
 # Columns of `_find_parts`.
-PART_STATUS: Final = 0
-PART_BODY: Final = 1
-PART_BODY_END: Final = 2
-PART_PROPERTIES: Final = 3
-PART_PROPERTIES_END: Final = 4
-PART_BORN_MS: Final = 5
-PART_COLUMNS: Final = 6
 
 
 class Found(NamedTuple):
@@ -211,21 +183,6 @@ def read_messages(store: TimerStore, messages: Int64s) -> Found:
     return Found(*(column.copy() for column in columns))
 
 
-class Snapshot(NamedTuple):
-    """The cursors of one moment. Units do not change, so chains are walked later."""
-
-    claimed: int
-    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
-    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
-    aside_stop: int
-    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
-    top: int
-    timerlog_end: int
-    queue_start: int
-    queue_end: int
-    floor: Floor
-
-
 def capture_locked(store: TimerStore) -> Snapshot:
     """Capture the cursors; under the locks of the services. O(1)."""
     engine, world = store.engine, store.engine.world
@@ -244,7 +201,7 @@ def capture_locked(store: TimerStore) -> Snapshot:
     )
 
 
-def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
+def unlinked_messages(store: TimerStore, snapshot: Snapshot) -> Int64s:
     """Return the timer messages that had no unit yet."""
     if snapshot.queue_end <= snapshot.queue_start:
         return np.zeros(0, np.int64)
@@ -252,7 +209,7 @@ def unlinked_messages(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s
     return entries["offset"].astype(np.int64)
 
 
-def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
+def half_claimed(store: TimerStore, snapshot: Snapshot) -> Int64s:
     """Return the messages of the units that are still to be claimed of slots that were begun."""
     parts = [np.zeros(0, np.int64)]
     for claimed, offset in (
@@ -264,9 +221,7 @@ def half_claimed(store: TimerStore, snapshot: Snapshot | Instant) -> Int64s:
     return np.concatenate(parts)
 
 
-def slot_messages(
-    store: TimerStore, snapshot: Snapshot | Instant, slot: int, start: int = NO_UNIT
-) -> Int64s:
+def slot_messages(store: TimerStore, snapshot: Snapshot, slot: int, start: int = NO_UNIT) -> Int64s:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back.
 
     Without those that were superseded.
@@ -292,13 +247,14 @@ def find_pending(store: TimerStore, instant: Instant | None = None) -> Found:
 def _find_pending(store: TimerStore, instant: Instant | None) -> Found:
     if instant is None:
         instant = capture_instant(store.engine.world)
+    snapshot = instant.snapshot
     parts = [
         instant.messages,
-        unlinked_messages(store, instant),
-        half_claimed(store, instant),
+        unlinked_messages(store, snapshot),
+        half_claimed(store, snapshot),
     ]
     for slot, last in instant.slots.tolist():
-        parts.append(slot_messages(store, instant, slot, last))
+        parts.append(slot_messages(store, snapshot, slot, last))
     timers = read_timers(store, instant, np.concatenate(parts))
     levels = find_waiting(store.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
@@ -357,63 +313,6 @@ def _pending(
             yield timer
 
 
-@kernel
-def _find_parts(commitlog: SegmentTable, messages: Any, found: Words, parts: Any) -> int:
-    """Fill where each message's parts begin in its segment: int64[n, PART_COLUMNS].
-
-    PART_STATUS is what `read_message` says of it, its CRC included; −1 where it is not mapped.
-    """
-    for i in range(len(messages)):
-        buf, at = segment_at(commitlog, messages[i]), messages[i] % commitlog.words[SEGMENT_BYTES]
-        parts[i, PART_STATUS] = -1
-        if len(buf) == 0:
-            continue
-        parts[i, PART_STATUS] = read_message(buf, at, found, True)
-        if parts[i, PART_STATUS] != GOOD:
-            continue
-        parts[i, PART_BODY] = found[BODY_AT]
-        parts[i, PART_BODY_END] = found[BODY_AT] + found[BODY_BYTES]
-        parts[i, PART_PROPERTIES] = found[PROPERTIES_AT]
-        parts[i, PART_PROPERTIES_END] = found[PROPERTIES_AT] + found[PROPERTIES_BYTES]
-        parts[i, PART_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
-    return len(messages)
-
-
-def decode_timers(store: TimerStore, messages: Int64s, due_ms: Int64s) -> list[Timer]:
-    """Decode pending messages; those that were fired, consumed and removed since are left out."""
-    log, timers = store.engine.commitlog, []
-    parts, found = (
-        np.empty((len(messages), PART_COLUMNS), np.int64),
-        np.zeros(FOUND_WORDS, np.int64),
-    )
-    numbers = messages // log.segment_bytes
-    files = {}
-    with log.reading():
-        for number in np.unique(numbers).tolist():
-            try:
-                files[number] = log.existing(number)
-            except CorruptStoreError:
-                if number * log.segment_bytes >= log.start:
-                    raise
-        _find_parts(log.table, messages, found, parts)
-        columns = (numbers.tolist(), messages.tolist(), due_ms.tolist(), parts.tolist())
-        for number, message, due, part in zip(*columns, strict=True):
-            status, body, body_end, properties, properties_end, born_ms = part
-            if number not in files:
-                continue
-            if status != GOOD:
-                try:  # where its map was dropped just now
-                    timers.append(read_timer(store, message, due))
-                except CorruptStoreError:
-                    if message >= log.start:
-                        raise
-                continue
-            view = files[number].view
-            decoded = decode_properties(view[properties:properties_end].tobytes())
-            timers.append(to_timer(decoded, view[body:body_end].tobytes(), due, born_ms))
-    return timers
-
-
 def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
     """Count pending timers by bucket; see `TimerStore.horizon`."""
     check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
@@ -427,29 +326,6 @@ def horizon(store: TimerStore, bucket_ms: int, start_ms: int | None, end_ms: int
         due_ms = due_ms[due_ms < end_ms]
     buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
     return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)
-
-
-def read_timer(store: TimerStore, offset: int, due_ms: int) -> Timer:
-    """Decode the pending message at `offset`."""
-    message = decode_message(store.engine.commitlog.view(offset).view(np.ndarray), offset)
-    return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
-
-
-def to_timer(
-    properties: dict[str, str], body: bytes, due_ms: int, put_ms: int, topic: str = ""
-) -> Timer:
-    """Return a decoded message as a timer; `topic`: where it is, if it names no other."""
-    return Timer(
-        id=properties.get("UNIQ_KEY", ""),
-        topic=properties.get("REAL_TOPIC", topic),
-        body=body,
-        key=properties.get("KEYS"),
-        tag=properties.get("TAGS"),
-        properties=user_properties(properties),
-        due_ms=due_ms,
-        put_ms=put_ms,
-        roll_count=int(properties.get("TIMER_ROLL_TIMES", "0")),
-    )
 
 
 def get(store: TimerStore, id: str) -> Timer | None:
@@ -481,18 +357,18 @@ def get(store: TimerStore, id: str) -> Timer | None:
 def latest_copy(store: TimerStore, offset: int, due_ms: int, put_ms: int) -> int:
     """Return the offset of the latest copy of a timer that may have rolled."""
     engine, world = store.engine, store.engine.world
-    precision, window = engine.precision_ms, world.settings.window_slots
-    own = due_ms // precision
-    if own < put_ms // precision + min(window, world.settings.slot_count):
+    if not may_have_rolled(world.settings, due_ms, put_ms):
         return offset
+    own = due_ms // engine.precision_ms
     instant = capture_instant(engine.world, whole=False)
-    parts = [instant.messages, unlinked_messages(store, instant), half_claimed(store, instant)]
+    at = instant.snapshot
+    parts = [instant.messages, unlinked_messages(store, at), half_claimed(store, at)]
     hop = world.settings.hop_slots
-    latest = own - max(0, -(-(own - instant.top + 1) // hop)) * hop
-    waits_aside = range(instant.aside_claimed, instant.aside_stop)
-    for slot in range(latest, min([instant.claimed, *waits_aside[:1]]) - 1, -hop):
-        if slot >= instant.claimed or slot in waits_aside:
-            parts.append(slot_messages(store, instant, slot))
+    latest = own - max(0, -(-(own - at.top + 1) // hop)) * hop
+    waits_aside = range(at.aside_claimed, at.aside_stop)
+    for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
+        if slot >= at.claimed or slot in waits_aside:
+            parts.append(slot_messages(store, at, slot))
     found = read_messages(store, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

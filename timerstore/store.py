@@ -44,7 +44,7 @@ from timerstore.kinds import check_int, check_kind, check_name, check_path, chec
 from timerstore.levels import check_level, stage_at_level
 from timerstore.offsets import CommittedIndexes, ConsumerOffsets
 from timerstore.putting import Putter
-from timerstore.reading import Horizon, Timer
+from timerstore.reading import Horizon
 from timerstore.retries import GroupRetries
 from timerstore.sendback import send_back
 from timerstore.services.background import Failure
@@ -59,6 +59,7 @@ from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.lockfile import LockFile
 from timerstore.timelog.locks import Gate
+from timerstore.timers import Timer
 from timerstore.waiting import Waiters, wait_for_batch
 
 log = logging.getLogger("timerstore")

@@ -10,45 +10,20 @@ nothing depends on those in `SAME`. `tests/test_cleaning_model.py` plays such hi
 real store.
 """
 
-from collections import Counter
-
-from tests.models.cleaning_store import SEG, CrashError, GoneError, N, P, Store
+from tests.models.cleaning_store import SEG, GoneError, N, P, Store
 
 
 class History(Store):
     """One random history of a store, and what its oracle finds wrong with it."""
 
     # ---- checks
-    def truth(self):
-        f = Counter(m["id"] for m in self.log if m["k"] == "f")
-        gone = set(self.cancelled) | set(self.true) | {r[0] for r in self.repl}
-        ids = [m["id"] for m in self.log if m["k"] == "p" and "origin" not in m]
-        return f, gone, ids
-
-    def state(self):
-        return len(self.log), self.Q, self.R, self.C, len(self.near), len(self.taken)
-
-    def serve(self):
-        self.enqueue(99)
-        self.claim()
-        self.take(99)
-        self.put_taken(99)
-        self.advance()
-
     def settle(self):
-        for _ in range(400):
-            a = self.state()
-            self.serve()
-            if a == self.state():
-                break
-        else:
-            self.bad["stuck: livelock"] += 1
-            raise StopIteration
+        self.serve_all()
         f, gone, ids = self.truth()
         if self.R < self.now // P:
             self.bad["stuck: R behind"] += 1
         self.bad["not fired when due"] += sum(
-            self.due[i] <= self.now and not f[i] and i not in gone for i in ids
+            self.due(i) <= self.now and not f[i] and i not in gone for i in ids
         )
         n = sum(not f[i] and i not in gone for i in ids)
         live = [
@@ -99,12 +74,6 @@ class History(Store):
         elif i not in self.cancelled:
             self.cancel(i, self.now + rnd.randrange(0, 200), rnd.random() < 0.1)
 
-    def tick(self, n):
-        self.now += n
-
-    def die(self):
-        raise CrashError
-
     def stop(self):
         if self.rnd.random() < 0.4:
             self.flush()
@@ -146,37 +115,14 @@ class History(Store):
             (0.3, self.free),
         ]
         try:
-            for act in r.choices([a for _, a in acts], [n for n, _ in acts], k=rr(40, 200)):
-                try:
-                    act()
-                except CrashError:
-                    self.crash(False)
-                    self.info["crashes between two appends"] += 1
-            end = max([m["due"] for m in self.log] + [self.now, self.R * P]) + 3 * P
-            self.settle()
-            while self.now < end:
-                self.tick(P)
-                self.settle()
+            self.play(acts, rr(40, 200))
             self.free()
         except StopIteration:
             return self
         except (GoneError, KeyError):
             self.bad["read what was removed"] += 1
             return self
-        f, _gone, ids = self.truth()
-        old = {r[0]: r[1] for r in self.repl}
-        for k, n in {"timers": ids, "cancelled": self.true, "rescheduled": old}.items():
-            self.info[k] += len(n)
-        for i in ids:
-            if f[i] > 1:
-                self.bad["twice"] += 1
-            if i in self.true and f[i]:
-                self.bad["cancelled but fired"] += 1
-            elif i in old and f[i]:
-                self.bad["reschedule: both"] += 1
-            elif i not in self.true and i not in old and not f[i]:
-                self.bad["lost"] += 1
-        self.bad["count at end"] += bool(self.cancelled)
+        self.judge()
         return self
 
 

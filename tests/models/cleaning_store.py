@@ -30,9 +30,10 @@ reopen  F is the checkpoint's, or the log's start if there is none. Files below 
 import random
 from collections import Counter
 
-P, W, SL, LEAD = 4, 6, 8, 1  # ms a slot, roll window, slots (ring: twice that), lead
+from tests.models import rules_model
+from tests.models.rules_model import LEAD, SL, CrashError, H, N, P, W
+
 SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
-H, N = 2 * W // 3, 2 * SL
 
 
 RULES = {
@@ -57,10 +58,6 @@ RULES = {
 }
 
 
-class CrashError(Exception):
-    pass
-
-
 class GoneError(Exception):
     pass
 
@@ -77,7 +74,7 @@ class File(list):  # a log of segments: what is before `start` was removed
         return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
 
 
-class Store:
+class Store(rules_model.Store):
     def __init__(self, seed, **v):
         self.v = RULES | {"partial": 0.4, "clock": 1, "clean": 1, "lose": 1} | v
         self.rnd = random.Random(seed)
@@ -91,7 +88,7 @@ class Store:
         self.info = Counter()
         self.true = {}
         self.repl = []
-        self.due = {}
+        self.dues = {}
         self.open()
 
     # ---- the log; a message's identity is (due, offset of its first put): an id says both
@@ -102,12 +99,8 @@ class Store:
             self.queue.append(o)
             self._qi[o] = m["q"]
         self.log.append(m)
-        self.due.setdefault(m["id"], m["due"])
+        self.dues.setdefault(m["id"], m["due"])
         return o
-
-    def durable(self):
-        if self.group:
-            self.flushed = len(self.log)
 
     # ---- enqueue
     def place(self, due):
@@ -186,32 +179,8 @@ class Store:
             return "fire"
         return "roll" if U["roll"] and self.now // P >= U["slot"] else None
 
-    def take(self, n):  # under the verdict lock
-        for u in sorted(self.near, key=lambda u: (self.due_of(u), u)):
-            r = self.ready(u)
-            if r == "drop":
-                del self.near[u]
-            elif r in ("fire", "roll") and n:
-                del self.near[u]
-                self.taken.append((u, r))
-                n -= 1
-                if r == "fire" and self.now < self.log[self.tl[u]["off"]]["due"]:
-                    self.bad["early"] += 1
-
     def due_of(self, u):
         return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
-
-    def put_taken(self, n):
-        while self.taken and n:
-            u, r = self.taken.pop(0)
-            n -= 1
-            U = self.tl[u]
-            m = self.log[U["off"]]
-            c = self.append(**(m | {"k": "f" if r == "fire" else m["k"], "origin": U["off"]}))
-            self.done[U["off"]] = c
-            if r == "roll":
-                self.rolls[c] = U["slot"]
-                self.info["rolls"] += 1
 
     def advance(self):
         while self.now // P > self.R and self.C > self.R:
@@ -326,11 +295,6 @@ class Store:
         self.log.start, self.tl.start = max(a, self.log.start), t
 
     # ---- the public face
-    def put(self, due):
-        o = self.append(k="p", due=due, id=len(self.log))
-        self.durable()
-        return o
-
     def pending(self, i):  # is it still to come: queue, near wheel, grid slots
         if i in self.cancelled:
             return False
@@ -344,37 +308,23 @@ class Store:
 
         if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
             return True
-        cand = [c for c in range(self.due[i] // P, self.R - 1, -H) if self.C <= c < self.R + N]
+        cand = [c for c in range(self.due(i) // P, self.R - 1, -H) if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
             if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
                 return True
         return False
 
-    def cancel(self, i, new=None, tear=0):
-        if i in self.cancelled:
-            return True
-        if not self.pending(i):
-            return False
-        self.cancelled[i] = 1
-        n = None
+    def due(self, i):  # also of a message that was removed
+        return self.dues[i]
+
+    def append_cancel(self, i, new, tear):
         if self.v["cancel"] == "split" and new is None and self.rnd.random() < 0.2:
             self.clean(25)
             self.serve()
             self.flush()
             raise CrashError
-        if new is not None:
-            n = self.append(k="p", due=new, id=len(self.log), replaces=i)
-            if tear:
-                self.repl.append([i, n, None])
-                raise CrashError
-        d = self.append(k="d", due=self.due[i], id=i)
-        self.durable()
-        if n is None:
-            self.true[i] = d
-        else:
-            self.repl.append([i, n, d])
-        return True
+        super().append_cancel(i, new, tear)
 
     # ---- flush, crash, recovery
     def flush(self, stop=9):
@@ -437,7 +387,7 @@ class Store:
                     break
             self.true = {i: d for i, d in self.true.items() if d < keep}
             self.repl = [r for r in self.repl if r[1] < keep]
-            self.due = {m["id"]: m["due"] for m in self.log}
+            self.dues = {m["id"]: m["due"] for m in self.log}
             self.bad["damage"] += keep < self.ck["log"] or len(self.tl) < self.ck["tl"]
             if self.rnd.random() < 0.5:
                 self.log.start, self.tl.start = self.was  # the last removal was not durable
@@ -501,4 +451,4 @@ class Store:
         if last.get("replaces") is not None and last["k"] == "p" and "origin" not in last:
             i = last["replaces"]
             self.cancelled[i] = 1
-            self.append(k="d", due=self.due[i], id=i)
+            self.append(k="d", due=self.due(i), id=i)

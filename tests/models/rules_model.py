@@ -127,8 +127,11 @@ class Store:
         ]
         return "roll" if ok else None
 
+    def due_of(self, u):
+        return self.log[self.tl[u]["off"]]["due"]
+
     def take(self, n):  # under the verdict lock
-        for u in sorted(self.near, key=lambda u: (self.log[self.tl[u]["off"]]["due"], u)):
+        for u in sorted(self.near, key=lambda u: (self.due_of(u), u)):
             r = self.ready(u)
             if r == "drop":
                 del self.near[u]
@@ -185,9 +188,7 @@ class Store:
 
         if any(map(mine, self.queue[self.Q :])) or any(mine(self.tl[u]["off"]) for u in self.near):
             return True
-        cand = [
-            c for c in range(self.log[i]["due"] // P, self.R - 1, -H) if self.C <= c < self.R + N
-        ]
+        cand = [c for c in range(self.due(i) // P, self.R - 1, -H) if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
             if any(mine(self.tl[u]["off"]) for u in self.chain(c)):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
@@ -200,19 +201,25 @@ class Store:
         if not self.pending(i):
             return False
         self.cancelled[i] = 1
+        self.append_cancel(i, new, tear)
+        return True
+
+    def due(self, i):  # of an identity
+        return self.log[i]["due"]
+
+    def append_cancel(self, i, new, tear):
         n = None
         if new is not None:
             n = self.append(k="p", due=new, id=len(self.log), replaces=i)
             if tear:
                 self.repl.append([i, n, None])
                 raise CrashError
-        d = self.append(k="d", due=self.log[i]["due"], id=i)
+        d = self.append(k="d", due=self.due(i), id=i)
         self.durable()
         if n is None:
             self.true[i] = d
         else:
             self.repl.append([i, n, d])
-        return True
 
     # ---- flush, crash, recovery
     def flush(self, stop=9):
@@ -304,19 +311,24 @@ class Store:
     def state(self):
         return len(self.log), self.Q, self.R, self.C, len(self.near), len(self.taken)
 
-    def settle(self):
+    def serve(self):
+        self.enqueue(99)
+        self.claim()
+        self.take(99)
+        self.put_taken(99)
+        self.advance()
+
+    def serve_all(self):
         for _ in range(400):
             a = self.state()
-            self.enqueue(99)
-            self.claim()
-            self.take(99)
-            self.put_taken(99)
-            self.advance()
+            self.serve()
             if a == self.state():
-                break
-        else:
-            self.bad["stuck: livelock"] += 1
-            raise StopIteration
+                return
+        self.bad["stuck: livelock"] += 1
+        raise StopIteration
+
+    def settle(self):
+        self.serve_all()
         f, gone, ids = self.truth()
         if self.R < self.now // P:
             self.bad["stuck: R behind"] += 1
@@ -391,19 +403,27 @@ class Store:
             (5, self.stop),
         ]
         try:
-            for act in r.choices([a for _, a in acts], [n for n, _ in acts], k=rr(40, 140)):
-                try:
-                    act()
-                except CrashError:
-                    self.crash(False)
-                    self.info["crashes between two appends"] += 1
-            end = max([m["due"] for m in self.log] + [self.now, self.R * P]) + 3 * P
-            self.settle()
-            while self.now < end:
-                self.tick(P)
-                self.settle()
+            self.play(acts, rr(40, 140))
         except StopIteration:
             return self
+        self.judge()
+        return self
+
+    def play(self, acts, count):
+        weights = [n for n, _ in acts]
+        for act in self.rnd.choices([a for _, a in acts], weights, k=count):
+            try:
+                act()
+            except CrashError:
+                self.crash(False)
+                self.info["crashes between two appends"] += 1
+        end = max([m["due"] for m in self.log] + [self.now, self.R * P]) + 3 * P
+        self.settle()
+        while self.now < end:
+            self.tick(P)
+            self.settle()
+
+    def judge(self):
         f, _gone, ids = self.truth()
         old = {r[0]: r[1] for r in self.repl}
         for k, n in {"timers": ids, "cancelled": self.true, "rescheduled": old}.items():
@@ -418,7 +438,6 @@ class Store:
             elif i not in self.true and i not in old and not f[i]:
                 self.bad["lost"] += 1
         self.bad["count at end"] += bool(self.cancelled)
-        return self
 
 
 RULES = {

@@ -189,6 +189,22 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         assert store.engine.world.cleaning.floor > 0
 
 
+def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
+    """It may sleep for longer than the copies can wait."""
+    clock, told_ms = ManualClock(START_MS), []
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store)
+        store.cleaner.stopped = True
+        live_on(store, clock)
+        store.cleaner.stopped = False
+        store.cleaner.on_copies = told_ms.append
+        soonest_ms = (
+            store.engine.world.dequeue_get.claimed_slot + store.cleaner.leave_slots
+        ) * 1_000
+        clean_all(store)
+        assert set(told_ms) == {soonest_ms} and store.stats().cleaning.copied_count == 5
+
+
 def test_passes_are_bounded(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:

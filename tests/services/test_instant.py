@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
+from timerstore.reading import capture_locked
 from timerstore.services.instant import capture_instant
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -80,14 +81,16 @@ def test_an_instant_is_what_the_words_say(steps: list[tuple[str, int]]) -> None:
         assert pairs(found.cancelled) == pairs(store.engine.cancelled.table)
         assert len(pairs(found.cancelled)) == store.engine.cancelled.set.count
         assert found.pending_count == store.count() == len(list(store.pending()))
-        assert found.claimed == world.dequeue_get.claimed_slot
-        assert found.claim_offset == world.dequeue_get.claim_offset
-        assert found.timerlog_end == store.engine.timerlog.end
-        assert found.queue_start == world.enqueue_put.linked_index
-        assert found.queue_end == store.engine.queues.next_index(0)
+        snapshot = found.snapshot
+        assert snapshot.claimed == world.dequeue_get.claimed_slot
+        assert snapshot.claim_offset == world.dequeue_get.claim_offset
+        assert snapshot.timerlog_end == store.engine.timerlog.end
+        assert snapshot.queue_start == world.enqueue_put.linked_index
+        assert snapshot.queue_end == store.engine.queues.next_index(0)
         assert found.level_start.tolist() == store.engine.levels.offset[:levels].tolist()
         waiting = int((found.level_stop - found.level_start).sum())
         assert waiting >= store.engine.queues.table.pending[QUEUE_COUNT_MAX:].sum()
+        assert capture_locked(store)[:-1] == snapshot[:-1]
         light = capture_instant(store.engine.world, whole=False)
         assert sorted(light.messages.tolist()) == slow_messages(store)
         assert len(light.cancelled) == len(light.slots) == 0

@@ -110,7 +110,7 @@ def test_segments_far_apart_share_a_place_in_the_table(tmp_path: Path) -> None:
 
 
 def test_a_log_without_kernels_has_a_short_table(tmp_path: Path) -> None:
-    log = SegmentedFile(Watched(), tmp_path / "q", SIZE, open_count_max=2, table_length=1)
+    log = SegmentedFile(Watched(), tmp_path / "q", SIZE, open_count_max=2, for_kernels=False)
     for number in range(6):
         log.ensure(number).view[:] = number
         log.end = number * SIZE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from timerstore.timelog.kernel import kernel
-from timerstore.wheel.place import place, ring_top
+from timerstore.wheel.place import may_have_rolled, place, ring_top
 from timerstore.wheel.settings import Settings
 
 
@@ -109,3 +109,14 @@ def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
         wheel = wheel._replace(read=slot, checkpointed_read=slot)
         rolls += 1
         assert rolls <= 400 * 3
+
+
+@given(case=cases())
+def test_what_rolled_lay_far_ahead(case: tuple[naive.Wheel, int, int]) -> None:
+    """Where R stands at the clock, as it does but for a while after a stop."""
+    wheel, out_ms, now_ms = case
+    far = bool(may_have_rolled(settings_of(wheel), out_ms, now_ms))
+    assert far == naive.may_have_rolled(out_ms, now_ms, wheel)
+    put_ms = wheel.read * wheel.precision_ms
+    _, hops = placed(wheel, out_ms, put_ms)
+    assert not hops or may_have_rolled(settings_of(wheel), out_ms, put_ms)

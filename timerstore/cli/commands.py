@@ -36,8 +36,8 @@ from timerstore.deadletters import redrive
 from timerstore.errors import InvalidArgumentError
 from timerstore.export import Format, Table
 from timerstore.ids import parse_id
-from timerstore.reading import Timer
 from timerstore.stats import Stats
+from timerstore.timers import Timer
 
 __all__ = ["app"]
 
