@@ -143,8 +143,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
-        if not engine.wheel.is_new:  # it is what was made before a kill
-            engine.wheel.check_pages(is_unknown=True)
+        engine.wheel.check_pages(is_unknown=True)  # the making of the store may have been killed
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
         engine.queues.prepare(0)

@@ -388,7 +388,7 @@ def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
             stop_ms = near_first_due(near, bucket_at(near, base_ms, aside), stop_ms)
         if near.words[NEAR_COUNT] > 0:
             emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
-            ms = max(emptied_ms, now_ms)
+            ms = emptied_ms  # not now: what is due may have found no room when it was tried
             last = min(stop_ms, emptied_ms + ring_buckets(near) - 1)
             while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
                 ms += 1

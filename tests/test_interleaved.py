@@ -39,6 +39,7 @@ FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "a level's clock is read before its end": ("put at a level against its clock", 247),
     "frontier late": ("cancel of what is due soon", 208),
     "deletes at once": 7,
+    "what found no room is forgotten": 3029,
     "R passes what was put aside": "stops 0",
     "R is behind, and nobody wakes dequeue-put": LONG_STOP,
 }

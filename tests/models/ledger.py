@@ -60,13 +60,13 @@ class Ledger:
     def overdue(self, now_ms: int) -> list[Root]:
         """Return what should have fired by now.
 
-        A level's message waits for those before it, of which one may be stored later: whoever puts
-        reads the clock before it waits for its turn to append.
+        A level's message waits for those before it, cancelled or not, of which one may be stored
+        later: whoever puts reads the clock before it waits for its turn to append.
         """
         blocked: set[int] = set()
         found = []
         for root in self.roots.values():
-            if root.pending and root.due_ms > now_ms:
+            if not root.fired_ms and root.due_ms > now_ms:
                 blocked.add(root.level)
             elif root.pending and (not root.level or root.level not in blocked):
                 found.append(root)

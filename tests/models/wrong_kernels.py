@@ -73,6 +73,14 @@ WRONG: dict[str, list[Change]] = {
         done = _deliver(""",
         )
     ],
+    "what found no room is forgotten": [
+        (
+            "services.steps",
+            "_near_event_ms",
+            "            ms = emptied_ms",
+            "            ms = max(emptied_ms, now_ms)",
+        )
+    ],
     "frontier late": [
         (
             "services.dequeue_put",

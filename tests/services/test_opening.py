@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.power_disk import PowerCutError, PowerDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import CONFIG, START_MS, START_SLOT
 from timerstore import Config, ManualClock, TimerStore
@@ -48,6 +49,28 @@ def test_a_damaged_index_is_made_anew_and_named(tmp_path: Path) -> None:
     assert [place.file for place in engine.damage.places] == ["timerwheel"]
     assert engine.pending_count() == 10 and os.listdir(tmp_path / "s" / "timerlog")
     engine.close_files()
+
+
+@pytest.mark.slow
+def test_a_store_whose_making_was_killed(tmp_path: Path) -> None:
+    """At each event of the disk, one after the other; the next opening makes it."""
+    for event in range(1, 100):
+        path, clock = tmp_path / str(event), ManualClock(START_MS)
+        path.mkdir()
+        disk = PowerDisk(path, {})
+        disk.stop_after = event
+        try:
+            TimerStore(path, config=CONFIG, clock=clock, disk=disk).abandon()
+        except PowerCutError:
+            with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+                id = store.put(b"x", topic="t", delay=timedelta(milliseconds=50))
+                store.play_now()
+                store.flush()  # the wheel has a page to write
+                clock.advance(timedelta(milliseconds=60))
+                assert store.pull("t", timeout=0).ids.to_pylist() == [id]
+        else:
+            break
+    assert 10 < event < 99
 
 
 @pytest.mark.slow

@@ -399,21 +399,6 @@ def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
 # --- stores that a broker wrote
 
 
-def test_a_kill_after_the_wheel_was_made(tmp_path: Path) -> None:
-    """Nothing else is there yet: no log, no checkpoint, no checksums of the wheel's pages."""
-    path, clock = tmp_path / "store", ManualClock(1_800_000_000_000)
-    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    store.abandon()
-    for folder in ("commitlog", "consumequeue", "timerlog", "config"):
-        shutil.rmtree(path / folder, ignore_errors=True)
-    assert (path / "timerwheel").stat().st_size and (path / "abort").exists()
-    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
-        store.put(b"x", delay=timedelta(seconds=5))
-        store.flush()
-        clock.advance(timedelta(seconds=5))
-        assert [d.body for d in store.pull("default", timeout=0)] == [b"x"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision_ms", "days"),
