@@ -298,9 +298,18 @@ def read_units(
     scratch: Any,
     where: Words,
 ) -> Words:
-    """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error."""
-    before = int(where[0])
-    reader.map_from(before)
+    """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
+
+    Segments that are removed meanwhile are passed by: nobody needs their units.
+    """
+    while True:
+        before = where[0] = max(int(where[0]), engine.timerlog.start)
+        try:
+            is_there = reader.map_from(before)
+        except FileNotFoundError:
+            is_there = False
+        if is_there or before >= engine.timerlog.start:
+            break
     count = chain.scan_units(
         reader.table, stop, from_slot, engine.precision_ms, units, scratch, where
     )

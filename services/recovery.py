@@ -145,8 +145,6 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
         engine.wheel.check_pages(is_unknown=True)  # the making of the store may have been killed
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
-        if not engine.wheel.is_new:  # killed before the first segment was made
-            engine.wheel.check_pages(is_unknown=True)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
         engine.prepare_timerlog()

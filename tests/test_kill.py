@@ -64,14 +64,20 @@ class Nursery:
                 pid = int(said.pop().split()[1])
         # The child's words wait in the pipe, 64 KiB at most: read on while it works.
         os.set_blocking(self.process.stdout.fileno(), True)  # type: ignore[union-attr]
-        killer = subprocess.Popen(
-            ["sh", "-c", f"sleep {kill_s:.3f}; kill -KILL {pid}"],  # outlives a blocked read
-        )
+        killer = subprocess.Popen(self.killer(pid, kill_s))  # outlives a blocked read
         while not said or not said[-1].startswith("ended"):
             said.append(self.line())
-        killer.wait()
-        assert said.pop() == f"ended {-signal.SIGKILL}"
+        assert killer.wait() == 0
+        self.check_end(said.pop())
         return said
+
+    def killer(self, pid: int, kill_s: float) -> list[str]:
+        """The command that ends a child."""
+        return ["sh", "-c", f"sleep {kill_s:.3f}; kill -KILL {pid}"]
+
+    def check_end(self, ended: str) -> None:
+        """What the nursery says of a child's end must be as it should."""
+        assert ended == f"ended {-signal.SIGKILL}"
 
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None

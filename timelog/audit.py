@@ -44,6 +44,7 @@ from timerstore.timelog.message import (
     IDENTITY_LOW,
     KEY_AT,
     KEY_BYTES,
+    PROPERTIES_AT,
     PROPERTIES_BYTES,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
@@ -167,8 +168,23 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
                 same += 1
             if same >= 6:  # of 10 bytes that never differ
                 marks[i] |= MARK_BAD_CHECKSUM
-        if ours:
+        if ours and not _is_brokers_copy(buf, found):
             marks[i] |= MARK_NO_CHECKSUM
+
+
+@inlined
+def _is_brokers_copy(buf: Any, found: Any) -> bool:
+    """Tell whether a checksum stands among the properties, where that of a copy's source is.
+
+    A broker that writes none takes ours for a property like any other. O(properties).
+    """
+    start = found[PROPERTIES_AT]
+    end = start + found[PROPERTIES_BYTES]
+    for at in range(start, end - CRC_PROPERTY_BYTES):
+        if get_word(buf, at) == _CRC_NAME and get_u8(buf, at + 8) == NAME_END:
+            if get_u8(buf, at + CRC_PROPERTY_BYTES - 1) == VALUE_END:
+                return True
+    return False
 
 
 @kernel

@@ -195,8 +195,8 @@ def nurse(thread_count: int = 1) -> None:
         say("ended", os.waitstatus_to_exitcode(status))
 
 
-def main() -> None:
-    """Warm up, so that children find all kernels loaded, then fork them."""
+def warm_up() -> None:
+    """Load all kernels: whoever is forked finds them."""
     with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
         for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
             store.cancel(id)
@@ -205,7 +205,12 @@ def main() -> None:
         store.put(b"warm", delay_level=1)
         store.pull("default", timeout=0.3).ack()
         store.pull("default", timeout=3).ack()
-    nurse()
+
+
+def main(thread_count: int = 1) -> None:
+    """Fork those that are to be killed."""
+    warm_up()
+    nurse(thread_count)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import timerstore
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.services import cleaning
 from timerstore.services.state import PASS_COUNT_MAX
+from timerstore.timelog.reader import ReadSegments
 from timerstore.validation import validate
 from timerstore.verify import verify
 
@@ -270,3 +271,31 @@ def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:
         end = store.engine.timerlog.end
         assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end)) == 50
         assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end, 1 << 40)) == 0
+
+
+@pytest.mark.parametrize("when", ["listed", "not listed"])
+def test_segments_may_go_while_units_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A flush of a caller's reads units; that of the flush thread removes their segments."""
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        retention = store.retention.run
+        store.flusher.after = None
+        live_on(store, clock, 30)
+        log = store.engine.timerlog
+        start, end, map_from = log.start, log.end, ReadSegments.map_from
+
+        def removed_first(reader: ReadSegments, offset: int, count: int = 2) -> bool:
+            monkeypatch.undo()
+            assert retention()
+            return map_from(reader, offset, count)
+
+        if when == "listed":
+            monkeypatch.setattr(ReadSegments, "map_from", removed_first)
+        else:
+            assert retention()
+        read = sum(len(units) for units in cleaning.all_units(store.engine, start, end))
+        assert log.start > start
+        kept = sum(len(units) for units in cleaning.all_units(store.engine, log.start, end))
+        assert read == kept < 600

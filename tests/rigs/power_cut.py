@@ -1,0 +1,172 @@
+"""Real power cuts on ext4: a process that works on a store loses its disk at a random moment.
+
+    python -m tests.rigs.power_cut FOLDER [cuts] [seed]
+
+Needs root, e2fsprogs, a loop device; it is fastest where FOLDER lies in memory (/dev/shm). FOLDER
+gets an image of a small ext4, which is mounted; on it a child of `power_worker.py` puts, cancels,
+consumes, with segments of 16 KiB that are cleaned, or used again, all the time, until ioctl(
+FS_IOC_SHUTDOWN) ends all writing. What was not synced by then is gone, or there in part, names
+included. The disk is mounted anew, the store opened, its commit log judged as in
+`tests/test_kill.py`: all that was acknowledged must be there.
+
+A rig can be blind, so it counts what it saw: sound messages behind the log's end, old ones behind
+it, renamings that were undone. Each must have occurred.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from tests import naive
+from tests.models.archive import archive_of
+from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.rigs import kill_worker
+from tests.rigs.power_worker import KINDS, wait_for_disk
+from tests.test_kill import Account, Nursery, open_still
+
+DISK_BYTES = 64 << 20
+CUTS_OF_A_STORE = 20
+LONGEST_S = 1.5
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+
+
+class PowerDisk:
+    """A small ext4 that can lose its power."""
+
+    def __init__(self, folder: Path) -> None:
+        self.image, self.mount_point = folder / "disk.img", folder / "mnt"
+        self.mount_point.mkdir(parents=True)
+        with open(self.image, "wb") as file:
+            file.truncate(DISK_BYTES)
+        run("mkfs.ext4", "-q", "-F", self.image)
+
+    def mount(self) -> None:
+        run("mount", "-o", "loop", self.image, self.mount_point)
+
+    def unmount(self) -> None:
+        run("umount", self.mount_point)
+
+
+class PowerNursery(Nursery):
+    """Children that lose their disk, then their lives."""
+
+    def __init__(self, mount_point: Path) -> None:
+        self._mount_point = mount_point
+        super().__init__(Path(__file__).with_name("power_worker.py"))
+
+    def killer(self, pid: int, kill_s: float) -> list[str]:
+        """Cut the power first."""
+        cutter = Path(__file__).with_name("cut_power.py")
+        return [sys.executable, "-S", *map(str, (cutter, self._mount_point, pid, kill_s))]
+
+
+def in_a_child(judge: object, *arguments: object) -> None:
+    """Call what maps the store's files in a process of its own: afterwards nothing is mapped."""
+    assert callable(judge)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            judge(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, "see above"
+
+
+def judge(path: Path, kind: str, account: Account, last: bool) -> None:
+    """Open the store; ask the log for all that was acknowledged."""
+    now_ms = time.time_ns() // 1_000_000
+    store = open_still(path, kind, now_ms)
+    for step_s in (0, 6) if last else (0,):
+        store.clock.advance(timedelta(seconds=step_s))  # type: ignore[union-attr]
+        levels_ms = kill_worker.CONFIG.delay_levels_ms()
+        ledger = read_ledger(path, Ledger(levels_ms=levels_ms))
+        ledger.check()
+        account.check(ledger)
+        check_store(store, ledger)
+        assert not ledger.overdue(now_ms), "due timers did not fire at opening"
+    assert not last or store.count() == 0
+    assert not last or kind != "cleaned" or store.engine.world.cleaning.floor > 0
+    store.close() if last else store.abandon()
+
+
+def seen(path: Path, reused: str | None) -> Counter[str]:
+    """What the cut has left of the log: which of the things that this rig is for."""
+    found: Counter[str] = Counter()
+    folder = path / "commitlog"
+    if not folder.is_dir():
+        return found
+    found["undone renamings"] += reused is not None and not (folder / reused).exists()
+    files = {int(each.name): each.read_bytes() for each in folder.glob("0*")}
+    segment_bytes = kill_worker.CONFIGS["cleaned"].commitlog_segment_bytes
+    if not files or {*map(len, files.values())} != {segment_bytes}:
+        return found
+    end = naive.scan_commit_log(files, min(files)).end
+    magic = struct.pack(">I", naive.MESSAGE_MAGIC)
+    for start, data in files.items():
+        at = data.find(magic, max(0, end - start))
+        while at >= 4:
+            own = int.from_bytes(data[at + 24 : at + 32], "big")
+            found["sound behind the end" if own == start + at - 4 else "old behind the end"] = 1
+            at = data.find(magic, at + 1)
+    return found
+
+
+def main(folder: Path, cuts: int, seed: int) -> None:
+    """Cut so often; a new store each CUTS_OF_A_STORE."""
+    rnd, all_seen = random.Random(seed), Counter[str]()
+    wait_for_disk()
+    in_a_child(kill_worker.warm_up)
+    disk, timers = PowerDisk(folder), 0
+    nursery = PowerNursery(disk.mount_point)
+    path = disk.mount_point / "store"
+    removed = folder / "removed"
+    for done in range(cuts):
+        kind = KINDS[done // CUTS_OF_A_STORE % len(KINDS)]
+        if done % CUTS_OF_A_STORE == 0:
+            account = Account()
+            shutil.rmtree(removed, ignore_errors=True)
+            removed.mkdir()
+            disk.mount()
+            shutil.rmtree(path, ignore_errors=True)
+            archive_of(path).unlink(missing_ok=True)
+            archive_of(path).symlink_to(removed.absolute())
+            os.sync()
+            disk.unmount()
+        disk.mount()
+        said = nursery.run(path, rnd.randrange(1 << 30), LONGEST_S * rnd.uniform(0.05, 1), kind)
+        account.take(said)
+        (folder / "said").write_text("\n".join(said))
+        disk.unmount()
+        disk.mount()
+        names = [line.split()[1] for line in said if line.startswith("reused")]
+        all_seen += seen(path, names[-1] if names else None)
+        all_seen["files used again"] += len(names)
+        last = done % CUTS_OF_A_STORE == CUTS_OF_A_STORE - 1 or done == cuts - 1
+        if last or rnd.random() < 0.7:  # else cut twice without a look
+            in_a_child(judge, path, kind, account, last)
+        timers += len(account.put) if last else 0
+        disk.unmount()
+    nursery.close()
+    print(f"{cuts} cuts, {timers} puts acknowledged, none lost; {dict(all_seen)}")
+    for what in ("sound behind the end", "old behind the end", "undone renamings"):
+        assert all_seen[what], f"nothing {what}: the rig is blind"
+
+
+if __name__ == "__main__":
+    cuts, seed, *_ = [*map(int, sys.argv[2:]), *(40, 1)[len(sys.argv) - 2 :]]
+    main(Path(sys.argv[1]), cuts, seed)

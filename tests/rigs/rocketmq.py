@@ -1,0 +1,190 @@
+"""Lets RocketMQ's own code open stores that were cleaned, whose files were used again.
+
+    mvn dependency:build-classpath -Dmdep.outputFile=jars      beside a pom.xml with rocketmq-store
+    python -m tests.rigs.rocketmq "$(cat jars)"
+
+A store lives through a day of manual time: short timers are fired, consumed beside far ones, what
+is pending is cleaned out of the oldest segments again and again, files are used again. Then it is
+handed over, and `OpenStore.java`, with RocketMQ's message store and timer store, opens it and runs
+while a third of what is pending falls due. It has to find the log's start and end where they are,
+fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. A second
+store is killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
+
+Needs a JDK; four minutes, most of which it waits for timers to fall due.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+
+from tests import naive
+from timerstore import Config, ManualClock, TimerStore, verify
+
+TOPIC = "t"
+RUN_S = 40
+CONFIG = Config(
+    durability="process",
+    commitlog_segment_bytes=1 << 18,
+    consumequeue_segment_bytes=2_000,
+    timerlog_segment_bytes=5_248,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
+)
+
+
+def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str]]:
+    """Return a store that was cleaned many times, what is pending, what was cancelled.
+
+    Of 1,200 timers that are pending all the while a third is due within RUN_S of `start_ms`, a
+    third within an hour, a third within a month; some are cancelled, some are moved.
+    """
+    clock = ManualClock(start_ms - 86_400_000)
+    store = TimerStore(path, config=CONFIG, clock=clock)
+    store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+    random = np.random.default_rng(1)
+    due_ms = np.concatenate(
+        [
+            start_ms + random.integers(15_000, 1_000 * (RUN_S - 15), 400),
+            start_ms + random.integers(120_000, 3_600_000, 400),
+            start_ms + random.integers(3_600_000, 30 * 86_400_000, 400),
+        ]
+    )
+    ids = [store.put(b"far %d" % i, topic=TOPIC, at_ms=int(each)) for i, each in enumerate(due_ms)]
+    pending = dict(zip(ids, due_ms.tolist(), strict=True))
+    cancelled: set[str] = set()
+    for turn in range(40):
+        delay_ms = random.integers(1, 60_000, 2_000)
+        store.put_many([b"short"] * 2_000, topic=TOPIC, delay_ms=delay_ms)
+        clock.advance(timedelta(milliseconds=(start_ms - 120_000 - clock.now_ms) // (40 - turn)))
+        while len(batch := store.pull(TOPIC, max_count=4_096, timeout=0)):
+            batch.ack()
+        store.flush()
+        if turn % 10 == 5:
+            for id in ids[turn::40][:25]:
+                assert store.cancel(id)
+                cancelled.add(id)
+                del pending[id]
+            for id in ids[turn + 1 :: 40][:12]:
+                moved_ms = pending.pop(id) + 500
+                pending[store.reschedule(id, at_ms=moved_ms)] = moved_ms
+                cancelled.add(id)
+    cleaning, log = store.stats().cleaning, store.engine.commitlog
+    print(f"{cleaning.copied_count} copied, log from {log.start}, {log.reused_count} files again")
+    assert cleaning.copied_count > 5_000 and log.reused_count > 20 and log.start > 10 << 20
+    return store, pending, cancelled
+
+
+def log_of(path: Path) -> naive.LogScan:
+    """Read a log that need not begin at 0."""
+    files = {int(each.name): each.read_bytes() for each in (path / "commitlog").glob("0*")}
+    return naive.scan_commit_log(files, min(files))
+
+
+def messages_reached(path: Path) -> list[int]:
+    """Return where the messages of all units lie that a broker would reach, those from R on."""
+    files = {int(each.name): each.read_bytes() for each in (path / "timerlog").glob("0*")}
+    units = naive.scan_timer_log(files).units
+    read_ms = naive.decode_timercheck((path / "config" / "timercheck").read_bytes()).read_ms
+    return [
+        units[at].message_offset
+        for slot in naive.used_slots((path / "timerwheel").read_bytes()).values()
+        if slot.number >= read_ms // CONFIG.precision_ms
+        for at in naive.walk_chain(units, slot.last_offset)
+    ]
+
+
+def open_with_rocketmq(jars: str, path: Path, run_s: int) -> list[list[str]]:
+    """Run OpenStore.java; return its lines as words."""
+    source = Path(__file__).with_name("OpenStore.java")
+    with tempfile.TemporaryDirectory() as home:
+        # On a full disk it removes all but the log's last file, whatever is pending.
+        ratios = ("diskSpaceWarningLevelRatio", "diskSpaceCleanForciblyRatio")
+        command = ["java", f"-Duser.home={home}", *(f"-Drocketmq.broker.{r}=2" for r in ratios)]
+        command += ["-cp", jars, str(source), str(path), str(run_s)]
+        command += [str(CONFIG.precision_ms), str(CONFIG.roll_window_slots)]
+        command += [str(CONFIG.commitlog_segment_bytes), str(CONFIG.consumequeue_segment_bytes)]
+        command += [str(CONFIG.timerlog_segment_bytes), TOPIC]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=run_s + 120)
+    print(done.stdout, done.stderr[-2_000:], sep="\n")
+    assert done.returncode == 0
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def after_a_handover(jars: str, path: Path) -> None:
+    """Let a broker go on with a store that was cleaned."""
+    start_ms = int(time.time() * 1_000) + 120_000
+    store, pending, cancelled = live(path, start_ms)
+    clock = store.clock
+    assert isinstance(clock, ManualClock) and store.count() == len(pending)
+    # Cleaning waits for what it left in place: that moves the clock.
+    store.handover()
+    report = verify(path)
+    assert report.ok and report.pending_count == len(pending), str(report)
+    before = log_of(path)
+    start, end = before.messages[0].offset, before.end
+    for message in messages_reached(path):
+        assert start <= message < end, f"a unit points to {message}"
+    time.sleep(max(0, clock.now_ms - int(time.time() * 1_000)) / 1_000)
+    run_s = RUN_S + max(0, start_ms - int(time.time() * 1_000)) // 1_000
+    lines = open_with_rocketmq(jars, path, run_s)
+    stopped_ms = time.time() * 1_000
+    assert lines[0] == ["loaded", "true"]
+    assert lines[1] == ["log", str(min(map(int, before_names(path, start)))), str(end)], lines[1]
+    fired: Counter[str] = Counter()
+    for message in log_of(path).messages:
+        if message.offset >= end and message.topic == TOPIC:
+            fired[message.properties["UNIQ_KEY"]] += 1
+    due = {id for id, due_ms in pending.items() if due_ms < start_ms + 1_000 * RUN_S - 5_000}
+    may_be = {id for id, due_ms in pending.items() if due_ms < stopped_ms}
+    print(f"{len(pending)} pending, {len(due)} due, {len(fired)} fired by RocketMQ")
+    assert set(fired.values()) == {1} and due <= set(fired) <= may_be
+    assert not cancelled & set(fired)
+    with TimerStore(path, config=CONFIG) as again:
+        assert again.count() <= len(pending) - len(fired)
+    report = verify(path)
+    assert report.ok, str(report)
+
+
+def before_names(path: Path, offset: int) -> list[str]:
+    """Return the name of the log's segment that an offset is in."""
+    return [f"{offset // CONFIG.commitlog_segment_bytes * CONFIG.commitlog_segment_bytes}"]
+
+
+def after_a_kill(jars: str, path: Path) -> None:
+    """Let a broker look for the end of a log behind which old bytes lie."""
+    store, _, _ = live(path, int(time.time() * 1_000) + 60_000)
+    end = store.engine.commitlog.end
+    store.abandon()
+    segment = CONFIG.commitlog_segment_bytes
+    behind = b"".join(
+        each.read_bytes()
+        for each in sorted((path / "commitlog").glob("0*"))
+        if int(each.name) >= end // segment * segment
+    )[end % segment :]
+    assert any(behind), "nothing old lies behind the end"
+    lines = open_with_rocketmq(jars, path, 0)
+    assert lines[0] == ["loaded", "true"] and lines[1][2] == str(end), (lines, end)
+
+
+def main() -> None:
+    """Do both."""
+    folder = Path(tempfile.mkdtemp(prefix="timerstore-rocketmq-"))
+    try:
+        after_a_kill(sys.argv[1], folder / "killed")
+        after_a_handover(sys.argv[1], folder / "handed")
+        print("RocketMQ opened both")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
