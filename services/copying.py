@@ -19,6 +19,7 @@ from timerstore.services.state import CopyCounts, ServiceThread
 from timerstore.services.world import World, lateness_bucket
 from timerstore.timelog.append import (
     NEED,
+    NEED_AT,
     NEED_COMMITLOG,
     NEED_ROW,
     NOT_TOLD,
@@ -168,10 +169,9 @@ def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: in
         world.commitlog, world.queues, world.append_lock, stage, staged, stamp_ms, False
     )
     if appended < staged:
-        thread.need = QUEUE_SEGMENT
+        thread.need, thread.need_offset = QUEUE_SEGMENT, stage.need[NEED_ROW]
         if stage.need[NEED] == NEED_COMMITLOG:
-            thread.need = COMMITLOG_SEGMENT
-        thread.need_offset = stage.need[NEED_ROW]
+            thread.need, thread.need_offset = COMMITLOG_SEGMENT, stage.need[NEED_AT]
     return appended
 
 

@@ -40,7 +40,12 @@ from timerstore.timelog.append import (
 )
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk, MappedFile
-from timerstore.timelog.format import LEVEL_COUNT_MAX, LEVEL_TOPIC
+from timerstore.timelog.format import (
+    LEVEL_COUNT_MAX,
+    LEVEL_TOPIC,
+    SEALED_BLANK_BYTES,
+    TIMERLOG_BLANK_BYTES,
+)
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.locks import ServiceLocks, SpinLock
@@ -52,9 +57,9 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Words, add_to_word
 from timerstore.timelog.segments import SegmentedFile
+from timerstore.timelog.unit import UNIT_ROOM_BYTES
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.near import new_near_wheel
 from timerstore.wheel.sets import new_table
@@ -277,14 +282,15 @@ class Engine:
     def _provide(self, service: int, need: int, offset: int) -> None:
         if need == needs.COMMITLOG_SEGMENT:
             self.trim(self.commitlog)
+            self.commitlog.make_room(offset + 1)
             self.prepare_commitlog()
         elif need == needs.QUEUE_SEGMENT:
-            self.queues.prepare(offset)
+            self.queues.prepare(offset, index=self.queues.next_index(offset))
         elif need == needs.TIMERLOG_SEGMENT:
             self.trim(self.timerlog)
             number = offset // self.timerlog.segment_bytes
             if offset >= self.timerlog.end:
-                self.timerlog.ensure(number)
+                self.make_unit_room()
             elif offset < self.timerlog.start:
                 pass  # it was removed meanwhile, for all in it is superseded
             elif number in self.timerlog.numbers:
@@ -349,10 +355,19 @@ class Engine:
             levels.address[level], levels.number[level] = file.address, number
 
     def prepare_commitlog(self) -> None:
-        """Map the segment at the log's end, and the one behind it."""
-        number = self.commitlog.end // self.commitlog.segment_bytes
-        self.commitlog.ensure(number)
-        self.commitlog.ensure(number + 1)
+        """Map the segment at the log's end, which may be closed there, and the one behind it."""
+        self.commitlog.reserve_at_end(SEALED_BLANK_BYTES)
+        self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
+
+    def prepare_timerlog(self) -> None:
+        """Map the segment at the timer log's end, which may be closed there."""
+        self.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+
+    def make_unit_room(self) -> None:
+        """Make room for a unit at the timer log's end."""
+        log = self.timerlog
+        left = log.segment_bytes - log.end % log.segment_bytes
+        log.make_room(log.end + UNIT_ROOM_BYTES + (left if left < UNIT_ROOM_BYTES else 0))
 
     def provide_append(self, stage: Stage) -> None:
         """Make what `append` found missing for a stage, when called by a thread that puts."""
@@ -364,9 +379,9 @@ class Engine:
                 "Shorten it, or make a store with larger segments."
             )
         if need in (NEED_COMMITLOG, NEED_NOTHING):
+            if need == NEED_COMMITLOG:
+                self.commitlog.make_room(at + 1)
             self.prepare_commitlog()
-        if need == NEED_COMMITLOG:  # of messages that go together the last may lie further on
-            self.commitlog.ensure(at // self.commitlog.segment_bytes)
         if need == NEED_QUEUE:
             self.queues.prepare(row, index=at)
         self.queues.prepare(0)
@@ -384,9 +399,7 @@ class Engine:
         """Make the segments that will be needed next, off the way of those in a hurry."""
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
-        count = len(self.queues.files)
-        for row in nonzero_places(self.queues.table.next_index[:count]).tolist():
-            self.queues.prepare(row, ahead=True)
+        self.queues.prepare_ahead()
 
     # --- L, and space
 

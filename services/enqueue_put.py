@@ -50,8 +50,8 @@ from timerstore.timelog.intrinsics import get_i64, prefetch, store_release, view
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import observe, publish
-from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
-from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
+from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, is_allocated, segment_at
+from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import SLOT_LATE, slot_place, slot_word
 from timerstore.wheel.place import place, ring_top
@@ -114,11 +114,11 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
+    if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         mine.need = TIMERLOG_SEGMENT
         mine.need_offset = offset
         return False
+    buf = segment_at(world.timerlog, offset)
 
     message, out_ms = ring[at + ENQUEUE_MESSAGE], ring[at + ENQUEUE_OUT_MS]
     copy = find_done(world.done, message)

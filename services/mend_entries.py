@@ -43,6 +43,7 @@ def write_entries(engine: Engine, row: int, messages: Words) -> None:
         index = int(each[scan.ROW_QUEUE_INDEX])
         number, place = divmod(index, engine.queues.segment_entries)
         file = engine.queues.files[row].existing(number)
+        engine.queues.files[row].reserve(index * ENTRY_BYTES, (index + 1) * ENTRY_BYTES)
         start = place * ENTRY_BYTES
         file.view[start : start + ENTRY_BYTES] = np.frombuffer(entry.tobytes(), np.uint8)
         engine.disk.sync(file, file.path)

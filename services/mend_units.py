@@ -130,6 +130,7 @@ def _restore(engine: Engine, units: _Units, offset: int) -> bool:
     before = units.offset[(units.slot == slot) & (units.offset < offset)]
     previous = int(before[-1]) if len(before) else NO_UNIT
     engine.timerlog.existing(offset // engine.timerlog.segment_bytes)
+    engine.timerlog.reserve(offset, offset + UNIT_BYTES)  # a copy of the store may be sparse there
     engine.commitlog.readable(message // engine.commitlog.segment_bytes)
     now_ms = engine.clock.now_ms
     return bool(_write_again(engine.world, offset, previous, slot, message, now_ms))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 NOTHING: Final = 0
-COMMITLOG_SEGMENT: Final = 1  # to append to
-QUEUE_SEGMENT: Final = 2  # of the row in `need_offset`
-TIMERLOG_SEGMENT: Final = 3  # that holds the offset; made if it lies at the end
+COMMITLOG_SEGMENT: Final = 1  # room to append up to this offset
+QUEUE_SEGMENT: Final = 2  # room in that of the row in `need_offset`
+TIMERLOG_SEGMENT: Final = 3  # that holds the offset; room for a unit if it lies at the end
 COMMITLOG_READ: Final = 4  # a segment to read from
 TIMER_QUEUE_READ: Final = 5  # a segment of the timer queue, by its byte offset
 TOPIC: Final = 6  # the destination of the message at this offset has no row

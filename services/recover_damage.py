@@ -36,7 +36,7 @@ class DamagedLog:
     def resume(self, offset: int, reason: str) -> int:
         """Return where to go on behind what is no message at `offset`; NO_MESSAGE at the end."""
         log = self.engine.commitlog
-        stop = log.allocated_end if self.durable is None else self.durable
+        stop = log.files_end if self.durable is None else self.durable
         if offset >= stop:
             return NO_MESSAGE
         if self._reader is None:
@@ -120,7 +120,7 @@ class DamagedLog:
     def _read(self, offset: int, *, verify: bool) -> Words | None:
         """Read one message as a scanned row; None where it cannot be read."""
         engine, log = self.engine, self.engine.commitlog
-        if not log.start <= offset < log.allocated_end:
+        if not log.start <= offset < log.files_end:
             return None
         log.readable(offset // log.segment_bytes)
         rows, where = np.zeros((2, scan.ROW_COLUMNS), np.int64), np.zeros(2, np.int64)

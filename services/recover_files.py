@@ -19,7 +19,7 @@ def check_files(engine: Engine, checkpoint: Checkpoint | None, rebuilt: list[str
     file can have been about to be made. How much of a queue was flushed nobody says.
     """
     log, timerlog = engine.commitlog, engine.timerlog
-    log.flushed_end = max(log.start, log.allocated_end - log.segment_bytes)
+    log.flushed_end = max(log.start, log.files_end - log.segment_bytes)
     if checkpoint is not None and not checkpoint.by_broker:
         log.flushed_end = checkpoint.commitlog_flushed
     lost = log.find_lost()

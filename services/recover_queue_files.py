@@ -59,7 +59,7 @@ def _may_be_cut(engine: Engine, row: int, linked: int) -> bool:
     """Tell whether files may be missing at either end of a queue."""
     queues, file = engine.queues, engine.queues.files[row]
     first, end = queues.first_index(row), queues.next_index(row)
-    if not file.numbers or end * ENTRY_BYTES == file.allocated_end or (row == 0 and end < linked):
+    if not file.numbers or end * ENTRY_BYTES == file.files_end or (row == 0 and end < linked):
         return True
     if first == 0:
         return False

@@ -28,7 +28,7 @@ LOST_SIZE: Final = 1
 def find_queue_end(engine: Engine, row: int, durable: int) -> None:
     """Set a queue's end behind its last entry whose message lies before `durable`."""
     queues, file = engine.queues, engine.queues.files[row]
-    low, high = file.start // ENTRY_BYTES, file.allocated_end // ENTRY_BYTES
+    low, high = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
     while low < high:  # the entries before the end are sound, those behind it are not
         middle = (low + high) // 2
         if _lies_before(queues.read(row, middle, 1)[0], durable):
@@ -49,7 +49,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
     no message's, or the first one behind it is not empty and points to nothing that came later.
     """
     queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
-    first, stop = file.start // ENTRY_BYTES, file.allocated_end // ENTRY_BYTES
+    first, stop = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
     for before, after in zip(file.numbers, file.numbers[1:], strict=False):
         if after != before + 1:
             offset = (before + 1) * file.segment_bytes
@@ -72,9 +72,9 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
 def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
     """Tell whether an entry is that of a message, as far as that is still there."""
     log, offset = engine.commitlog, int(entry["offset"][0])
-    if int(entry["size"][0]) == LOST_SIZE and 0 <= offset < log.allocated_end:
+    if int(entry["size"][0]) == LOST_SIZE and 0 <= offset < log.files_end:
         return True
-    if not 0 <= offset < log.allocated_end:
+    if not 0 <= offset < log.files_end:
         return False
     log.readable(offset // log.segment_bytes)
     verdicts, where = np.zeros(1, np.int64), np.zeros(2, np.int64)
@@ -85,7 +85,7 @@ def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
         np.frombuffer(engine.queues.topics[row], np.uint8),
         int(engine.queues.table.queue_id[row]),
         log.start,
-        log.allocated_end,
+        log.files_end,
         np.zeros(FOUND_WORDS, np.int64),
         verdicts,
         where,
@@ -142,7 +142,9 @@ def _write(engine: Engine, row: int, first: int, entries: Entries) -> None:
     while done < len(entries):
         number, position = divmod(first + done, queues.segment_entries)
         room = min(queues.segment_entries - position, len(entries) - done)
-        view = queues.files[row].ensure(number).view
+        file = queues.files[row]
+        file.reserve((first + done) * ENTRY_BYTES, (first + done + room) * ENTRY_BYTES)
+        view = file.existing(number).view
         data = entries[done : done + room].tobytes()
         at = position * ENTRY_BYTES
         view[at : at + len(data)] = np.frombuffer(data, np.uint8)

@@ -147,7 +147,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
         engine.queues.prepare(0)
-        engine.timerlog.ensure(0)
+        engine.prepare_timerlog()
         return findings
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not crashed
@@ -292,7 +292,7 @@ def _scan_log(
         count = scan.scan_commitlog(
             commitlog.table,
             int(where[0]),
-            commitlog.allocated_end,
+            commitlog.files_end,
             sealed,
             True,
             engine.store_tag,
@@ -326,7 +326,7 @@ def _scan_log(
         stopped = int(where[1])
         if stopped == scan.STOP_COUNT and count == CHUNK_ROWS:
             continue
-        if stopped == scan.STOP_UNMAPPED and int(where[0]) < commitlog.allocated_end:
+        if stopped == scan.STOP_UNMAPPED and int(where[0]) < commitlog.files_end:
             number = int(where[0]) // commitlog.segment_bytes
             if number in commitlog.numbers:
                 continue
@@ -402,7 +402,7 @@ def _empty_timer_index(engine: Engine, log: _Log) -> int:
     engine.wheel.array.slots[:] = 0
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
-    engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
+    engine.prepare_timerlog()
     return max(
         log.first_timer_index, engine.queues.first_kept(0, max(log.floor, engine.commitlog.start))
     )
@@ -425,7 +425,7 @@ def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings)
         findings.cut_slots = changed
         engine.wheel.write(engine.wheel.capture())
         timerlog.zero_from(end)
-    timerlog.ensure(end // timerlog.segment_bytes)
+    engine.prepare_timerlog()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
@@ -442,7 +442,7 @@ def _replay_broker_units(
     while True:
         count = chain.scan_units(
             timerlog.table,
-            timerlog.allocated_end,
+            timerlog.files_end,
             -1,
             engine.precision_ms,
             units,
@@ -468,7 +468,7 @@ def _replay_broker_units(
             break
     timerlog.end = int(where[0])
     timerlog.zero_from(timerlog.end)
-    timerlog.ensure(timerlog.end // timerlog.segment_bytes)
+    engine.prepare_timerlog()
     return min(queue_index, engine.queues.next_index(0))
 
 

@@ -55,6 +55,7 @@ def table_over(arrays: Mapping[int, Bytes], segment_bytes: int, end: int = 0) ->
         np.zeros(TABLE_LENGTH, np.int64),
         np.full(TABLE_LENGTH, -1, np.int64),
         np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
+        np.zeros(TABLE_LENGTH, np.int64),
     )
     table.words[SEGMENT_BYTES] = segment_bytes
     table.words[APRON] = apron_bytes(segment_bytes)
@@ -63,6 +64,7 @@ def table_over(arrays: Mapping[int, Bytes], segment_bytes: int, end: int = 0) ->
         assert len(array) == segment_bytes
         table.address[number % TABLE_LENGTH] = array.ctypes.data
         table.number[number % TABLE_LENGTH] = number
+        table.allocated[number % TABLE_LENGTH] = (number + 1) * segment_bytes
     table.kept = arrays  # type: ignore[attr-defined]
     return table
 

@@ -27,12 +27,13 @@ class Appended:
 
     log: Log
     queues: dict[tuple[str, int], int]  # the next index of each that is known
-    segments: set[int]  # of the commit log that are mapped to append to
+    segments: set[int]  # of the commit log that can be appended to, of a page each
     queue_segments: set[tuple[str, int, int]]  # topic, queue, number
     segment_entries: int
     stored_ms: int = 0
     copies: list[naive.Message] = field(default_factory=list)
     missing_queue: tuple[str, int] = ("", 0)
+    missing_offset: int = 0
 
     def append(self, copy: naive.Message, now_ms: int) -> tuple[str, int] | None:
         """Append a copy; or return what is missing: a segment, or one of a queue."""
@@ -41,6 +42,7 @@ class Appended:
         index = self.queues[name]
         offset = naive.place_behind(self.log.segment_bytes, self.log.end, copy.size_bytes)
         if offset // self.log.segment_bytes not in self.segments:
+            self.missing_offset = offset
             return "commitlog segment", 0
         if (*name, index // self.segment_entries) not in self.queue_segments:
             self.missing_queue = name
@@ -54,14 +56,13 @@ class Appended:
     def answer(self, need: str, message: int) -> None:
         """Have what was needed, as the engine makes it."""
         if need == "commitlog segment":
-            number = self.log.end // self.log.segment_bytes
-            self.segments |= {number, number + 1}
+            first = self.log.end // self.log.segment_bytes
+            self.segments |= set(range(first, self.missing_offset // self.log.segment_bytes + 1))
         elif need == "queue segment":
             number = self.queues[self.missing_queue] // self.segment_entries
             self.queue_segments.add((*self.missing_queue, number))
         elif need == "commitlog read":
             self.log.unmapped.discard(message // self.log.segment_bytes)
-            self.segments.add(message // self.log.segment_bytes)
         elif need == "topic":
             properties = self.log.messages[message].properties
             queue = max(0, naive.number(properties.get("REAL_QID")))

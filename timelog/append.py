@@ -51,6 +51,7 @@ from timerstore.timelog.intrinsics import (
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
 from timerstore.timelog.segments import (
@@ -59,6 +60,7 @@ from timerstore.timelog.segments import (
     SEGMENT_BYTES,
     TABLE_LENGTH,
     SegmentTable,
+    is_allocated,
     segment_at,
 )
 from timerstore.timelog.text import put_crc_digits, put_hex_12
@@ -82,9 +84,7 @@ NEED: Final = 0
 """A NEED_ constant."""
 NEED_ROW: Final = 1
 NEED_AT: Final = 2
-"""What lies in the missing segment: a commit log offset, or an index of the queue NEED_ROW."""
-
-PAGE_BYTES: Final = 4_096
+"""What there is no room for: a message's last byte in the log, or an index of queue NEED_ROW."""
 
 # Columns of `QueueTable.told`.
 TOLD_INDEX: Final = 0  # in the timer topic's queue, −1 while the others are written
@@ -113,6 +113,7 @@ class QueueTable:
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
     address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
     number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
+    allocated: Words  # int64[2 * QUEUE_COUNT_MAX]: up to this index it has its blocks
     pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
     name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
@@ -152,6 +153,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
@@ -187,10 +189,11 @@ def _room(
     """Return what is missing before a message can go to `offset`: a NEED_ constant."""
     if not fits_segment(commitlog.words[SEGMENT_BYTES], size):
         return NEED_SMALLER  # all that is written lies inside a mapping, whatever was staged
-    if len(segment_at(commitlog, offset)) == 0:
+    if not is_allocated(commitlog, offset, offset + size + SEALED_BLANK_BYTES):
         return NEED_COMMITLOG
     number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
-    if queues.number[2 * row + (number & 1)] != number:
+    slot = 2 * row + (number & 1)
+    if queues.number[slot] != number or index >= queues.allocated[slot]:
         return NEED_QUEUE
     return NEED_NOTHING
 
@@ -216,8 +219,8 @@ def append(
 ) -> int:
     """Append `count` staged messages; return how many it did, from the first.
 
-    Fewer than `count` were done where a segment is missing, see `stage.need`; with `together`
-    then none. O(bytes). `stage.offset` and `stage.index` say where the messages went.
+    Fewer than `count` were done where a segment, or its blocks, are missing, see `stage.need`; with
+    `together` then none. O(bytes). `stage.offset` and `stage.index` say where the messages went.
     """
     _touch_ahead(commitlog, stage, count)
     lock_acquire(lock)
@@ -234,29 +237,25 @@ def append(
     done = 0
     at = end
     left = segment_bytes - end % segment_bytes
-    is_mapped = False
+    stop = 0  # up to here the segment that the message before went to is allocated
     last_row, index_stop = -1, 0
     for i in range(count):
         row, size = stage.row[i], stage.size[i]
         start = at
         if size + SEALED_BLANK_BYTES > left:  # as `place_behind` says
-            start, left, is_mapped = at + left, segment_bytes, False
+            start, left, stop = at + left, segment_bytes, 0
         index = queues.planned[row]
-        if (
-            row != last_row
-            or index >= index_stop
-            or not is_mapped
-            or size > left - SEALED_BLANK_BYTES
-        ):
+        if row != last_row or index >= index_stop or start + size + SEALED_BLANK_BYTES > stop:
             need = _room(commitlog, queues, start, size, row, index)
             if need != NEED_NOTHING:
                 stage.need[NEED] = need
                 stage.need[NEED_ROW] = row
-                stage.need[NEED_AT] = start if need == NEED_COMMITLOG else index
+                last_byte = start + size + SEALED_BLANK_BYTES - 1
+                stage.need[NEED_AT] = last_byte if need == NEED_COMMITLOG else index
                 break
-            entries = queues.words[QUEUE_SEGMENT_ENTRIES]
-            last_row, index_stop = row, index - index % entries + entries
-            is_mapped = True
+            number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
+            last_row, index_stop = row, queues.allocated[2 * row + (number & 1)]
+            stop = commitlog.allocated[start // segment_bytes & (TABLE_LENGTH - 1)]
         stage.offset[i] = start
         stage.index[i] = index
         queues.planned[row] = index + 1
@@ -296,27 +295,26 @@ def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
         length += stage.size[i]
     offset = load_acquire(commitlog.words, END)
     for at in range(offset + PAGE_BYTES, offset + length + PAGE_BYTES, PAGE_BYTES):
-        buf = segment_at(commitlog, at)
-        if len(buf) != 0:
-            touch(buf, at % commitlog.words[SEGMENT_BYTES])
+        if is_allocated(commitlog, at, at + 1):
+            touch(segment_at(commitlog, at), at % commitlog.words[SEGMENT_BYTES])
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     number = offset // segment_bytes
     zeroed = load_acquire(commitlog.zeroed, number & (TABLE_LENGTH - 1))
     if offset + length + commitlog.words[APRON] > zeroed:  # what `_clear_ahead` will zero
         stop = min(zeroed + commitlog.words[APRON], (number + 1) * segment_bytes)
         for at in range(zeroed, stop, PAGE_BYTES):
-            buf = segment_at(commitlog, at)
-            if len(buf) != 0:
-                touch(buf, at % segment_bytes)
+            if is_allocated(commitlog, at, at + 1):
+                touch(segment_at(commitlog, at), at % segment_bytes)
 
 
 @inlined
 def _clear_ahead(commitlog: SegmentTable, start: int, stop: int) -> None:
     """Zero the apron of messages that go from `start` to `stop`, where old bytes may lie there.
 
-    That is so in a segment that is used again. An apron is zeroed at once: it stays in the cache
-    until the messages come. What of the apron falls into the next segment was
-    zeroed before that one was mapped; of a segment that is closed here all the rest is zeroed.
+    That is so in a segment that is used again, which has all its blocks. An apron is zeroed at
+    once: it stays in the cache until the messages come. What of the apron falls into the next
+    segment was zeroed before that one was mapped; of a segment that is closed here all the rest is
+    zeroed.
     """
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     last = stop // segment_bytes

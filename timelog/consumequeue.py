@@ -114,6 +114,7 @@ class ConsumeQueues:
         self.topics: list[bytes] = []
         self._topic_rows: dict[bytes, list[int]] = {}
         self._rows: dict[tuple[bytes, int], int] = {}
+        self._prepared = np.zeros(QUEUE_COUNT_MAX, np.int64)  # its end when it was prepared last
         self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
         self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
         self._maps_lock = threading.Lock()
@@ -222,30 +223,49 @@ class ConsumeQueues:
         blanks = np.zeros(position, QUEUE_ENTRY)
         blanks["size"] = QUEUE_BLANK_SIZE
         data = np.frombuffer(blanks.tobytes(), np.uint8)
-        self.files[row].ensure(number).view[: len(data)] = data
+        file, start = self.files[row], number * self.segment_bytes
+        file.ensure(number)
+        file.reserve(start, start + len(data))
+        file.existing(number).view[: len(data)] = data
 
-    def prepare(self, row: int, *, ahead: bool = False, index: int = 0) -> None:
+    def prepare(self, row: int, *, ahead: bool = False, index: int = -1) -> None:
         """Map the segment that the next entry goes to; with `ahead` the one behind it as well.
 
-        That one is also mapped if it holds `index`: messages that go together may need both.
+        That one is also mapped if it holds `index`: messages that go together may need both. With
+        `index` there is room up to that entry, with `ahead` further ahead.
         """
         file, left = self.files[row], []
         with file.lock:
-            number, position = divmod(int(self.table.next_index[row]), self.segment_entries)
+            next_index = int(self.table.next_index[row])
+            number, position = divmod(next_index, self.segment_entries)
             wanted = [number]
             late = ahead and 2 * position >= self.segment_entries
             if late or index // self.segment_entries == number + 1:
                 wanted.append(number + 1)
+            file.end = next_index * ENTRY_BYTES
+            file.ensure(number)
+            if ahead:
+                file.prepare_next()
+            if index >= next_index:
+                file.make_room((index + 1) * ENTRY_BYTES)
             for each in wanted:
-                slot = 2 * row + (each & 1)
-                if self.table.number[slot] != each:
-                    mapped = file.ensure(each)
-                    before = int(self.table.number[slot])
-                    self.table.address[slot] = mapped.address
-                    self.table.number[slot] = each
-                    left += [before] if before >= 0 else []
+                slot, mapped = 2 * row + (each & 1), file.ensure(each)
+                before = int(self.table.number[slot])
+                entries = each * self.segment_entries + mapped.allocated_bytes // ENTRY_BYTES
+                self.table.allocated[slot] = entries
+                self.table.address[slot] = mapped.address
+                self.table.number[slot] = each
+                left += [before] if before not in (-1, each) else []
         for each in left:  # without the lock: others are taken
             self._bound_maps(row, each, each)
+
+    def prepare_ahead(self) -> None:
+        """Prepare what is ahead of each queue that was written to since the last call."""
+        count = len(self.files)
+        ends = self.table.next_index[:count].copy()
+        for row in np.flatnonzero(ends != self._prepared[:count]).tolist():
+            self.prepare(row, ahead=True)
+            self._prepared[row] = ends[row]
 
     def read(self, row: int, index: int, count: int) -> Entries:
         """Return a copy of entries [index, index + count), which must exist: QUEUE_ENTRY[count]."""
@@ -295,6 +315,7 @@ class ConsumeQueues:
         """Say that the next entry of a queue is `index`."""
         self.table.next_index[row] = self.table.planned[row] = index
         self.table.number[2 * row : 2 * row + 2] = -1
+        self.table.allocated[2 * row : 2 * row + 2] = 0
         self.files[row].end = index * ENTRY_BYTES
 
     def existing(self, row: int, number: int) -> MappedFile:

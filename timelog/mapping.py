@@ -23,6 +23,7 @@ _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MS_SYNC: Final = 4
 _MADV_DONTNEED: Final = 4

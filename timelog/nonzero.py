@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.record import Bytes, Words
 
 _PIECE_BYTES: Final = 1 << 20
@@ -51,3 +52,17 @@ def used_before_gap(shared: Bytes, gap_bytes: int) -> int:
         if min(at + _PIECE_BYTES, len(shared)) - start > gap_bytes:
             return start
     return len(shared)
+
+
+def zero_used(view: Bytes, start: int) -> None:
+    """Zero a mapped file's pages from byte `start` on where they hold anything.
+
+    The others stay as they are: they may be a hole, into which nothing must be written.
+    """
+    for at in range(start // PAGE_BYTES * PAGE_BYTES, len(view), _PIECE_BYTES):
+        if not view[max(at, start) : at + _PIECE_BYTES].any():
+            continue
+        for page_at in range(at, min(at + _PIECE_BYTES, len(view)), PAGE_BYTES):
+            page = view[max(page_at, start) : page_at + PAGE_BYTES]
+            if page.any():
+                page[:] = 0

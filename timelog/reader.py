@@ -162,7 +162,7 @@ class ReadSegments:
         return self.numbers[0] * self.segment_bytes if self.numbers else 0
 
     @property
-    def allocated_end(self) -> int:
+    def files_end(self) -> int:
         """Offset behind the last segment file."""
         return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
 
@@ -174,6 +174,7 @@ class ReadSegments:
             np.zeros(TABLE_LENGTH, np.int64),
             np.full(TABLE_LENGTH, -1, np.int64),
             np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
+            np.zeros(TABLE_LENGTH, np.int64),
         )
         table.words[SEGMENT_BYTES] = self.segment_bytes
         for number, view in self._maps.items():
@@ -483,7 +484,7 @@ class StoreReader:
         for index in self.used_slots.tolist():
             slot = self.slots[index]
             last, time = int(slot["last"]), int(slot["time"])
-            if time <= 0 or not self.timerlog.start <= last < self.timerlog.allocated_end:
+            if time <= 0 or not self.timerlog.start <= last < self.timerlog.files_end:
                 continue
             data = self.timerlog.read(last, UNIT_BYTES)
             unit = np.frombuffer(data.ljust(UNIT_BYTES, b"\0"), UNIT)[0]
@@ -540,7 +541,7 @@ class StoreReader:
         return Scan(
             self,
             log.start if start is None else start,
-            log.allocated_end if stop is None else stop,
+            log.files_end if stop is None else stop,
             verify=verify,
         )
 

@@ -7,6 +7,10 @@ kernel is told of it. A segment is unmapped when the last reference to its `Mapp
 whoever runs a kernel without the lock first takes `pin`, or runs it inside `reading`, which keeps
 every map that is dropped meanwhile. The services' threads can do neither; therefore what is dropped
 is kept until `take_retired`, and let go once no step is under way that may still look into it.
+
+A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
+writes, in steps that grow with the rate. Who writes to a place that was never written to asks
+`is_allocated` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS.
 """
 
 from __future__ import annotations
@@ -20,11 +24,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError, FlushFailedError, NotAStoreError
+from timerstore.errors import (
+    CorruptStoreError,
+    FlushFailedError,
+    NotAStoreError,
+    StoreFullError,
+)
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.intrinsics import load_acquire, view_bytes
-from timerstore.timelog.kernel import inlined_view
+from timerstore.timelog.kernel import inlined, inlined_view
+from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.nonzero import zero_used
 from timerstore.timelog.record import Bytes, Words, record
 
 Detached = list[tuple[Path, MappedFile | None]]
@@ -32,6 +43,9 @@ Detached = list[tuple[Path, MappedFile | None]]
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
 
+STEP_BYTES_MAX: Final = 1 << 20
+AHEAD_TICKS: Final = 16
+"""What is written in so many ticks of the flush thread, most of a second, is allocated ahead."""
 APRON_BYTES_MAX: Final = 64 << 10
 ALL_ZEROED: Final = 1 << 62
 
@@ -59,6 +73,7 @@ class SegmentTable:
     address: Words  # int64[TABLE_LENGTH]
     number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
     zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
+    allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
 
 
 @inlined_view
@@ -70,6 +85,22 @@ def segment_at(table: SegmentTable, offset: int) -> Any:
     if offset < 0 or load_acquire(table.number, slot) != number:
         return view_bytes(0, 0)
     return view_bytes(table.address[slot], segment_bytes)
+
+
+@inlined
+def is_allocated(table: SegmentTable, offset: int, stop: int) -> bool:
+    """Tell whether the segment that `offset` lies in may be written to up to offset `stop`."""
+    number = offset // table.words[SEGMENT_BYTES]
+    slot = number & (TABLE_LENGTH - 1)
+    if offset < 0 or load_acquire(table.number, slot) != number:
+        return False
+    allocated: int = load_acquire(table.allocated, slot)
+    return stop <= allocated
+
+
+def step_bytes(segment_bytes: int) -> int:
+    """Return how much is allocated ahead where little is written: a 64th of a segment."""
+    return min(max(segment_bytes // 64, PAGE_BYTES), STEP_BYTES_MAX, segment_bytes)
 
 
 def segment_name(offset: int) -> str:
@@ -112,6 +143,7 @@ class SegmentedFile:
             np.zeros(table_length, np.int64),
             np.full(table_length, -1, np.int64),
             np.full(table_length, ALL_ZEROED, np.int64),
+            np.zeros(table_length, np.int64),
         )
         self.table.words[SEGMENT_BYTES] = segment_bytes
         self.table.words[APRON] = apron_bytes(segment_bytes)
@@ -127,6 +159,9 @@ class SegmentedFile:
         self.ahead_max = 0
         """So many segments behind the one at the log's end are worth keeping."""
         self.reused_count = 0
+        self._ahead_bytes = step_bytes(segment_bytes)
+        """So much is allocated ahead of the log's end; a segment at most."""
+        self._seen_end = -1  # the log's end at the last tick
         self.numbers: list[int] = [] if is_gone else sorted(self._list())
 
     def _list(self) -> Iterator[int]:
@@ -149,7 +184,7 @@ class SegmentedFile:
         return self.numbers[0] * self.segment_bytes if self.numbers else 0
 
     @property
-    def allocated_end(self) -> int:
+    def files_end(self) -> int:
         """Offset behind the last segment file."""
         return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
 
@@ -187,7 +222,7 @@ class SegmentedFile:
 
         With `whole` each file that is there must have its full length.
         """
-        stop = self.allocated_end if whole else self.flushed_end
+        stop = self.files_end if whole else self.flushed_end
         offset = self.start
         for number in self.numbers:
             if number * self.segment_bytes >= stop:
@@ -230,10 +265,38 @@ class SegmentedFile:
     def _enter(self, number: int, file: MappedFile) -> None:
         """Tell kernels where a segment is mapped."""
         slot = number % len(self.table.number)
-        if self.table.number[slot] != number:
-            self.table.address[slot] = file.address
-            self.table.number[slot] = number
+        self.table.allocated[slot] = number * self.segment_bytes + file.allocated_bytes
+        self.table.address[slot] = file.address  # which may have been that of zeros in its place
+        self.table.number[slot] = number
         self._used[number] = next(self._clock)
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Let bytes up to `stop` be written, in the segments from that of `start` on.
+
+        These are mapped, or made, and allocated from their beginning on. Raises StoreFullError.
+        """
+        with self.lock:
+            for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
+                file = self.ensure(number)
+                wanted = min(stop - number * self.segment_bytes, self.segment_bytes)
+                if file.allocated_bytes < wanted:
+                    pages = -(-wanted // PAGE_BYTES) * PAGE_BYTES
+                    self.disk.allocate(file, min(pages, self.segment_bytes))
+                    self._enter(number, file)
+
+    def reserve_at_end(self, count: int) -> None:
+        """Let `count` bytes be written at the log's end, or those that its segment has left."""
+        stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
+        self.reserve(self.end, min(self.end + count, stop))
+
+    def _room_end(self, offset: int) -> int:
+        """Return up to where all is allocated from `offset` on."""
+        while (file := self._mapped.get(offset // self.segment_bytes)) is not None:
+            start = offset // self.segment_bytes * self.segment_bytes
+            if file.allocated_bytes < self.segment_bytes:
+                return max(offset, start + file.allocated_bytes)
+            offset = start + self.segment_bytes
+        return offset
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
@@ -259,6 +322,7 @@ class SegmentedFile:
             if file is None:
                 file = self._mapped[number] = Zeros(self.path(number), self.segment_bytes)
                 slot = number % len(self.table.number)
+                self.table.allocated[slot] = 0
                 self.table.address[slot] = file.address
                 self.table.number[slot] = number
             self._used[number] = next(self._clock)
@@ -272,11 +336,7 @@ class SegmentedFile:
     def view(self, offset: int) -> Bytes:
         """Return the bytes from `offset` to its segment's end, as a view that is kept alive."""
         number, position = divmod(offset, self.segment_bytes)
-        file = self.existing(number)
-        # The array's base chain ends at the ctypes object; hold the file as well.
-        view = file.view[position:].view(_KeptAlive)
-        view.owner = file
-        return view
+        return self.existing(number).part(position)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes that may cross segments."""
@@ -326,6 +386,7 @@ class SegmentedFile:
             slot = number % len(self.table.number)
             if self.table.number[slot] == number:
                 self.table.number[slot] = -1
+                self.table.allocated[slot] = 0
             if self._readers or self.for_kernels:
                 self._retired.append(file)  # a kernel may be looking into it; see `take_retired`
             del self._mapped[number]
@@ -339,12 +400,37 @@ class SegmentedFile:
 
     # --- growing, shrinking, flushing
 
+    def make_room(self, stop: int) -> None:
+        """Let whoever appends write up to `stop`, and further within that segment.
+
+        Each time somebody had to wait for that, the next step is twice as long.
+        """
+        with self.lock:
+            if self._room_end(self.end) >= stop:
+                self.ensure((stop - 1) // self.segment_bytes)
+                return
+            last = -(-stop // self.segment_bytes) * self.segment_bytes
+            step, self._ahead_bytes = self._ahead_bytes, step_bytes(self.segment_bytes)
+            self.reserve(self.end, min(max(stop, self.end + step), last))  # if it fails: the least
+            self._ahead_bytes = min(2 * step, self.segment_bytes)
+
     def prepare_next(self) -> None:
-        """Create the segment behind the current one once the current one is half full."""
-        number, position = divmod(self.end, self.segment_bytes)
-        if number in self._mapped and number + 1 not in self._mapped:
-            if 2 * position >= self.segment_bytes:
-                self.ensure(number + 1)
+        """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, and create
+        the segment behind the current one once that is half full.
+        """
+        end = self.end
+        written, self._seen_end = (end - self._seen_end if self._seen_end >= 0 else 0), end
+        least = step_bytes(self.segment_bytes)
+        self._ahead_bytes = min(max(AHEAD_TICKS * written, least), self.segment_bytes)
+        number, position = divmod(end, self.segment_bytes)
+        if number not in self._mapped:
+            return
+        stop, wanted = (number + 1) * self.segment_bytes, end + self._ahead_bytes
+        if 2 * position >= self.segment_bytes:
+            self.ensure(number + 1)
+            stop += self.segment_bytes
+        if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
+            self.reserve(end, min(wanted, stop))
 
     def detach_before(self, offset: int) -> Detached:
         """Forget the segments that end at or before `offset`; give the result to `remove`.
@@ -390,6 +476,10 @@ class SegmentedFile:
             if any(file.path == path for file in self._alive) or not path.exists():
                 return False
             file = self.disk.map_existing(path, self.segment_bytes)
+            try:
+                self.disk.allocate(file, self.segment_bytes)
+            except StoreFullError:  # it makes room by going
+                return False
             if not self.disk.take_over(path, self.path(number)):
                 return False
             file.path = self.path(number)
@@ -441,9 +531,7 @@ class SegmentedFile:
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            tail = file.view[max(0, offset - start) :]
-            if tail.any():
-                tail[:] = 0
+            zero_used(file.view, max(0, offset - start))
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
@@ -510,13 +598,3 @@ class _Reading:
         file._readers.discard(self)
         if not (file._readers or file.for_kernels):
             file._retired.clear()
-
-
-class _KeptAlive(np.ndarray):
-    """An array that holds on to the mapping that it looks into."""
-
-    owner: MappedFile | None = None
-
-    def __array_finalize__(self, other: Any) -> None:
-        """Hand the owner on to slices."""
-        self.owner = getattr(other, "owner", None)

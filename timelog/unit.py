@@ -37,6 +37,8 @@ UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1
 UNIT_BAD_CRC: Final = 2
 WRITE_MS_BITS: Final = 48
+UNIT_ROOM_BYTES: Final = UNIT_BYTES + TIMERLOG_BLANK_BYTES
+"""What a unit takes where it is written: behind it a segment can still be closed."""
 
 
 @inlined_always
@@ -53,7 +55,7 @@ def unit_crc(buf: Any, at: int, offset: int, scratch: Any) -> int:
 def next_unit_offset(segment_bytes: int, end: int) -> int:
     """Return where the next unit goes: at `end`, or at the next segment's start."""
     left = segment_bytes - end % segment_bytes
-    if UNIT_BYTES + TIMERLOG_BLANK_BYTES > left:
+    if UNIT_ROOM_BYTES > left:
         return end + left
     return end
 

@@ -166,7 +166,7 @@ class LogAudit:
                 if scanned.stopped == scan.STOP_BAD or at < offset + BLANK_BYTES:
                     at = offset  # it was a message once
                 behind = offset >= self.audit.durable
-                self.damaged.append((offset, self.log.allocated_end))
+                self.damaged.append((offset, self.log.files_end))
                 self.audit.torn("commitlog", at, reason, behind=behind)
                 break
             self.damaged.append((offset, resume))
@@ -179,7 +179,7 @@ class LogAudit:
             if self.log.next_used(self.end, self.audit.durable) == self.audit.durable:
                 # Only a blank may lie between the last message and what was flushed.
                 self.audit.problem("commitlog", self.end, reason)
-        self.end = max(self.end, min(self.audit.durable, self.log.allocated_end))
+        self.end = max(self.end, min(self.audit.durable, self.log.files_end))
 
     # --- messages
 
@@ -312,8 +312,8 @@ class LogAudit:
                 behind = queue.begins >= self.audit.durable
                 self.audit.torn(queue.name, 0, reason, behind=behind)
             return
-        at = queue.file.next_used(end * ENTRY_BYTES, queue.file.allocated_end)
-        if at < queue.file.allocated_end:
+        at = queue.file.next_used(end * ENTRY_BYTES, queue.file.files_end)
+        if at < queue.file.files_end:
             entry = queue.read(at // ENTRY_BYTES, 1)
             points = int(entry[0]["offset"]) if len(entry) else -1
             if any(low <= points < high for low, high in self.damaged):

@@ -135,7 +135,7 @@ class TimerAudit:
         self.audit.faults(self.units.faults)
         used_end = self.units.used_end()
         if not self.audit.by_broker and self._flushed < 1 << 62:
-            used_end = max(used_end, min(self._flushed, self.units.allocated_end))
+            used_end = max(used_end, min(self._flushed, self.units.files_end))
         visited = np.zeros((used_end - self.units.start) // UNIT_BYTES + 2, np.uint8)
         for number in self.units.numbers[:_SEGMENTS_MAX]:
             self.units.map(number)

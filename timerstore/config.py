@@ -92,8 +92,8 @@ class Config:
     """And so many bytes more: a store with little pending is not worth any copies below that."""
 
     max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk, but for two segments, which are kept
-    for what fires and for cleaning; what is in it is kept."""
+    """Puts are refused while the store takes this much disk, by the length of its files, but for
+    two segments, which are kept for what fires and for cleaning; what is in it is kept."""
 
     max_delay_ms: int | None = None
     """A put further ahead than this is refused."""

@@ -148,7 +148,7 @@ def _scanned(reader: StoreReader, kind: Table) -> Iterator[dict[str, Any]]:
     checkpoint = reader.checkpoint
     flushed = 0
     if checkpoint is not None and not checkpoint.by_broker:
-        flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)
+        flushed = min(checkpoint.commitlog_flushed, reader.commitlog.files_end)
     if scanned.end < flushed:
         reason = REASONS[scanned.bad] if scanned.bad else "this is no message"
         raise CorruptStoreError("commitlog", scanned.end, reason)

@@ -65,8 +65,8 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
-from timerstore.timelog.unit import next_unit_offset, put_timerlog_blank, put_unit
+from timerstore.timelog.segments import END, SEGMENT_BYTES, is_allocated, segment_at
+from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last
 
@@ -198,15 +198,15 @@ def _identify_all(world: World, units: Any, found: Words, columns: Any, start: i
 def _link_delete(
     world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
 ) -> bool:
-    """Write a plain delete unit at a timer's time; False where a segment is missing."""
+    """Write a plain delete unit at a timer's time; False where there is no room for it."""
     precision = world.settings.precision_ms
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     slot = unit_ms // precision
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
+    if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         return False
+    buf = segment_at(world.timerlog, offset)
     if offset != end and end % segment_bytes != 0:
         put_timerlog_blank(segment_at(world.timerlog, end), end % segment_bytes)
     put_unit(
@@ -254,8 +254,7 @@ def _place_deletes(store: TimerStore) -> None:
         message, size = deletes[who]
         place = (engine.world, unit_ms, message, size, topic_hash, store.clock.now_ms)
         while not _link_delete(*place):
-            engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes)
-            engine.timerlog.ensure(engine.timerlog.end // engine.timerlog.segment_bytes + 1)
+            engine.make_unit_room()
 
 
 def _identities(store: TimerStore, units: Any) -> Any:

@@ -201,7 +201,7 @@ def _waiting_messages(reader: StoreReader, faults: list[Fault] | None) -> Words:
         queue_index = checkpoint.queue_index
         stop = reader.timerlog.used_end()
         if not checkpoint.by_broker:
-            stop = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
+            stop = min(checkpoint.timerlog_flushed, reader.timerlog.files_end)
         for units in live_units(reader, read_slot, stop, faults):
             messages = units[:, chain.WALK_MESSAGE]
             parts.append(messages[messages >= checkpoint.floor_offset])
@@ -225,7 +225,7 @@ def live_units(
     units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
     where, scratch = np.array([log.start, 0], np.int64), np.zeros(64, np.uint8)
     # A broker's last unit ends in zeros, so `stop` may lie inside it.
-    stop = min(stop + 8, log.allocated_end)
+    stop = min(stop + 8, log.files_end)
     while True:
         before = int(where[0])
         log.map_from(before)

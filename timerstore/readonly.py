@@ -46,7 +46,7 @@ class PrivateFile(MappedFile):
 
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
         """Map `length` bytes of the open file `fd`, and close it; zeros where there is none."""
-        self.path, self.length = path, length
+        self.path, self.length, self.allocated_bytes = path, length, length
         size = os.fstat(fd).st_size if fd >= 0 else 0
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
         if 0 < size < length:

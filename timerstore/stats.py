@@ -114,6 +114,7 @@ class Stats:
     sync_count: int
     checkpoint_count: int
     disk_bytes: int
+    """Of all files, at their full length: blocks are allocated as they are written, see `du`."""
     open_s: float
     damage: list[dict[str, Any]]
     """Places that cannot be read: file, offset, reason; `damage_count` of them."""

@@ -409,6 +409,7 @@ class Alone:
 
     def _write(self, file: SegmentedFile, offset: int, data: bytes) -> None:
         number, position = divmod(offset, file.segment_bytes)
+        file.reserve(offset, offset + len(data))
         file.ensure(number).view[position : position + len(data)] = np.frombuffer(data, np.uint8)
 
     def spoil(self, offset: int, count: int = 4) -> None:
@@ -416,6 +417,12 @@ class Alone:
         log = self.engine.commitlog
         number, position = divmod(offset, log.segment_bytes)
         log.ensure(number).view[position : position + count] ^= 0xFF
+
+    def writable(self) -> set[int]:
+        """The segments of the commit log that can be appended to, all of it."""
+        log = self.engine.commitlog
+        maps = log._mapped.items()
+        return {number for number, file in maps if file.allocated_bytes == log.segment_bytes}
 
     def unmap(self, file: SegmentedFile, *numbers: int) -> set[int]:
         """Take segments out of the kernels' sight; return those that were in it."""

@@ -163,7 +163,7 @@ def test_alone(
             last = engine.commitlog.end // log.segment_bytes
             log.unmapped |= alone.unmap(engine.commitlog, *(unmapped - {last}))
             unmapped = set()
-            to.segments = set(engine.commitlog._mapped)
+            to.segments = alone.writable()
             if wait_ms:
                 engine.levels.retry_ms[0] = levels[0].retry_ms = now_ms + wait_ms
             assert alone.step(now_ms) == twin.step(now_ms)

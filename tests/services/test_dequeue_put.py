@@ -182,7 +182,7 @@ def test_alone(
         ]
         last = engine.commitlog.end // log.segment_bytes
         log.unmapped = alone.unmap(engine.commitlog, *(unmapped - {last}))
-        mapped = set(engine.commitlog._mapped)
+        mapped = alone.writable()
         topic_rows = {(naive.TIMER_TOPIC, 0): 0, ("orders", 0): 0}
         alone.row("orders")
         to = Appended(log, topic_rows, mapped, set(), engine.queues.segment_entries)

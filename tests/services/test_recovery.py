@@ -198,6 +198,23 @@ def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
     return opening
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("replace", "abort"), ("mkdir", "commitlog"), ("create", f"{0:020d}")]
+)
+def test_the_first_opening_ends_early(tmp_path: Path, kind: str, name: str) -> None:
+    """The wheel is made before the first segment; what goes on with it writes checkpoints."""
+    path, clock = tmp_path / "store", ManualClock(START_MS)
+    with pytest.raises(KilledError):
+        TimerStore(path, config=CONFIG, clock=clock, disk=StopBefore(kind, name))
+    assert (path / "timerwheel").stat().st_size
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        store.put(b"x", at_ms=START_MS + 60_000)
+        clock.advance(timedelta(milliseconds=1))
+        store.flush()
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        assert store.findings.clean and store.count() == 1
+
+
 # --- the table
 
 CLEAN = {"clean": True, "rebuilt": []}

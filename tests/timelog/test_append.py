@@ -30,6 +30,7 @@ from timerstore.timelog.locks import LOCK_WORDS
 from timerstore.timelog.segments import apron_bytes
 
 SEGMENT_BYTES = 700
+HOLE = 0xEE
 ENTRIES = 3
 QUEUES = [("rmq_sys_wheel_timer", 0), ("orders", 0), ("orders", 5)]
 
@@ -47,14 +48,19 @@ def _place(segment_bytes: int, end: int, size: int) -> int:
 
 
 class Log:
-    """A commit log and three queues in memory, and beside it what they should hold."""
+    """A commit log and three queues in memory, and beside it what they should hold.
 
-    def __init__(self, segment_bytes: int = SEGMENT_BYTES) -> None:
+    `step_bytes`: what is allocated more than was asked for; of queues a 20th of it, in entries.
+    """
+
+    def __init__(self, segment_bytes: int = SEGMENT_BYTES, step_bytes: int = 1 << 20) -> None:
+        self.step_bytes = step_bytes
         self.arrays: dict[int, Bytes] = {}
         self.segment_bytes = segment_bytes
         self.table = table_over({}, segment_bytes)
         self.queues = new_queue_table(ENTRIES)
         self.queue_arrays: dict[tuple[int, int], Bytes] = {}
+        self.filled: list[tuple[Bytes, int]] = []
         self.lock = np.zeros(LOCK_WORDS, np.int64)
         self.stage: Stage = new_stage(64, 1 << 16)
         self.messages: list[naive.Message] = []
@@ -63,25 +69,45 @@ class Log:
         self.stored_ms = 0
 
     def meet(self) -> int:
-        """Map what was missing."""
-        need = int(self.stage.need[NEED])
+        """Map or allocate what was missing."""
+        need, at = int(self.stage.need[NEED]), int(self.stage.need[NEED_AT])
         if need == NEED_COMMITLOG:
-            number = int(self.stage.need[NEED_AT]) // self.segment_bytes
-            assert number not in self.arrays
-            self.arrays[number] = self.new_segment(number)
-            self.table.address[number] = self.arrays[number].ctypes.data
-            self.table.number[number] = number
+            number = at // self.segment_bytes
+            first, size = number * self.segment_bytes, self.segment_bytes
+            if number not in self.arrays:
+                self.table.allocated[number] = first
+                self.arrays[number] = self.new_segment(number)
+                self.table.address[number] = self.arrays[number].ctypes.data
+                self.table.number[number] = number
+            else:
+                assert self.table.allocated[number] <= at, "it was allocated"
+            start = int(self.table.allocated[number])
+            stop = max(start, min(first + size, at + 1 + self.step_bytes))
+            self.allocate(self.arrays[number], start - first, stop - first)
+            self.table.allocated[number] = stop
         elif need == NEED_QUEUE:
             row = int(self.stage.need[NEED_ROW])
-            number = int(self.stage.need[NEED_AT]) // ENTRIES
-            assert (row, number) not in self.queue_arrays
-            self.queue_arrays[row, number] = array = np.zeros(ENTRIES * 20, np.uint8)
-            self.queues.address[2 * row + (number & 1)] = array.ctypes.data
-            self.queues.number[2 * row + (number & 1)] = number
+            number, slot = at // ENTRIES, 2 * row + (at // ENTRIES & 1)
+            if (row, number) not in self.queue_arrays:
+                self.queue_arrays[row, number] = array = np.full(ENTRIES * 20, HOLE, np.uint8)
+                self.queues.allocated[slot] = number * ENTRIES
+                self.queues.address[slot] = array.ctypes.data
+                self.queues.number[slot] = number
+            first = number * ENTRIES
+            start, stop = int(self.queues.allocated[slot]), at + 1 + self.step_bytes // 20
+            assert start <= at, "it was allocated"
+            stop = min(first + ENTRIES, stop)
+            array = self.queue_arrays[row, number]
+            self.allocate(array, 20 * (start - first), 20 * (stop - first))
+            self.queues.allocated[slot] = stop
         return need
 
     def new_segment(self, number: int) -> Bytes:
-        return np.zeros(self.segment_bytes, np.uint8)
+        return np.full(self.segment_bytes, HOLE, np.uint8)
+
+    def allocate(self, array: Bytes, start: int, stop: int) -> None:
+        assert (array[start:stop] == HOLE).all(), "somebody wrote into a hole"
+        array[start:stop] = 0
 
     def put(self, batch: list[tuple[int, int, bool]], now_ms: int, together: bool) -> None:
         """Append a batch of (row, bytes of body, with a key of ours), as often as it takes."""
@@ -141,8 +167,26 @@ class Log:
         return self.messages[-1].offset + self.messages[-1].size_bytes
 
     def check(self) -> None:
-        """Every byte is what the slow twins say."""
+        """Every byte is what the slow twins say; nothing was written into a hole."""
         assert self.table.words[1] == self.end
+        for number, array in self.arrays.items():
+            self.fill(array, int(self.table.allocated[number]) - number * self.segment_bytes)
+        for (row, number), array in self.queue_arrays.items():
+            slot = 2 * row + (number & 1)
+            if self.queues.number[slot] == number:
+                self.fill(array, 20 * (int(self.queues.allocated[slot]) - number * ENTRIES))
+        self.check_whole()
+        for array, start in self.filled:
+            array[start:] = HOLE
+        self.filled.clear()
+
+    def fill(self, array: Bytes, start: int) -> None:
+        """Read a hole as zeros."""
+        assert (array[start:] == HOLE).all(), "somebody wrote into a hole"
+        array[start:] = 0
+        self.filled.append((array, start))
+
+    def check_whole(self) -> None:
         log = b"".join(self.arrays[number].tobytes() for number in sorted(self.arrays))
         self.check_bytes(log, naive.lay_out(self.messages, self.segment_bytes, len(self.arrays)))
         assert naive.scan_commit_log(self.split(log)).messages == self.messages
@@ -178,6 +222,7 @@ class UsedLog(Log):
     def new_segment(self, number: int) -> Bytes:
         array = np.full(self.segment_bytes, 0xDA, np.uint8)
         array[: self.apron_bytes] = 0
+        self.table.allocated[number] = (number + 1) * self.segment_bytes
         self.table.zeroed[number] = number * self.segment_bytes + self.apron_bytes
         return array
 
@@ -208,9 +253,11 @@ BATCHES = st.lists(
 )
 
 
-@given(batches=BATCHES)
-def test_what_is_appended(batches: list[tuple[list[tuple[int, int, bool]], int, bool]]) -> None:
-    log = Log()
+@given(batches=BATCHES, step_bytes=st.sampled_from([0, 1, 40, 130, 1 << 20]))
+def test_what_is_appended(
+    batches: list[tuple[list[tuple[int, int, bool]], int, bool]], step_bytes: int
+) -> None:
+    log = Log(step_bytes=step_bytes)
     for batch, now_ms, together in batches:
         # Of a batch that goes together no queue may need three segments: two can be mapped.
         log.put(batch[:3] if together else batch, now_ms, together)

@@ -152,6 +152,35 @@ def test_preparing_maps_what_comes_next(tmp_path: Path) -> None:
     assert queues.disk_bytes == 180
 
 
+def test_preparing_makes_room(tmp_path: Path) -> None:
+    """The kernels' table says up to which entry there are blocks; an idle queue is left alone."""
+    queues = opened(tmp_path / "consumequeue", 50_000 * 20)
+    row, other = queues.row(b"orders"), queues.row(b"other")
+    table = queues.table
+
+    def allocated(row: int, number: int) -> int:
+        blocks = queues.files[row].path(number).stat().st_blocks * 512
+        index = int(table.allocated[2 * row + (number & 1)])
+        assert (index - number * 50_000) * 20 <= blocks
+        return index
+
+    queues.prepare(row)
+    assert allocated(row, 0) == 0
+    for index, entries in ((0, 819), (100, 819), (819, 2_457), (2_457, 5_529), (49_999, 50_000)):
+        table.next_index[row] = index
+        queues.prepare(row, index=index)  # each time twice as much more, in whole pages
+        assert allocated(row, 0) >= entries > index
+    queues.set_end(row, 49_999)
+    queues.prepare(row, index=50_001)
+    assert allocated(row, 0) == 50_000 and allocated(row, 1) >= 50_002
+    queues.prepare_ahead()
+    assert not queues.files[other].numbers
+    assert queues.files[0].numbers == []
+    queues.files[row].close()  # nothing was written since: it is not even looked at
+    queues.prepare_ahead()
+    assert not queues.files[row]._mapped
+
+
 def test_reading_crosses_segments(tmp_path: Path) -> None:
     queues = opened(tmp_path / "consumequeue")
     row = queues.row(b"orders")

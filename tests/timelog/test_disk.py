@@ -33,27 +33,50 @@ def test_a_new_segment(tmp_path: Path) -> None:
     assert file.view.ctypes.data == file.address
     status = (tmp_path / "a").stat()
     assert status.st_size == 10_000
-    assert status.st_blocks * 512 >= 10_000
+    assert status.st_blocks == file.allocated_bytes == 0
     assert stat.S_IMODE(status.st_mode) == 0o600
+    disk.allocate(file, 4_096)
+    disk.allocate(file, 4_000)  # it has that
+    assert (tmp_path / "a").stat().st_blocks * 512 == file.allocated_bytes == 4_096
     file.view[:3] = (1, 2, 3)
     disk.sync(file, file.path)
-    assert (tmp_path / "a").read_bytes()[:4] == b"\x01\x02\x03\0"
-    assert disk.events[1:] == [("sync", "a")]
+    disk.allocate(file, 10_000)
+    assert (tmp_path / "a").stat().st_blocks * 512 >= 10_000 == file.allocated_bytes
+    assert (tmp_path / "a").read_bytes() == b"\x01\x02\x03" + bytes(9_997)
+    assert disk.events[1:] == [("allocate", "a"), ("sync", "a"), ("allocate", "a")]
 
 
 def test_no_room_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Watched()
-    monkeypatch.setattr(os, "posix_fallocate", full)
     before = open_files()
-    with pytest.raises(StoreFullError, match="Free some"):
-        disk.create_mapped(tmp_path / "a", 4096)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", full)
+        with pytest.raises(StoreFullError, match="Free some"):
+            disk.create_mapped(tmp_path / "a", 4096)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "b").write_bytes(b"")
-    os.truncate(tmp_path / "b", 8192)
-    with pytest.raises(StoreFullError):
-        disk.map_existing(tmp_path / "b", 8192)
-    assert (tmp_path / "b").stat().st_size == 8192
     assert open_files() == before
+
+
+def test_no_room_leaves_a_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Watched()
+    file = disk.create_mapped(tmp_path / "a", 1 << 20)
+    disk.allocate(file, 8_192)
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StoreFullError, match="Free some"):
+            disk.allocate(file, 16_384)
+    tried: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda *args: tried.append(args))
+        patch.setattr(disk_module, "_free_bytes", lambda fd: 8_191)
+        with pytest.raises(StoreFullError, match="Free some"):
+            disk.allocate(file, 16_384)
+    assert tried == [], "it would have taken what is left"
+    assert open_files() == before
+    assert (tmp_path / "a").stat().st_blocks * 512 == file.allocated_bytes == 8_192
+    disk.allocate(file, 16_384)
+    assert (tmp_path / "a").stat().st_blocks * 512 == file.allocated_bytes == 16_384
 
 
 def test_what_cannot_be_mapped_keeps_no_descriptor(tmp_path: Path) -> None:
@@ -84,6 +107,8 @@ def test_a_hole_is_filled_before_it_is_written_to(tmp_path: Path) -> None:
         file.write(b"head")
         file.truncate(1 << 20)
     mapped = Watched().map_existing(tmp_path / "a", 1 << 20)
+    assert mapped.allocated_bytes == 0  # a copy may have made it sparse anywhere
+    Watched().allocate(mapped, 1 << 20)
     assert (tmp_path / "a").stat().st_blocks * 512 >= 1 << 20
     assert mapped.view[:5].tobytes() == b"head\0"
 

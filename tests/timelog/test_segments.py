@@ -11,21 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.faulty_disk import data_end
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.segments import (
     ALL_ZEROED,
     TABLE_LENGTH,
     SegmentedFile,
     apron_bytes,
+    is_allocated,
     segment_at,
     segment_name,
+    step_bytes,
 )
 from timerstore.timelog.sharing import FolderShare
 
 SIZE = 1024
+
+
+@kernel
+def _is_allocated(table: Any, offset: int, stop: int) -> bool:
+    return is_allocated(table, offset, stop)
 
 
 @kernel
@@ -58,7 +67,7 @@ def test_names() -> None:
 def test_segments_are_listed(log: SegmentedFile) -> None:
     again = new(log.folder)
     assert again.numbers == [0, 1, 2, 3, 4]
-    assert (again.start, again.allocated_end, again.disk_bytes) == (0, 5 * SIZE, 5 * SIZE)
+    assert (again.start, again.files_end, again.disk_bytes) == (0, 5 * SIZE, 5 * SIZE)
     assert _byte(again.table, 0) == -1  # none is mapped yet
     assert new(log.folder / "none").numbers == []
 
@@ -269,7 +278,7 @@ def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
     apron = apron_bytes(SIZE)
     content = [used.path(number).read_bytes() for number in (0, 1)]
     forget(used, 2 * SIZE)
-    assert kinds(used) == ["rename", "sync_folder"] * 2
+    assert kinds(used) == ["allocate", "rename", "sync_folder"] * 2
     assert used.numbers == [2, 3, 4, 5, 6]
     assert sorted(os.listdir(used.folder)) == [segment_name(n * SIZE) for n in used.numbers]
     for number, before in zip((5, 6), content, strict=True):
@@ -286,11 +295,11 @@ def test_not_a_byte_is_written_before_the_name_is_durable(log: SegmentedFile) ->
     detached = log.detach_before(SIZE)
     log.take_retired()
     log.reusable_from, log.ahead_max = 0, 9
-    for stop_at in (0, 1):
+    for stop_at in (0, 1, 2):
         log.disk.events, log.disk.stop_at = [], stop_at  # type: ignore[attr-defined]
         with pytest.raises(StoppedHereError):
             log.remove(detached)
-        kept = log.path(0) if stop_at == 0 else log.path(5)
+        kept = log.path(0) if stop_at < 2 else log.path(5)
         assert kept.read_bytes() == before
         assert 5 not in log.numbers
     log.disk.stop_at = -1  # type: ignore[attr-defined]
@@ -350,21 +359,110 @@ def test_cutting_removes_what_lies_behind(log: SegmentedFile) -> None:
     assert log.table.zeroed[[1, 2, 5]].tolist() == [ALL_ZEROED, 2 * SIZE + 10, 5 * SIZE]
 
 
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
 def test_no_room_leaves_the_log_as_it_was(
     log: SegmentedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(os, "ftruncate", full)
         with pytest.raises(StoreFullError):
             log.ensure(5)
     assert log.numbers == [0, 1, 2, 3, 4]
     assert len(os.listdir(log.folder)) == 5
     assert _byte(log.table, 5 * SIZE) == -1
-    log.ensure(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StoreFullError):
+            log.reserve(5 * SIZE, 5 * SIZE + 1)
     assert _byte(log.table, 5 * SIZE) == 0
+    assert not _is_allocated(log.table, 5 * SIZE, 5 * SIZE + 1)
+    log.reserve(5 * SIZE, 5 * SIZE + 1)
+    assert _is_allocated(log.table, 5 * SIZE, 6 * SIZE)
+
+
+def test_what_has_no_room_to_be_used_again_is_removed(
+    used: SegmentedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may have made it sparse, and the disk may be full: going is what makes room."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        forget(used, SIZE)
+    assert kinds(used) == ["allocate", "remove", "sync_folder"]
+    assert used.numbers == [1, 2, 3, 4] and used.reused_count == 0
+
+
+# --- blocks are allocated ahead of who writes
+
+
+def check_allocated(log: SegmentedFile, most_bytes: dict[int, int]) -> None:
+    """The table says what the maps say, and no file has data behind that.
+
+    `most_bytes`: what was allocated of each segment, also by an earlier life.
+    """
+    for number, file in log._mapped.items():
+        most_bytes[number] = max(most_bytes.get(number, 0), file.allocated_bytes)
+        start = number * log.segment_bytes
+        assert log.table.allocated[number] == start + file.allocated_bytes
+        for stop in (start, start + file.allocated_bytes):
+            assert _is_allocated(log.table, start, stop)
+        assert not _is_allocated(log.table, start, start + file.allocated_bytes + 1)
+        blocks_bytes = -(-most_bytes[number] // PAGE_BYTES) * PAGE_BYTES
+        assert data_end(file.path) <= blocks_bytes
+
+
+@given(
+    segment_bytes=st.sampled_from([1_000, 1 << 15, 1 << 19]),
+    acts=st.lists(
+        st.tuples(st.sampled_from(["write", "write", "tick", "reopen"]), st.integers(1, 60_000)),
+        max_size=20,
+    ),
+)
+def test_allocated_ahead(
+    tmp_path_factory: pytest.TempPathFactory, segment_bytes: int, acts: list[tuple[str, int]]
+) -> None:
+    """Who writes asks first; ahead of that little is allocated where little is written."""
+    folder = tmp_path_factory.mktemp("ahead")
+
+    def opened() -> SegmentedFile:
+        return SegmentedFile(Watched(), folder, segment_bytes, open_count_max=99)
+
+    log, end, ahead, seen = opened(), 0, step_bytes(segment_bytes), -1
+    most_bytes: dict[int, int] = {}
+    for act, count in acts:
+        if act == "reopen":
+            log.close()
+            log = opened()
+            log.end, ahead, seen = end, step_bytes(segment_bytes), -1
+            log.reserve_at_end(24)
+        elif act == "tick":
+            log.prepare_next()
+            written, seen = (end - seen if seen >= 0 else 0), end
+            ahead = min(max(16 * written, step_bytes(segment_bytes)), segment_bytes)
+            number = end // segment_bytes
+            if _byte(log.table, end) >= 0:
+                stop = min(end + ahead // 2, (number + 1) * segment_bytes)
+                assert log._room_end(end) >= stop
+        else:
+            stop = end + count
+            needed = log._room_end(end) < stop
+            log.make_room(stop)
+            assert log._room_end(end) >= stop
+            for number in range(end // segment_bytes, (stop - 1) // segment_bytes + 1):
+                first = max(end, number * segment_bytes)
+                last = min(stop, (number + 1) * segment_bytes)
+                assert _is_allocated(log.table, first, last)
+                view = log.existing(number).view
+                view[first - number * segment_bytes : last - number * segment_bytes] = 7
+            room = max(stop, end + ahead) + PAGE_BYTES
+            assert not needed or log._room_end(end) <= room
+            if needed:
+                ahead = min(2 * ahead, segment_bytes)
+            end = log.end = stop
+        check_allocated(log, most_bytes)
+    log.close()
 
 
 @pytest.mark.parametrize("length", [0, 100, SIZE - 1])

@@ -93,8 +93,8 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     log_stop, units_stop = log_used_end(reader), reader.timerlog.used_end()
     log_flushed = -1
     if checkpoint is not None and ours:
-        log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.allocated_end)
-        units_flushed = min(checkpoint.timerlog_flushed, reader.timerlog.allocated_end)
+        log_flushed = min(checkpoint.commitlog_flushed, reader.commitlog.files_end)
+        units_flushed = min(checkpoint.timerlog_flushed, reader.timerlog.files_end)
         if upto == "checkpoint" or (upto is None and reader.is_open):
             log_stop, units_stop = log_flushed, units_flushed
         log_stop, units_stop = max(log_stop, log_flushed), max(units_stop, units_flushed)

@@ -55,7 +55,7 @@ def _look_at_cursors(findings: Findings, view: StoreView) -> None:
     if checkpoint is None:
         return
     tally.check("cursors", 3 if checkpoint.by_broker else 7)
-    log_end = min(view.log_stop, reader.commitlog.allocated_end)
+    log_end = min(view.log_stop, reader.commitlog.files_end)
     used_end = _units_end(view)
     units_end = max(used_end, reader.timerlog.start)
     queue = text(TIMER_TOPIC), 0

@@ -53,7 +53,7 @@ def _before(
     for i in np.flatnonzero(kept & (last >= stop)).tolist():
         offset, units = int(last[i]), int(count[i])
         for _ in range(_WALK_MAX):
-            if offset < stop or offset + UNIT_BYTES > log.allocated_end:
+            if offset < stop or offset + UNIT_BYTES > log.files_end:
                 break
             unit = np.frombuffer(log.read(offset, UNIT_BYTES), UNIT)[0]
             before = int(unit["prev_pos"])
