@@ -16,6 +16,7 @@ from timerstore.timelog.disk import Disk, MappedFile
 TOPIC = "space"
 START_MS = 1_800_000_000_000
 SHORT_MS = 60_000
+PER_SECOND = 3_333
 DAY_MS = 86_400_000
 FAR_MS = 30 * DAY_MS
 FACTOR = 2.2
@@ -115,8 +116,9 @@ def _disk_bytes(store: TimerStore, scale: int) -> float:
 def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: int) -> Space:
     """Put `far_count` timers due within 30 days, then `short_count` due within a minute.
 
-    There is a checkpoint for each `checkpoint_count`, half a minute of running.
+    There is a checkpoint for each `checkpoint_count`, which take their share of the time.
     """
+    step_ms = 1_000 * checkpoint_count // PER_SECOND
     random = np.random.default_rng(1)
     bodies = ours.make_bodies(checkpoint_count)
     watched = _Watched(path, Config(durability="process"), 1)
@@ -125,7 +127,7 @@ def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: i
         watched.put(part, random.integers(2 * SHORT_MS, FAR_MS, len(part)))
     for _ in range(0, short_count, checkpoint_count):
         watched.put(bodies, random.integers(1, SHORT_MS, checkpoint_count))
-        watched.live_on(SHORT_MS // 2, before=True)
+        watched.live_on(step_ms, before=True)
     return watched.close()
 
 
