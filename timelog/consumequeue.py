@@ -11,7 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreFullError
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreFullError,
+)
 from timerstore.timelog.append import (
     NAME_STRIDE,
     QUEUE_COUNT,
@@ -206,7 +211,16 @@ class ConsumeQueues:
 
         A queue's first segment may begin with entries of removed messages, or with blanks.
         """
-        low, high = self.first_index(row), self.next_index(row)
+        while True:
+            first = self.first_index(row)
+            try:
+                return self._first_kept(row, first, commitlog_start)
+            except CorruptStoreError:
+                if self.first_index(row) == first:  # else retention removed what was looked at
+                    raise
+
+    def _first_kept(self, row: int, low: int, commitlog_start: int) -> int:
+        high = self.next_index(row)
         while low < high:
             middle = (low + high) // 2
             entry = self.read(row, middle, 1)[0]

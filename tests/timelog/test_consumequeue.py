@@ -232,3 +232,32 @@ def test_a_queue_that_begins_with_blanks(tmp_path: Path) -> None:
     assert naive.scan_queue(segments_of(queues.files[row].folder)) == {4: entry}
     assert queues.first_kept(row, 0) == 4
     assert queues.first_kept(row, 501) == 5
+
+
+def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path) -> None:
+    queues = opened(tmp_path / "consumequeue")
+    row, count = queues.row(b"orders"), 12
+    file = queues.files[row]
+    for index in range(count):
+        entry = as_array(naive.encode_entry(naive.Entry(100 * index, 91, 0)))
+        number, position = divmod(index, queues.segment_entries)
+        file.ensure(number).view[20 * position :][:20] = entry
+    queues.set_end(row, count)
+    read, looked = queues.read, []
+
+    def read_late(row: int, index: int, count: int) -> Any:
+        looked.append(index)
+        if len(looked) == 1:  # retention comes in between
+            file.remove(file.detach_before(20 * index + 20 + file.segment_bytes))
+        return read(row, index, count)
+
+    queues.read = read_late  # type: ignore[method-assign]
+    first = queues.first_kept(row, 0)
+    assert 0 < looked[0] < first == queues.first_index(row) < count
+
+    def read_damaged(row: int, index: int, count: int) -> Any:
+        raise CorruptStoreError("consumequeue", 20 * index, "it is damaged")
+
+    queues.read = read_damaged  # type: ignore[method-assign]
+    with pytest.raises(CorruptStoreError):
+        queues.first_kept(row, 0)
