@@ -25,7 +25,7 @@ from timerstore.services.steps import step
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import FOUND_WORDS, read_message
-from timerstore.timelog.segments import segment_at
+from timerstore.timelog.segmenttable import segment_at
 
 COUNT = 20_000
 BODIES = [b"%0100d" % i for i in range(COUNT)]

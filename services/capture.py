@@ -19,7 +19,7 @@ from timerstore.timelog.intrinsics import copy_bytes
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import END
+from timerstore.timelog.segmenttable import END
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES, SLOT_FIRST_COPY, slot_word
 from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN

@@ -62,7 +62,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
 from timerstore.wheel.near import NO_COPY, pack_info

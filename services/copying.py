@@ -45,7 +45,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 
 # What became of an entry that is not copied; kept in `world.outcome`. What was copied is 0 or more.
 CANCELLED: Final = -1

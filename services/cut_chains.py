@@ -21,7 +21,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import kernel
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import is_broker_unit, unit_crc
 from timerstore.wheel.slots import NO_UNIT, set_slot
 

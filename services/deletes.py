@@ -16,7 +16,7 @@ from timerstore.timelog.format import PROPERTY_DELETES
 from timerstore.timelog.frame import Template, frame_new, new_template
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 

@@ -78,7 +78,7 @@ from timerstore.timelog.message import (
     is_ours,
     stored_at,
 )
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.system import clock_ms
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_remove
 

@@ -51,7 +51,7 @@ from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
 from timerstore.timelog.record import publish
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
     ENTRY_INFO,

@@ -61,7 +61,7 @@ from timerstore.timelog.message import (
     stored_at,
 )
 from timerstore.timelog.record import observe, publish
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
     KEPT_PLACE,

@@ -70,7 +70,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words, publish
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 
 BATCH_COUNT: Final = 512
 _TIMER_TOPIC = np.frombuffer(TIMER_TOPIC, np.uint8).copy()

@@ -50,7 +50,13 @@ from timerstore.timelog.intrinsics import get_i64, prefetch, store_release, view
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import observe, publish
-from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, is_allocated, segment_at
+from timerstore.timelog.segmenttable import (
+    END,
+    SEGMENT_BYTES,
+    TABLE_LENGTH,
+    is_allocated,
+    segment_at,
+)
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import SLOT_LATE, slot_place, slot_word

@@ -44,7 +44,7 @@ from timerstore.timelog.intrinsics import get_i64, load_acquire
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, observe
-from timerstore.timelog.segments import END
+from timerstore.timelog.segmenttable import END
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import NEAR_COUNT, list_entries
 from timerstore.wheel.place import ring_top

@@ -33,7 +33,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.cancelled import in_table
 from timerstore.wheel.sets import map_get
 

@@ -43,7 +43,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, is_broker_unit, put_unit, unit_crc
 from timerstore.wheel.near import near_entries
 from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot

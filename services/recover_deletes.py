@@ -24,7 +24,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536

@@ -68,7 +68,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, apron_bytes, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, apron_bytes, segment_at
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains

@@ -21,8 +21,11 @@ from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
 from timerstore.services.state import CLEANING
 from timerstore.timelog.acting import acting_as
+from timerstore.timelog.append import BATCH_BYTES, STAGE_BYTES
 from timerstore.timelog.checkpoint import Checkpoint
-from timerstore.timelog.segments import TABLE_LENGTH, Detached, SegmentedFile
+from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.segments import Detached, SegmentedFile
+from timerstore.timelog.segmenttable import APRON, TABLE_LENGTH
 from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
@@ -59,6 +62,7 @@ class Retention:
             if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
                 return 0
             self.engine.commitlog.ahead_max = self._wanted_ahead()
+            self._drop_ahead()
             self._remove_leaving()
             commitlog_limit = self._commitlog_limit(checkpoint)
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
@@ -110,6 +114,18 @@ class Retention:
         is_half_full = 2 * position >= log.segment_bytes
         ahead_max = max(AHEAD_MAX, AHEAD_BYTES_MAX // log.segment_bytes)
         return min(ahead_max, number - self._ends[0] + int(is_half_full))
+
+    def _drop_ahead(self) -> None:
+        """Remove one segment behind the log's end, where more are left than are of use.
+
+        One at a run, so that a pause of a few seconds leaves some.
+        """
+        log = self.engine.commitlog
+        reach_bytes = min(STAGE_BYTES, BATCH_BYTES + 2 * log.segment_bytes) + PAGE_BYTES
+        reach_bytes += int(log.table.words[APRON])
+        if log.drop_last(max(1, log.ahead_max), self.engine.append_lock.words, reach_bytes):
+            self.engine.let_go(log)
+            self.removed_count += 1
 
     def _remove_leaving(self) -> int:
         """Remove what is to go; where a full disk keeps some, they are the first next time."""

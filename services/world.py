@@ -55,7 +55,7 @@ from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import ServiceLocks
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Bytes, Words, own, record
-from timerstore.timelog.segments import TABLE_LENGTH, SegmentTable
+from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import NearWheel
 from timerstore.wheel.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.timelog.segments import (
+from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     APRON,
     END,

@@ -17,7 +17,7 @@ from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog import scan
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.segments import apron_bytes
+from timerstore.timelog.segmenttable import apron_bytes
 
 SEGMENT_BYTES = 1 << 14
 START_MS = 1_800_000_000_000

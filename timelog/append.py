@@ -54,7 +54,7 @@ from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.message import stored_at
 from timerstore.timelog.record import Bytes, Int32s, Words, record
-from timerstore.timelog.segments import (
+from timerstore.timelog.segmenttable import (
     APRON,
     END,
     SEGMENT_BYTES,

@@ -66,7 +66,7 @@ from timerstore.timelog.scan import (
     ROW_TOPIC,
     ROW_TOPIC_BYTES,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import (
     UNIT_GOOD,
     check_unit,

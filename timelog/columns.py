@@ -48,7 +48,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.scan import ROW_OFFSET, ROW_STATUS, fill_row
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
 
 # Rows of a table of units; each is one column, contiguous.

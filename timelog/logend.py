@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timerstore.timelog.nonzero import used_before_gap
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.segments import apron_bytes
+from timerstore.timelog.segmenttable import apron_bytes
 
 
 def log_used_end(reader: StoreReader) -> int:

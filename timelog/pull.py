@@ -46,7 +46,7 @@ from timerstore.timelog.message import (
     read_properties,
     stored_at,
 )
-from timerstore.timelog.segments import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.text import get_decimal_13, hex_8_word
 
 _AHEAD: Final = 12

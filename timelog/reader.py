@@ -43,13 +43,8 @@ from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.nonzero import first_used, last_used
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import (
-    ALL_ZEROED,
-    SEGMENT_BYTES,
-    TABLE_LENGTH,
-    SegmentTable,
-    segment_name,
-)
+from timerstore.timelog.segments import segment_name
+from timerstore.timelog.segmenttable import ALL_ZEROED, SEGMENT_BYTES, TABLE_LENGTH, SegmentTable
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
     KEPT_MAX,

@@ -56,7 +56,7 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.segments import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.text import get_hex
 
 # Columns of a scanned row. Texts are given by commit log offset and count of bytes.

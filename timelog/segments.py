@@ -1,9 +1,8 @@
 """A log over segment files: a row of mapped files that together are one long byte sequence.
 
-An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`, two
-arrays that say where segment `number = offset // segment_bytes` is mapped. Ground rules: only
-Python maps or drops a segment, under `SegmentedFile.lock`; the table's entry is written before a
-kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
+An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
+(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`;
+the table's entry is written before a kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
 whoever runs a kernel without the lock first takes `pin`, or runs it inside `reading`, which keeps
 every map that is dropped meanwhile. The services' threads can do neither; therefore what is dropped
 is kept until `take_retired`, and let go once no step is under way that may still look into it.
@@ -20,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -32,70 +31,25 @@ from timerstore.errors import (
 )
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
-from timerstore.timelog.intrinsics import load_acquire, view_bytes
-from timerstore.timelog.kernel import inlined, inlined_view
 from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.nonzero import zero_used
-from timerstore.timelog.record import Bytes, Words, record
+from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.segmenttable import (
+    ALL_ZEROED,
+    APRON,
+    END,
+    SEGMENT_BYTES,
+    TABLE_LENGTH,
+    SegmentTable,
+    apron_bytes,
+    leave,
+)
 
 Detached = list[tuple[Path, MappedFile | None]]
 """Segments that are forgotten and still to be removed, the oldest first."""
-TABLE_LENGTH: Final = 1 << 16
-"""Segments that a table can tell apart; the open maps are far fewer."""
-
 STEP_BYTES_MAX: Final = 1 << 20
 AHEAD_TICKS: Final = 16
 """What is written in so many ticks of the flush thread, most of a second, is allocated ahead."""
-APRON_BYTES_MAX: Final = 64 << 10
-ALL_ZEROED: Final = 1 << 62
-
-# Words of a SegmentTable.
-SEGMENT_BYTES: Final = 0
-END: Final = 1
-"""The append position. Written by the one appender, with release order."""
-APRON: Final = 2
-"""`apron_bytes`."""
-
-
-def apron_bytes(segment_bytes: int) -> int:
-    """Return how much behind the log's end is zeros, also in a segment that is used again.
-
-    So whoever reads on, a broker too, finds the end. See `append.py`. A small segment has less.
-    """
-    return min(APRON_BYTES_MAX, segment_bytes // 8)
-
-
-@record
-class SegmentTable:
-    """Where segments are mapped; kernels index it with `number % TABLE_LENGTH`."""
-
-    words: Words  # int64[8], see the constants above
-    address: Words  # int64[TABLE_LENGTH]
-    number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
-    zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
-    allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
-
-
-@inlined_view
-def segment_at(table: SegmentTable, offset: int) -> Any:
-    """Return the uint8 view of the segment that holds `offset`; of length 0 where unmapped."""
-    segment_bytes = table.words[SEGMENT_BYTES]
-    number = offset // segment_bytes
-    slot = number & (TABLE_LENGTH - 1)
-    if offset < 0 or load_acquire(table.number, slot) != number:
-        return view_bytes(0, 0)
-    return view_bytes(table.address[slot], segment_bytes)
-
-
-@inlined
-def is_allocated(table: SegmentTable, offset: int, stop: int) -> bool:
-    """Tell whether the segment that `offset` lies in may be written to up to offset `stop`."""
-    number = offset // table.words[SEGMENT_BYTES]
-    slot = number & (TABLE_LENGTH - 1)
-    if offset < 0 or load_acquire(table.number, slot) != number:
-        return False
-    allocated: int = load_acquire(table.allocated, slot)
-    return stop <= allocated
 
 
 def step_bytes(segment_bytes: int) -> int:
@@ -493,6 +447,25 @@ class SegmentedFile:
             self._enter(number, file)
             self.reused_count += 1
             return True
+
+    def drop_last(self, ahead_max: int, lock: Words, reach_bytes: int) -> bool:
+        """Remove the last segment, where more than `ahead_max` lie behind the one at the log's end.
+
+        `lock`: the append lock's words. `reach_bytes`: how far behind the log's end whoever appends
+        may look without it; a segment that is that near stays. O(1), with a sync of the folder.
+        """
+        with self.lock:
+            number = self.numbers[-1] if self.numbers else 0
+            if number - self.end // self.segment_bytes <= ahead_max:
+                return False
+            if not leave(self.table, lock, number, reach_bytes):
+                return False
+            file = self._forget(number)
+            self.numbers.pop()
+        del file
+        self.disk.remove(self.path(number))
+        self.disk.sync_folder(self.folder)
+        return True
 
     def clear_behind(self) -> None:
         """Leave nothing of an earlier use behind the log's end, durably; while nobody appends.

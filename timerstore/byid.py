@@ -54,7 +54,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Bytes, Words, record
-from timerstore.timelog.segments import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import java_hash_of, put_hex_8, put_hex_12
 from timerstore.timers import (
     PART_BORN_MS,

@@ -66,7 +66,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex, java_hash_of
 from timerstore.timers import read_timer
 from timerstore.wheel.sets import map_get

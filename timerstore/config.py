@@ -88,7 +88,7 @@ class Config:
     60 bytes are copied for 100 that are put, where one timer in a hundred is due within 30 days.
     With 4, 27, for half as much disk again."""
 
-    cleaning_slack_bytes: int = 256 << 20
+    cleaning_slack_bytes: int = 128 << 20
     """And so many bytes more: a store with little pending is not worth any copies below that."""
 
     max_bytes: int | None = None

@@ -31,7 +31,7 @@ from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new
 from timerstore.timelog.intrinsics import view_bytes
 from timerstore.timelog.kernel import INTERPRETED, stamped
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, record
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms, wake
 from timerstore.timelog.text import java_hash_of
 

@@ -65,7 +65,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import END, SEGMENT_BYTES, is_allocated, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, is_allocated, segment_at
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last

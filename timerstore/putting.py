@@ -39,7 +39,7 @@ from timerstore.timelog.frame import (
 )
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.text import java_hash_of
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timers import Timer, decode_timers, read_timer
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table

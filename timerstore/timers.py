@@ -34,7 +34,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex
 
 if TYPE_CHECKING:

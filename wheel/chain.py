@@ -18,7 +18,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import kernel
-from timerstore.timelog.segments import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last

@@ -30,7 +30,7 @@ from timerstore.timelog.append import STAGE_BYTES
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, FIRED
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import REAL_TOPIC_BYTES
-from timerstore.timelog.segments import segment_at
+from timerstore.timelog.segmenttable import segment_at
 
 START_MS = 1_700_000_000_000
 NO_DESTINATION = -9

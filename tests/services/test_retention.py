@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from timerstore import Config, ManualClock
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.segments import segment_name
 
 SECOND = timedelta(seconds=1)
 SMALL = Config(
@@ -363,3 +364,33 @@ def test_services_run_while_segments_go(tmp_path: Path) -> None:
         assert store.stats().commitlog_start > 0
     with timerstore.open(tmp_path / "s", config=config) as store:
         assert store.count() == 0
+
+
+def test_an_idle_store_gives_back_what_it_kept_for_use_again(tmp_path: Path) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    config = dataclasses.replace(SMALL, commitlog_segment_bytes=1 << 16, retention_ms=0)
+    with open_small(tmp_path / "store", clock, config=config) as store:
+        log = store.engine.commitlog
+
+        def live(count: int) -> None:
+            live_through(store, clock, count)
+            store.flush()
+
+        def ahead() -> int:
+            assert log.numbers == list(range(log.numbers[0], log.numbers[-1] + 1))
+            names = [segment_name(each * log.segment_bytes) for each in log.numbers]
+            assert files(store, "commitlog") == names
+            return log.numbers[-1] - log.end // log.segment_bytes
+
+        for count in (500, 500, 2_000, 100, 100):
+            live(count)
+        kept = ahead()
+        assert kept > 6 and log.reused_count > 6
+        store.flush()
+        assert ahead() >= kept - 1  # one at a time
+        for _ in range(kept + 4):
+            store.flush()
+        assert 1 <= ahead() <= 4
+        for count in (2_000, 100, 100):
+            live(count)
+        assert ahead() > 4

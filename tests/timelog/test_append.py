@@ -27,7 +27,7 @@ from timerstore.timelog.append import (
 from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import LOCK_WORDS
-from timerstore.timelog.segments import apron_bytes
+from timerstore.timelog.segmenttable import apron_bytes
 
 SEGMENT_BYTES = 700
 HOLE = 0xEE

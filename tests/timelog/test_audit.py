@@ -13,7 +13,7 @@ from tests.strategies import TAG, messages
 from timerstore.timelog import audit, scan
 from timerstore.timelog.format import UNIT_BYTES
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 
 SEGMENT_BYTES = 4_096
 WORDS = {

@@ -33,7 +33,7 @@ from timerstore.timelog.pull import (
     measure_run,
     pull_messages,
 )
-from timerstore.timelog.segments import END, SegmentTable
+from timerstore.timelog.segmenttable import END, SegmentTable
 
 
 def pull(

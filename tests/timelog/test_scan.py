@@ -16,7 +16,7 @@ from timerstore.timelog import scan
 from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.message import BAD_CRC, BAD_PARTS, FOUND_WORDS, GOOD
 from timerstore.timelog.scan import ROW_COLUMNS, scan_commitlog
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)

@@ -17,15 +17,13 @@ from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import (
+from timerstore.timelog.segments import SegmentedFile, segment_name, step_bytes
+from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
-    SegmentedFile,
     apron_bytes,
     is_allocated,
     segment_at,
-    segment_name,
-    step_bytes,
 )
 from timerstore.timelog.sharing import FolderShare
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SegmentTable
+from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
     WALK_COLUMNS,
     WALK_DAMAGED,
