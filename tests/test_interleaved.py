@@ -15,7 +15,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
 from tests.models import interleaved
-from tests.models.interleaved import SCENES, Life, Plan, play, scene, seeded, with_stops
+from tests.models.interleaved import (
+    SCENES,
+    Life,
+    Plan,
+    moved,
+    play,
+    scene,
+    seeded,
+    with_stops,
+)
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
 from timerstore.timelog.kernel import INTERPRETED
@@ -29,9 +38,10 @@ LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 FOUND = (1477,)
 """Seeds: enqueue-get slept while a timer that cleaning had copied fell due."""
 
-# Where each wrong variant is caught: a plan, the seed of one, or of one with stops, or a scene with
-# the publication at which the second caller goes on, and around it where the kernels have changed.
-FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
+# Where each wrong variant is caught: a plan, the seed of one, or of one with stops; a scene with the
+# publication at which the second caller goes on, or a seed with how much later its cuts fall, and
+# around these where the kernels have changed.
+FOUND_IN: dict[str, Plan | int | str | tuple[str | int, int]] = {
     "C moves before the head is read": ("claim against link", 68),
     "set is read before fire": ("cancel against taking", 160),
     "settles after fire": ("cancel of what is due soon", 207),
@@ -39,7 +49,7 @@ FOUND_IN: dict[str, Plan | int | str | tuple[str, int]] = {
     "a level's clock is read before its end": ("put at a level against its clock", 247),
     "frontier late": ("cancel of what is due soon", 208),
     "deletes at once": 7,
-    "what found no room is forgotten": 3029,
+    "what found no room is forgotten": (3029, -78),
     "R passes what was put aside": "stops 0",
     "R is behind, and nobody wakes dequeue-put": LONG_STOP,
 }
@@ -92,7 +102,11 @@ if INTERPRETED:
         found = FOUND_IN[name]
         for i in range(LOOKS):
             if isinstance(found, tuple):
-                plan = scene(found[0], max(1, found[1] + (i // 2 + i % 2) * (-1) ** i))
+                at = found[1] + (i // 2 + i % 2) * (-1) ** i
+                if isinstance(found[0], int):
+                    plan = moved(seeded(found[0]), at)
+                else:
+                    plan = scene(found[0], max(1, at))
             elif isinstance(found, Plan) and i == 0:
                 plan = found
             elif isinstance(found, str):

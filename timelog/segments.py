@@ -2,10 +2,11 @@
 
 An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
 (segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`;
-the table's entry is written before a kernel is told of it. A segment is unmapped when the last reference to its `MappedFile` goes, so
-whoever runs a kernel without the lock first takes `pin`, or runs it inside `reading`, which keeps
-every map that is dropped meanwhile. The services' threads can do neither; therefore what is dropped
-is kept until `take_retired`, and let go once no step is under way that may still look into it.
+the table's entry is written before a kernel is told of it. A segment is unmapped when the last
+reference to its `MappedFile` goes, so whoever runs a kernel without the lock first takes `pin`, or
+runs it inside `reading`, which keeps every map that is dropped meanwhile. The services' threads can
+do neither; therefore what is dropped is kept until `take_retired`, and let go once no step is under
+way that may still look into it.
 
 A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
 writes, in steps that grow with the rate. Who writes to a place that was never written to asks

@@ -132,6 +132,17 @@ def seeded(seed: int) -> Plan:
     return make_plan(random.Random(seed).randint)
 
 
+def moved(plan: Plan, by: int) -> Plan:
+    """Return a plan whose cuts fall so many publications later."""
+    return replace(
+        plan,
+        lives=tuple(
+            replace(life, cuts=tuple((max(1, cut + by), who) for cut, who in life.cuts))
+            for life in plan.lives
+        ),
+    )
+
+
 def with_stops(seed: int) -> Plan:
     """Make up a plan from a seed, with stops between its lives after which much is put aside."""
     rnd, plan = random.Random(-1 - seed), seeded(seed)
