@@ -38,9 +38,9 @@ LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 FOUND = (1477,)
 """Seeds: enqueue-get slept while a timer that cleaning had copied fell due."""
 
-# Where each wrong variant is caught: a plan, the seed of one, or of one with stops; a scene with the
-# publication at which the second caller goes on, or a seed with how much later its cuts fall, and
-# around these where the kernels have changed.
+# Where each wrong variant is caught: a plan, the seed of one, or of one with stops; a scene with
+# the publication at which the second caller goes on, or a seed with how much later its cuts fall,
+# and around these where the kernels have changed.
 FOUND_IN: dict[str, Plan | int | str | tuple[str | int, int]] = {
     "C moves before the head is read": ("claim against link", 68),
     "set is read before fire": ("cancel against taking", 160),
