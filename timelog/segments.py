@@ -49,8 +49,8 @@ from timerstore.timelog.segmenttable import (
 Detached = list[tuple[Path, MappedFile | None]]
 """Segments that are forgotten and still to be removed, the oldest first."""
 STEP_BYTES_MAX: Final = 1 << 20
-AHEAD_TICKS: Final = 16
-"""What is written in so many ticks of the flush thread, most of a second, is allocated ahead."""
+AHEAD_TICKS: Final = 64
+"""What is written in so many ticks of the flush thread, three seconds, is allocated ahead."""
 
 
 def step_bytes(segment_bytes: int) -> int:
@@ -376,7 +376,8 @@ class SegmentedFile:
         end = self.end
         written, self._seen_end = (end - self._seen_end if self._seen_end >= 0 else 0), end
         least = step_bytes(self.segment_bytes)
-        self._ahead_bytes = min(max(AHEAD_TICKS * written, least), self.segment_bytes)
+        fading = self._ahead_bytes * 15 // 16  # a tick without a put says little
+        self._ahead_bytes = min(max(AHEAD_TICKS * written, fading, least), self.segment_bytes)
         number, position = divmod(end, self.segment_bytes)
         if number not in self._mapped:
             return

@@ -17,7 +17,7 @@ from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import SegmentedFile, segment_name, step_bytes
+from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, segment_name, step_bytes
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
@@ -438,7 +438,8 @@ def test_allocated_ahead(
         elif act == "tick":
             log.prepare_next()
             written, seen = (end - seen if seen >= 0 else 0), end
-            ahead = min(max(16 * written, step_bytes(segment_bytes)), segment_bytes)
+            ahead = max(AHEAD_TICKS * written, ahead * 15 // 16, step_bytes(segment_bytes))
+            ahead = min(ahead, segment_bytes)
             number = end // segment_bytes
             if _byte(log.table, end) >= 0:
                 stop = min(end + ahead // 2, (number + 1) * segment_bytes)
