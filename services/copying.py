@@ -79,8 +79,8 @@ def find_source(world: World, thread: ServiceThread, message: int) -> int:
     if message < 0 or message >= world.commitlog.words[END]:
         return UNREADABLE
     if len(segment_at(world.commitlog, message)) == 0:
-        thread.need = COMMITLOG_READ
         thread.need_offset = message
+        thread.need = COMMITLOG_READ
         return WAIT
     return FOUND
 
@@ -100,8 +100,8 @@ def find_destination(world: World, thread: ServiceThread, buf: Any, message: int
     topic_at, topic_bytes = found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]
     row = find_row(world.queues, buf, topic_at, topic_bytes, max(0, found[REAL_QUEUE]))
     if row < 0:
-        thread.need = TOPIC
         thread.need_offset = message
+        thread.need = TOPIC
     return row
 
 
@@ -169,9 +169,13 @@ def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: in
         world.commitlog, world.queues, world.append_lock, stage, staged, stamp_ms, False
     )
     if appended < staged:
-        thread.need, thread.need_offset = QUEUE_SEGMENT, stage.need[NEED_ROW]
+        # The need last, and once: its own thread may see it while another one helps.
         if stage.need[NEED] == NEED_COMMITLOG:
-            thread.need, thread.need_offset = COMMITLOG_SEGMENT, stage.need[NEED_AT]
+            thread.need_offset = stage.need[NEED_AT]
+            thread.need = COMMITLOG_SEGMENT
+        else:
+            thread.need_offset = stage.need[NEED_ROW]
+            thread.need = QUEUE_SEGMENT
     return appended
 
 

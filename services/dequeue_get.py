@@ -210,13 +210,13 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
         return NO_UNIT
     if offset < 0 or offset >= world.timerlog.words[END]:
-        mine.need = DAMAGED_TIMERLOG
         mine.need_offset = offset
+        mine.need = DAMAGED_TIMERLOG
         return _NO_DUE
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
-        mine.need = TIMERLOG_SEGMENT
         mine.need_offset = offset
+        mine.need = TIMERLOG_SEGMENT
         return _NO_DUE
     if near_room(world.near) <= 0:
         mine.need = NEAR_FULL
@@ -225,8 +225,8 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     precision = world.settings.precision_ms
     sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
-        mine.need = DAMAGED_TIMERLOG
         mine.need_offset = offset
+        mine.need = DAMAGED_TIMERLOG
         return _NO_DUE
     message = get_i64(buf, at + UNIT_MESSAGE_AT)
     if is_superseded(world.cleaning, message, slot):  # its message may be gone
@@ -257,8 +257,8 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
         return otherwise_ms
     buf = segment_at(world.commitlog, message)
     if len(buf) == 0:
-        mine.need = COMMITLOG_READ
         mine.need_offset = message
+        mine.need = COMMITLOG_READ
         return _NO_DUE
     position = message % world.commitlog.words[SEGMENT_BYTES]
     if read_message(buf, position, found, False) != GOOD or found[DUE_MS] < 0:

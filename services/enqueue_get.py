@@ -94,20 +94,20 @@ def enqueue_get(world: World) -> int:
         entry_offset = (got + done) * ENTRY_BYTES
         entries = segment_at(world.timer_queue, entry_offset)
         if len(entries) == 0:
-            mine.need = TIMER_QUEUE_READ
             mine.need_offset = entry_offset
+            mine.need = TIMER_QUEUE_READ
             break
         entry_at = entry_offset % world.timer_queue.words[SEGMENT_BYTES]
         message = get_i64(entries, entry_at + ENTRY_OFFSET_AT)
         size = get_i32(entries, entry_at + ENTRY_SIZE_AT)
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0 and 0 <= message < world.commitlog.words[END]:
-            mine.need = COMMITLOG_READ
             mine.need_offset = message
+            mine.need = COMMITLOG_READ
             break
         if not _take_read(world, buf, message, size, got + done):
-            mine.need = BAD_ENTRY
             mine.need_offset = got + done
+            mine.need = BAD_ENTRY
             break
         done += 1
     publish(world.enqueue_get, "fetched_index", got + done)

@@ -121,8 +121,8 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
     if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
-        mine.need = TIMERLOG_SEGMENT
         mine.need_offset = offset
+        mine.need = TIMERLOG_SEGMENT
         return False
     buf = segment_at(world.timerlog, offset)
 

@@ -86,7 +86,7 @@ class Runner:
         """Keep a need for half a precision: nobody runs its step, which would need it again."""
         thread = self.engine.services[service]
         with acting_as(service):
-            thread.need, thread.need_offset = need, offset
+            thread.need_offset, thread.need = offset, need
         self._stop.wait(self.engine.precision_ms / 2000)
         self.engine.forget_need(service)
 
