@@ -1,0 +1,5 @@
+"""The ways a store ends.
+
+close.py     it is flushed and let go
+handover.py  it is made fit for a RocketMQ broker before
+"""
