@@ -398,13 +398,13 @@ def test_redrive(shop: Shop) -> None:
 
 
 def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from timerstore import deadletters
+    from timerstore.consuming import dead_letters
 
     consumer = Consumer(shop.store, "g", max_attempts=0)
     consumer.subscribe("t", lambda d: Retry(-1))
     shop.put(b"1", b"2", b"3")
     consumer.step()
-    count, send_to = 0, deadletters.send_to
+    count, send_to = 0, dead_letters.send_to
 
     def fill_up(*arguments: Any, **options: Any) -> None:
         nonlocal count
@@ -413,7 +413,7 @@ def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.Monkey
             raise StoreFullError("no space. Free some.")
         send_to(*arguments, **options)
 
-    monkeypatch.setattr(deadletters, "send_to", fill_up)
+    monkeypatch.setattr(dead_letters, "send_to", fill_up)
     with pytest.raises(StoreFullError):
         consumer.redrive()
     assert consumer.redrive() == 1
