@@ -94,7 +94,6 @@ class Place:
     key: Bytes  # uint8[ID_DIGITS]
     body: Bytes  # of a delete
     parts: Words  # int64[PART_COLUMNS], out: of a message that was found
-    born_ms: int = 0  # out: the same's
     has_rolled: int = 0  # out: 1, a later copy may be the one that waits
     row: int = 0  # out: of the real topic's queue
 
@@ -151,9 +150,9 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
         return NOT_JUDGED
     place.row = row
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    note_parts(world.queues, segment_at(world.commitlog, offset), at, place.found, place.parts, 0)
-    place.born_ms = place.parts[PART_BORN_MS]
-    place.has_rolled = may_have_rolled(world.settings, due_ms, place.born_ms)
+    note_parts(segment_at(world.commitlog, offset), at, place.found, row, place.parts, 0)
+    rolled = may_have_rolled(world.settings, due_ms, place.parts[PART_BORN_MS])
+    place.has_rolled = 1 if rolled else 0
     index, verdict = _queue_index(world, offset), NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index):

@@ -359,7 +359,7 @@ def _cancel_ahead(
 
 def _by_row(rows: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
     """Yield each queue's row with the places that it has, without those of no queue."""
-    if rows[0] >= 0 and (rows == rows[0]).all():
+    if len(rows) and rows[0] >= 0 and (rows == rows[0]).all():
         yield int(rows[0]), slice(None)
         return
     for row in np.unique(rows[rows >= 0]).tolist():
@@ -374,8 +374,8 @@ def _cancel_others(store: TimerStore, ids: TimerIds, now_ms: int) -> Bools:
             verdict = judge(store, ids, locked=True)
             chosen = nonzero_places(verdict.pending)
             engine.cancelled.reserve(len(chosen))
-            for row in np.unique(verdict.row[chosen]).tolist():
-                mine = chosen[verdict.row[chosen] == row]
+            for row, places in _by_row(verdict.row[chosen]):
+                mine = chosen[places]
                 due_ms, offsets = verdict.due_ms[mine], verdict.offset[mine]
                 cancel_ahead(
                     engine,

@@ -83,10 +83,11 @@ def _is_hex(buf: Any, at: int) -> bool:
 
 
 @inlined
-def note_parts(
-    queues: QueueTable, buf: Any, at: int, found: Words, parts: Words, first: int
-) -> None:
-    """Note where the parts of a message that was read at `at` lie, from `parts[first]` on."""
+def note_parts(buf: Any, at: int, found: Words, row: int, parts: Words, first: int) -> None:
+    """Note where the parts of a message that was read at `at` lie, from `parts[first]` on.
+
+    `row`: of its real topic's queue.
+    """
     parts[first + PART_BODY] = found[BODY_AT]
     parts[first + PART_BODY_END] = found[BODY_AT] + found[BODY_BYTES]
     parts[first + PART_PROPERTIES] = found[PROPERTIES_AT]
@@ -94,9 +95,7 @@ def note_parts(
     parts[first + PART_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
     parts[first + PART_ROW] = -1
     if is_plain(buf, found) and _is_hex(buf, found[KEY_AT]):
-        parts[first + PART_ROW] = find_row(
-            queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
-        )
+        parts[first + PART_ROW] = row
         parts[first + PART_KEY] = found[KEYS_AT]
         parts[first + PART_KEY_END] = found[KEYS_AT] + found[KEYS_BYTES]
         parts[first + PART_TAG] = found[TAGS_AT]
@@ -124,7 +123,10 @@ def _find_parts(
             continue
         parts[first + PART_STATUS] = read_message(buf, at, found, True)
         if parts[first + PART_STATUS] == GOOD:
-            note_parts(queues, buf, at, found, parts, first)
+            topic_at, topic_bytes, row = found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], -1
+            if topic_bytes >= 0:
+                row = find_row(queues, buf, topic_at, topic_bytes, max(0, found[REAL_QUEUE]))
+            note_parts(buf, at, found, row, parts, first)
             if parts[first + PART_ROW] >= 0:
                 copy_bytes(ids, i * KEY_DIGITS, buf, found[KEY_AT], KEY_DIGITS)
     return len(messages)
