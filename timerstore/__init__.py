@@ -43,7 +43,7 @@ from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
 from timerstore.offline.report import Problem, Report
 from timerstore.offline.verify import verify
-from timerstore.pending.look import Horizon
+from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
