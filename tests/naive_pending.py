@@ -19,7 +19,7 @@ def judge(
     if "TIMER_DEL_UNIQKEY" in properties:
         return "delete"
     topic, key = properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY", "")
-    if topic is None or not (in_level or naive.number(properties.get("TIMER_OUT_MS")) >= 0):
+    if not topic or not (in_level or naive.number(properties.get("TIMER_OUT_MS")) >= 0):
         return "no timer"
     identity = naive.identity(topic.encode(), key.encode(), tag)
     if in_level and identity != (OURS, message.offset | LEVEL_MARK):

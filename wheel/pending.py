@@ -82,7 +82,7 @@ def judge_message(
         return -BAD_PARTS  # an old message in a segment that is used again
     if found[DELETES_BYTES] >= 0:
         return DELETE
-    if found[REAL_TOPIC_BYTES] < 0 or (found[DUE_MS] < 0 and not in_level):
+    if found[REAL_TOPIC_BYTES] <= 0 or (found[DUE_MS] < 0 and not in_level):
         return NO_TIMER
     if len(reading.cancelled) > 0:
         identify_timer(buf, found, reading.tag)

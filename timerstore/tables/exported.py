@@ -1,4 +1,4 @@
-"""The rows that are handed out whole: of what `export` writes, and of an open store's listing."""
+"""The columns of what is exported; an open store lists its pending timers by the same."""
 
 from __future__ import annotations
 

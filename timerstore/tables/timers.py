@@ -152,7 +152,7 @@ def read(
             if isinstance(timers, Fault):
                 yield timers
                 continue
-            timers = choose(timers, bounds)
+            timers = choose_timers(timers, bounds)
             sizes = timers.rows[:, scan.ROW_SIZE]
             for piece in pieces(timers, sizes, with_body=BODY in columns):
                 assert isinstance(piece, TimerRows)
@@ -160,7 +160,7 @@ def read(
     yield from faults
 
 
-def choose(timers: TimerRows, bounds: Bounds) -> TimerRows:
+def choose_timers(timers: TimerRows, bounds: Bounds) -> TimerRows:
     """Return the timers within the bounds."""
     chosen = bounds.choose({*_NUMBERS, *_PLACES}, timers.value)
     if chosen is not None:

@@ -53,7 +53,20 @@ class PinnedLog:
             self.table.number[number % len(self.table.number)] = number
 
 
-def read_listed(
+def reading_of(engine: Engine, cancelled: Words) -> Reading:
+    """Return how messages of an open store are read, where that is cancelled."""
+    return Reading(
+        tag=engine.store_tag,
+        precision_ms=engine.precision_ms,
+        level_ms=engine.level_ms,
+        verify=False,
+        done=engine.done,
+        done_count=int(engine.world.done.count),
+        cancelled=cancelled,
+    )
+
+
+def read_rows(
     engine: Engine, log: PinnedLog, instant: Instant, messages: Words, due_ms: Words
 ) -> Iterator[tuple[Words, Words]]:
     """Yield rows and parts of the timers among messages that were pending at an instant.
@@ -61,15 +74,7 @@ def read_listed(
     `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
     next step, until which texts can be read by their places. O(bytes of headers and properties).
     """
-    reading = Reading(
-        tag=engine.store_tag,
-        precision_ms=engine.precision_ms,
-        level_ms=engine.level_ms,
-        verify=False,
-        done=engine.done,
-        done_count=int(engine.world.done.count),
-        cancelled=instant.cancelled,
-    )
+    reading = reading_of(engine, instant.cancelled)
     rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
@@ -78,12 +83,8 @@ def read_listed(
         message, level_due_ms = (each[at : at + CHUNK_MESSAGES] for each in (messages, due_ms))
         log.pin(message)
         state[0] = 0
-        while (
-            read_places(
-                log.table, message, level_due_ms, reading, rows, parts, verdicts, found, state
-            )
-            >= 0
-        ):
+        written = rows, parts, verdicts, found, state
+        while read_places(log.table, message, level_due_ms, reading, *written) >= 0:
             verdicts[state[0]] = GONE
             state[0] += 1
         pending = verdicts[: len(message)] == PENDING
