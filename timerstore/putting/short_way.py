@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -23,6 +23,7 @@ from numba.core.extending import intrinsic
 from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
 from timerstore.errors import InvalidArgumentError
 from timerstore.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
+from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.steps import WAKE_COUNT
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
@@ -34,9 +35,6 @@ from timerstore.timelog.record import Words, add_to_word, exchange_word, observe
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms, wake
 from timerstore.timelog.text import java_hash_of
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 NEEDS_LONG_WAY: Final = -1
 TOPICS_MAX: Final = 4_096
@@ -126,15 +124,16 @@ def _compile() -> Callable[..., int] | None:
     return entry if callable(entry) else dispatcher
 
 
-class FastPutter:
+class ShortWay:
     """Puts to topics that were put to before."""
 
     _entry: Callable[..., int] | None = None
 
-    def __init__(self, engine: Engine, unread_max: int) -> None:
+    def __init__(self, engine: Engine, unread_max: int, *, is_open: bool) -> None:
         """Prepare the stage that all threads share under the GIL.
 
         `unread_max`: entries that enqueue-get has not read, where a put goes the long way.
+        `is_open`: else every put does.
         """
         self._engine, self.body_bytes_max = engine, engine.content_bytes_max
         self._tag_digits = f"{engine.store_tag:08X}"
@@ -155,14 +154,15 @@ class FastPutter:
         self._templates: dict[tuple[str, int], Template] = {}
         self._addresses: dict[str, int] = {}  # of the templates without a level
         self._level_ms = [0, *engine.level_ms.tolist()]
-        if FastPutter._entry is None:
-            FastPutter._entry = _compile()
-        self.call = FastPutter._entry
+        if ShortWay._entry is None:
+            ShortWay._entry = _compile()
+        self.call = ShortWay._entry
+        self._is_open = is_open and self.call is not None
 
     def add(self, topic: str, level: int = 0) -> None:
         """Let a topic that was put to take the short way from now on."""
         known = (topic, level) in self._templates
-        if known or self.call is None or len(self._templates) >= TOPICS_MAX:
+        if known or not self._is_open or len(self._templates) >= TOPICS_MAX:
             return
         engine = self._engine
         self._templates[topic, level] = template = new_template(
@@ -229,6 +229,8 @@ class FastPutter:
 
         None: go the long way.
         """
+        if not self._templates:
+            return None
         if (delay is not None) + (at is not None) + (at_ms is not None) + (level is not None) > 1:
             return None
         now_ms = time.time_ns() // 1_000_000
