@@ -1,4 +1,4 @@
-"""Group commit: who waits for bytes to be durable, and which of them makes them so for all.
+"""Group commit: many wait for one fsync, which one of them makes.
 
 One thread leads at a time. Whoever waits sleeps, without the GIL, until the one who leads is done;
 then one call wakes all of them, those whose bytes are durable return, and one of the others leads.

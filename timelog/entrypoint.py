@@ -7,6 +7,7 @@ given (`record_at`); whoever calls keeps that record.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
@@ -16,6 +17,7 @@ from numba.core.extending import intrinsic
 from timerstore.timelog.kernel import INTERPRETED, stamped
 
 
+@cache
 def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Callable[..., int]:
     """Compile a kernel of integers; return what calls it. Interpreted, that is the function.
 

@@ -1,4 +1,4 @@
-"""Group commit as a model: some threads put and wait, one of them or a checkpoint makes an fsync.
+"""A model of group commit: some threads wait for an fsync that one of them makes.
 
 Every atomic action is a step. `play` tries all orders of a small scene, and says whether anybody
 returned before its bytes were durable, two led at once, or all who are left sleep for ever: here

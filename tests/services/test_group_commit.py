@@ -1,4 +1,4 @@
-"""Group commit: one leads, all others sleep until it is done, and nobody is forgotten."""
+"""Group commit: one leads, all others sleep until it is done."""
 
 import signal
 import threading
@@ -138,8 +138,8 @@ def test_a_signals_exception_leaves_nobody_leading() -> None:
     try:
         until = time.monotonic() + 1
         while time.monotonic() < until:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005)
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 while True:
                     with commit.leading:
                         pass
