@@ -38,7 +38,8 @@ log = logging.getLogger("timerstore")
 
 _REPORTS_MAX: Final = 100
 """Damaged messages that are logged one by one; all are counted."""
-_NO_TIMER_MS: Final = 1 << 62
+_NO_HURRY_MS: Final = 1_000_000
+"""A delete need not be linked soon: the cancelled set has its target."""
 
 
 class Core:
@@ -182,7 +183,7 @@ class Core:
         `due_ms`: of the earliest timer in it; None where there is none.
         """
         if not self.clock.manual:
-            self.runner.wake_for(_NO_TIMER_MS if due_ms is None else due_ms)
+            self.runner.wake_for(now_ms + _NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
         if self.is_group:

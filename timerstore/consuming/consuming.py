@@ -106,7 +106,8 @@ class Consuming:
         with core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
-                group.make_visible()
+                if core.is_group:
+                    group.make_visible()
                 batch = group.pull(count_max)
                 if batch is not None:
                     return batch
