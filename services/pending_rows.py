@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 CHUNK_MESSAGES: Final = 8_192
+_NEAR_COUNT: Final = 4
 
 
 class PinnedLog:
@@ -36,7 +37,12 @@ class PinnedLog:
 
     def pin(self, messages: Words) -> None:
         """Map the segments of these messages, and no other, as far as they are still there."""
-        wanted = np.unique(messages // self._log.segment_bytes).tolist()
+        first, last = (
+            int(each) // self._log.segment_bytes for each in (messages.min(), messages.max())
+        )
+        wanted = list(range(first, last + 1))
+        if len(wanted) > _NEAR_COUNT:
+            wanted = np.unique(messages // self._log.segment_bytes).tolist()
         for number in set(self._pins) - set(wanted):
             self.table.number[number % len(self.table.number)] = -1
             del self._pins[number]

@@ -153,7 +153,7 @@ class LogAudit:
                 continue
             self._take(item)
             self.end = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
-        if not self.damaged or self.damaged[-1][1] <= self.end:
+        if used_end // self.log.segment_bytes > self.end // self.log.segment_bytes:
             self._check_blank(self.end)
         if self.audit.durable > self.end and not self.damaged:
             reason = f"the log ends at {self.end}, and {self.audit.durable} was flushed"

@@ -64,13 +64,16 @@ def timestamps(values_ms: Any, valid: Flags | None = None) -> Any:
 
 def _starts(lengths: Words) -> Any:
     starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.maximum(lengths, 0), out=starts[1:])
+    lengths = lengths if lengths.min(initial=0) >= 0 else np.maximum(lengths, 0)
+    np.cumsum(lengths, out=starts[1:])
     assert starts[-1] < 1 << 31, "a batch is cut before its texts take 2 GiB"
     return starts.astype(np.int32)
 
 
 def texts(log: Log, places: Words, lengths: Words, kind: str) -> Any:
     """Return strings or binaries that stand in mapped segments; null where the length is < 0."""
+    if lengths.max(initial=-1) < 0:
+        return pa.nulls(len(lengths), ARROW_TYPES[kind])
     starts = _starts(lengths)
     data = np.empty(int(starts[-1]), np.uint8)
     kernels.copy_texts(log.table, np.ascontiguousarray(places), starts, data)

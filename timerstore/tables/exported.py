@@ -61,7 +61,8 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 
 def _id(messages: MessageRows) -> Any:
-    return pc.fill_null(messages.text(scan.ROW_KEY), "")
+    ids = messages.text(scan.ROW_KEY)
+    return pc.fill_null(ids, "") if ids.null_count else ids
 
 
 _COMMON_MAKERS: Final[dict[str, Maker]] = {
