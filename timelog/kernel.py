@@ -15,6 +15,7 @@ import numba
 from numba import types
 from numba.core.ccallback import CFunc
 
+from timerstore.timelog.linking import HelperCompiler, KernelCompiler
 from timerstore.timelog.stamp import use_stamp
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,9 +30,19 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 
 def kernel(function: F) -> F:
     """Compile a kernel that Python calls; it is cached and needs no GIL."""
+    return _kernel(function, _OPTIONS)
+
+
+def kernel_with_gil(function: F) -> F:
+    """Compile a kernel that keeps the GIL; it is cached. It must not wait for who needs the GIL."""
+    return _kernel(function, _OPTIONS | {"nogil": False})
+
+
+def _kernel(function: F, options: dict[str, Any]) -> F:
     if INTERPRETED:
         return function
-    return stamped(numba.njit(cache=True, **_OPTIONS)(function), function)
+    made = numba.njit(cache=True, pipeline_class=KernelCompiler, **options)(function)
+    return stamped(made, function)
 
 
 def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
@@ -43,7 +54,7 @@ def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
 def c_function(function: Callable[..., Any], signature: Any) -> Any:
     """Compile a function that C can call; `address` is where it stands. It is cached."""
     options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
-    made = CFunc(function, (signature.args, signature.return_type), {}, options)
+    made = CFunc(function, (signature.args, signature.return_type), {}, options, KernelCompiler)
     made.enable_caching()
     stamped(made, function)
     made.compile()
@@ -55,7 +66,8 @@ def inlined(function: F, **options: Any) -> F:
     if INTERPRETED:
         return function
     options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
-    return _without_literals(numba.njit(**options)(function))
+    made = numba.njit(pipeline_class=HelperCompiler, **options)(function)
+    return _without_literals(made)
 
 
 def inlined_always(function: F) -> F:

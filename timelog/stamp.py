@@ -25,7 +25,7 @@ from timerstore.timelog.cachefolder import (
     without_cache,
 )
 
-_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "record.py")
+_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "linking.py", "record.py")
 _OTHERS: Final = ("numpy", "numba", "math")
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import numba
 import numpy as np
 from numba import types
 from numba.core.extending import intrinsic
@@ -29,7 +28,7 @@ from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import INTERPRETED, stamped
+from timerstore.timelog.kernel import INTERPRETED, kernel_with_gil
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, record
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms, wake
@@ -118,8 +117,7 @@ def _compile() -> Callable[..., int] | None:
     """Return the kernel's bare entry point, which saves Numba's dispatcher 400 ns a call."""
     if INTERPRETED or not OBJECTS_ARE_READABLE:
         return None
-    dispatcher: Any = numba.njit(cache=True, error_model="numpy", _nrt=False)(_put_one)
-    stamped(dispatcher, _put_one)
+    dispatcher: Any = kernel_with_gil(_put_one)
     signature = (types.int64,) * 9
     dispatcher.compile(signature)
     entry = getattr(dispatcher.overloads.get(signature), "entry_point", None)
