@@ -15,7 +15,7 @@ from timerstore.services.needs import (
     QUEUE_SEGMENT,
     TOPIC,
 )
-from timerstore.services.state import CopyCounts, ServiceThread
+from timerstore.services.state import CopyCounts, ServiceThread, tell_need
 from timerstore.services.world import World, lateness_bucket
 from timerstore.timelog.append import (
     NEED,
@@ -79,8 +79,7 @@ def find_source(world: World, thread: ServiceThread, message: int) -> int:
     if message < 0 or message >= world.commitlog.words[END]:
         return UNREADABLE
     if len(segment_at(world.commitlog, message)) == 0:
-        thread.need_offset = message
-        thread.need = COMMITLOG_READ
+        tell_need(thread, COMMITLOG_READ, message)
         return WAIT
     return FOUND
 
@@ -100,8 +99,7 @@ def find_destination(world: World, thread: ServiceThread, buf: Any, message: int
     topic_at, topic_bytes = found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]
     row = find_row(world.queues, buf, topic_at, topic_bytes, max(0, found[REAL_QUEUE]))
     if row < 0:
-        thread.need_offset = message
-        thread.need = TOPIC
+        tell_need(thread, TOPIC, message)
     return row
 
 
@@ -169,13 +167,10 @@ def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: in
         world.commitlog, world.queues, world.append_lock, stage, staged, stamp_ms, False
     )
     if appended < staged:
-        # The need last, and once: its own thread may see it while another one helps.
         if stage.need[NEED] == NEED_COMMITLOG:
-            thread.need_offset = stage.need[NEED_AT]
-            thread.need = COMMITLOG_SEGMENT
+            tell_need(thread, COMMITLOG_SEGMENT, stage.need[NEED_AT])
         else:
-            thread.need_offset = stage.need[NEED_ROW]
-            thread.need = QUEUE_SEGMENT
+            tell_need(thread, QUEUE_SEGMENT, stage.need[NEED_ROW])
     return appended
 
 

@@ -41,7 +41,7 @@ from timerstore.services.needs import (
     LEVEL_READ,
     LOST,
 )
-from timerstore.services.state import INFO_LEVEL
+from timerstore.services.state import INFO_LEVEL, tell_need
 from timerstore.services.world import World, note_lost
 from timerstore.timelog.append import (
     BATCH_BYTES,
@@ -206,16 +206,14 @@ def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
         if len(buf) == 0:
             if seen == 0:
                 levels.wanted[level] = first // world.queues.words[QUEUE_SEGMENT_ENTRIES]
-                mine.need_offset = level
-                mine.need = LEVEL_READ
+                tell_need(mine, LEVEL_READ, level)
             break
         at = _entry_at(world, first + seen)
         message, size = get_i64(buf, at + ENTRY_OFFSET_AT), get_i32(buf, at + ENTRY_SIZE_AT)
         due_ms = _due_ms(world, level, message, get_i64(buf, at + ENTRY_TAGS_AT), now_ms)
         if due_ms == NOT_MAPPED:
             if seen == 0:
-                mine.need_offset = message
-                mine.need = COMMITLOG_READ
+                tell_need(mine, COMMITLOG_READ, message)
             break
         if due_ms > now_ms:
             break

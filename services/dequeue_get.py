@@ -16,7 +16,7 @@ from timerstore.services.aside import aside_of, base_slot, claim_limit, is_aside
 from timerstore.services.enqueue_put import find_done
 from timerstore.services.floor import is_superseded
 from timerstore.services.needs import COMMITLOG_READ, DAMAGED_TIMERLOG, NEAR_FULL, TIMERLOG_SEGMENT
-from timerstore.services.state import DequeueGet
+from timerstore.services.state import DequeueGet, tell_need
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_INFO,
@@ -210,13 +210,11 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
         return NO_UNIT
     if offset < 0 or offset >= world.timerlog.words[END]:
-        mine.need_offset = offset
-        mine.need = DAMAGED_TIMERLOG
+        tell_need(mine, DAMAGED_TIMERLOG, offset)
         return _NO_DUE
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
-        mine.need_offset = offset
-        mine.need = TIMERLOG_SEGMENT
+        tell_need(mine, TIMERLOG_SEGMENT, offset)
         return _NO_DUE
     if near_room(world.near) <= 0:
         mine.need = NEAR_FULL
@@ -225,8 +223,7 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     precision = world.settings.precision_ms
     sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
-        mine.need_offset = offset
-        mine.need = DAMAGED_TIMERLOG
+        tell_need(mine, DAMAGED_TIMERLOG, offset)
         return _NO_DUE
     message = get_i64(buf, at + UNIT_MESSAGE_AT)
     if is_superseded(world.cleaning, message, slot):  # its message may be gone
@@ -257,8 +254,7 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
         return otherwise_ms
     buf = segment_at(world.commitlog, message)
     if len(buf) == 0:
-        mine.need_offset = message
-        mine.need = COMMITLOG_READ
+        tell_need(mine, COMMITLOG_READ, message)
         return _NO_DUE
     position = message % world.commitlog.words[SEGMENT_BYTES]
     if read_message(buf, position, found, False) != GOOD or found[DUE_MS] < 0:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.services.needs import BAD_ENTRY, COMMITLOG_READ, LOST, TIMER_QUEUE_READ
-from timerstore.services.state import INFO_UNLINKED
+from timerstore.services.state import INFO_UNLINKED, tell_need
 from timerstore.services.world import (
     ENQUEUE_COLUMNS,
     ENQUEUE_DUE_MS,
@@ -94,20 +94,17 @@ def enqueue_get(world: World) -> int:
         entry_offset = (got + done) * ENTRY_BYTES
         entries = segment_at(world.timer_queue, entry_offset)
         if len(entries) == 0:
-            mine.need_offset = entry_offset
-            mine.need = TIMER_QUEUE_READ
+            tell_need(mine, TIMER_QUEUE_READ, entry_offset)
             break
         entry_at = entry_offset % world.timer_queue.words[SEGMENT_BYTES]
         message = get_i64(entries, entry_at + ENTRY_OFFSET_AT)
         size = get_i32(entries, entry_at + ENTRY_SIZE_AT)
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0 and 0 <= message < world.commitlog.words[END]:
-            mine.need_offset = message
-            mine.need = COMMITLOG_READ
+            tell_need(mine, COMMITLOG_READ, message)
             break
         if not _take_read(world, buf, message, size, got + done):
-            mine.need_offset = got + done
-            mine.need = BAD_ENTRY
+            tell_need(mine, BAD_ENTRY, got + done)
             break
         done += 1
     publish(world.enqueue_get, "fetched_index", got + done)

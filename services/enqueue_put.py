@@ -11,7 +11,7 @@ from typing import Final
 
 from timerstore.services.aside import aside_of, near_slot
 from timerstore.services.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
-from timerstore.services.state import DoneSources
+from timerstore.services.state import DoneSources, tell_need
 from timerstore.services.world import (
     ENQUEUE_COLUMNS,
     ENQUEUE_DUE_MS,
@@ -121,8 +121,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
     if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
-        mine.need_offset = offset
-        mine.need = TIMERLOG_SEGMENT
+        tell_need(mine, TIMERLOG_SEGMENT, offset)
         return False
     buf = segment_at(world.timerlog, offset)
 

@@ -32,8 +32,9 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from timerstore.timelog.kernel import inlined
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.record import LINE, SHARED, Bytes, Words, own, record
+from timerstore.timelog.record import LINE, SHARED, Bytes, Words, own, publish, record
 from timerstore.timelog.system import poll_words
 from timerstore.wheel.near import NO_COPY
 from timerstore.wheel.slots import NO_UNIT
@@ -95,6 +96,16 @@ class ServiceThread:
     token: Annotated[int, LINE, SHARED] = 0  # held by the thread that runs its step
     step: Annotated[int, LINE] = 0  # odd while one runs: what is unmapped now may be in use
     eventfd: Annotated[int, LINE] = -1  # what wakes its thread
+
+
+@inlined
+def tell_need(thread: ServiceThread, need: int, offset: int) -> None:
+    """Say what a service cannot go on without, see needs.py.
+
+    The offset first: its own thread may see the need while another one still runs its step.
+    """
+    thread.need_offset = offset
+    publish(thread, "need", need)
 
 
 @record

@@ -23,7 +23,7 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import INTERNAL, WITHOUT_ARGUMENTS, arguments, methods
-from timerstore.export import export, export_messages, to_arrow
+from timerstore.offline.export import export, export_messages, to_arrow
 from timerstore.tables import read_table
 from timerstore.timelog.disk import Disk
 from timerstore.validation import validate
@@ -193,7 +193,7 @@ def test_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(opened, good, ["path", "create", "read_only", "config", "clock"])
     check(opened, good | {"read_only": True}, ["path", "config", "clock"])
     path = {"path": tmp_path / "store"}
-    check(timerstore.verify, path, ["path", "config"])
+    check(timerstore.offline.verify, path, ["path", "config"])
     names = ["path", "upto", "delay_levels", "roll_window_slots", "fire_rate_per_s"]
     check(validate, path, names)
     check(export_messages, path, ["path", "kind", "config"])

@@ -14,7 +14,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from tests.store_calls import INTERNAL, Calls, calls_of, methods
-from timerstore.consume import Group
+from timerstore.consuming.group import Group
 
 pytestmark = pytest.mark.slow
 

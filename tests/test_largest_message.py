@@ -13,8 +13,8 @@ import timerstore
 from tests.models.ledger import read_messages
 from tests.rigs import broker
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore
-from timerstore.consume import Delivery
-from timerstore.sendback import send_back, send_to_dead
+from timerstore.consuming.group import Delivery
+from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.timelog.limits import AROUND_BYTES, content_bytes_max
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore.export import export
+from timerstore.offline.export import export
 from timerstore.tables import read_split, read_table
 from timerstore.tables.boundaries import log_end
 from timerstore.tables.plan import plan_log

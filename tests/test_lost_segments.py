@@ -11,7 +11,7 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TimerStoreError, verify
-from timerstore.export import export_messages
+from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate
 

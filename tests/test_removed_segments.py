@@ -11,7 +11,7 @@ from tests import naive
 from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore, verify
-from timerstore.export import export_messages
+from timerstore.offline.export import export_messages
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.damage import Damage
 from timerstore.tables import TABLES, read_table

@@ -29,7 +29,7 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.sendback import send_back
+from timerstore.consuming.sendback import send_back
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000

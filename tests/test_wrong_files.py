@@ -18,7 +18,7 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
-from timerstore.export import to_arrow
+from timerstore.offline.export import to_arrow
 from timerstore.tables import TABLES, read_table
 from timerstore.timelog.oserrors import store_error, told_of
 from timerstore.validation import validate
@@ -205,7 +205,7 @@ def test_an_error_names_the_file_and_what_to_do(tmp_path: Path, number: int) -> 
 def test_nothing_is_read_whole_but_small_files() -> None:
     """`Path.read_bytes` follows links, waits for pipes, takes a terabyte: see smallfile.py."""
     package = Path(timerstore.__file__).parent
-    allowed = {"stamp.py", "demo_ledger.py"}
+    allowed = {"stamp.py", "ledger.py"}
     for file in package.rglob("*.py"):
         text = file.read_text("utf-8")
         reads = "read_bytes()" in text or ".read_text(" in text

@@ -1,10 +1,10 @@
 """timerstore: an embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.
 
     open      a directory, for one process          store.py
-    put       a payload that falls due              putting.py
-    consume   what is due                           consume.py
-    Consumer  handlers in threads, with retries     consumer.py
-    verify    every byte of a closed one            verify.py
+    put       a payload that falls due              putting/
+    consume   what is due                           consuming/
+    Consumer  handlers in threads, with retries     consumer/
+    verify    every byte of a closed one            offline/verify.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -18,8 +18,10 @@ import logging
 import os
 
 from timerstore.config import Config
-from timerstore.consume import Batch, Delivery
-from timerstore.consumer import Consumer
+from timerstore.consumer.consumer import Consumer
+from timerstore.consumer.hooks import Hook
+from timerstore.consumer.retry_rules import Outcome, Retry
+from timerstore.consuming.group import Batch, Delivery
 from timerstore.errors import (
     CongestedError,
     CorruptStoreError,
@@ -37,18 +39,16 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.hooks import Hook
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
-from timerstore.reading import Horizon
+from timerstore.offline.verify import Problem, Report, verify
+from timerstore.pending.look import Horizon
+from timerstore.pending.timers import Timer
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
-from timerstore.timers import Timer
-from timerstore.verdict import Outcome, Retry
-from timerstore.verify import Problem, Report, verify
 from timerstore.warmup import kernels_are_cached
 
 

@@ -91,6 +91,7 @@ class TimerIds(Sequence[str]):
         digits = np.empty(ID_DIGITS * len(self), np.uint8)
         due_ms, offsets = np.ascontiguousarray(self.due_ms), np.ascontiguousarray(self.offsets)
         write_ids(due_ms, offsets, self._tag, digits)
+        digits.flags.writeable = False  # as those of a text, for which kernels are compiled
         return digits.reshape(len(self), ID_DIGITS)
 
 

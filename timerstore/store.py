@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore import cancelling, closing, reading
-from timerstore.admission import Admission
 from timerstore.arguments import (
     Binaries,
     check_body,
@@ -28,25 +26,31 @@ from timerstore.arguments import (
     encode_properties,
     resolve_due_ms,
 )
-from timerstore.blocks import Blocks
-from timerstore.byid import ById
 from timerstore.cleannow import clean, clean_by_itself
+from timerstore.closing import close as closing
+from timerstore.closing.handover import handover
 from timerstore.config import Config
-from timerstore.congestion import Congestion
-from timerstore.consume import Batch, Delivery, Group
+from timerstore.consuming.blocks import Blocks
+from timerstore.consuming.group import Batch, Delivery, Group
+from timerstore.consuming.offsets import CommittedIndexes, ConsumerOffsets
+from timerstore.consuming.retries import GroupRetries
+from timerstore.consuming.sendback import send_back
+from timerstore.consuming.waiting import Waiters, wait_for_batch
 from timerstore.directory import lock_directory
 from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
-from timerstore.fastput import FastPutter
-from timerstore.handover import handover
 from timerstore.ids import TimerIds, format_id
 from timerstore.inside import inside
 from timerstore.kinds import check_int, check_kind, check_name, check_path, check_timeout
-from timerstore.levels import check_level, stage_at_level
-from timerstore.offsets import CommittedIndexes, ConsumerOffsets
-from timerstore.putting import Putter
-from timerstore.reading import Horizon
-from timerstore.retries import GroupRetries
-from timerstore.sendback import send_back
+from timerstore.pending import cancel as cancelling
+from timerstore.pending import look as reading
+from timerstore.pending.byid import ById
+from timerstore.pending.look import Horizon
+from timerstore.pending.timers import Timer
+from timerstore.putting.admission import Admission
+from timerstore.putting.congestion import Congestion
+from timerstore.putting.levels import check_level, stage_at_level
+from timerstore.putting.putter import Putter
+from timerstore.putting.short_way import FastPutter
 from timerstore.services.background import Failure
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.flush import Flusher
@@ -59,8 +63,6 @@ from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.lockfile import LockFile
 from timerstore.timelog.locks import Gate
-from timerstore.timers import Timer
-from timerstore.waiting import Waiters, wait_for_batch
 
 log = logging.getLogger("timerstore")
 
@@ -596,5 +598,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["ReadOnlyError", "TimerStore"]

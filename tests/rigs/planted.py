@@ -11,7 +11,13 @@ import timerstore
 from tests import naive
 from tests.rigs.patient import TIMERS, Patient
 from timerstore import Config, ManualClock
-from timerstore.auditcursors import COUNTS_FILE, CURSORS_FILE, GROUPS_FILE, LEVELS_FILE, cursor_at
+from timerstore.offline.auditcursors import (
+    COUNTS_FILE,
+    CURSORS_FILE,
+    GROUPS_FILE,
+    LEVELS_FILE,
+    cursor_at,
+)
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     LEVEL_TOPIC,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore
+from timerstore.consuming.sendback import send_back
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.sendback import send_back
 
 START_MS = 1_800_000_000_000
 DELAYS = st.one_of(st.integers(-5, 12), st.integers(0, 60), st.sampled_from([200, 10**9]))

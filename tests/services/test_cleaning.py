@@ -8,11 +8,11 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, TimerStore
+from timerstore.offline.verify import verify
 from timerstore.services import cleaning
 from timerstore.services.state import PASS_COUNT_MAX
 from timerstore.timelog.reader import ReadSegments
 from timerstore.validation import validate
-from timerstore.verify import verify
 
 SECOND = timedelta(seconds=1)
 START_MS = 1_800_000_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.reading import capture_locked
+from timerstore.pending.look import capture_locked
 from timerstore.services.instant import capture_instant
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,

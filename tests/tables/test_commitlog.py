@@ -22,7 +22,7 @@ from tests.table_stores import (
     rows,
     write_log,
 )
-from timerstore.export import export_messages
+from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 
 SEGMENT_BYTES = 4_096

@@ -23,7 +23,7 @@ from tests.table_stores import (
     pending,
     rows,
 )
-from timerstore.export import export_messages
+from timerstore.offline.export import export_messages
 from timerstore.tables import Bounds, read_table
 
 

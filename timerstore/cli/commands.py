@@ -31,13 +31,13 @@ from timerstore.cli.output import (
 )
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay, parse_time, parse_time_ms
-from timerstore.consume import Delivery
-from timerstore.deadletters import redrive
+from timerstore.consuming.dead_letters import redrive
+from timerstore.consuming.group import Delivery
 from timerstore.errors import InvalidArgumentError
-from timerstore.export import Format, Table
 from timerstore.ids import parse_id
+from timerstore.offline.export import Format, Table
+from timerstore.pending.timers import Timer
 from timerstore.stats import Stats
-from timerstore.timers import Timer
 
 __all__ = ["app"]
 
@@ -499,7 +499,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Kill a process that puts timers; show that none was lost, or fired twice, or early."""
-    from timerstore.demo import demonstrate
+    from timerstore.demo.demo import demonstrate
 
     with answering(as_json=as_json) as out:
         outcome = demonstrate(out, path, timer_count=timers, span_s=seconds)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.export import Format, Table, export
+from timerstore.offline.export import Format, Table, export
 
 ENDINGS: Final[dict[str, Format]] = {
     ".jsonl": "jsonl",

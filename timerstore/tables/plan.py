@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import CorruptStoreError
 from timerstore.kinds import check_int
-from timerstore.offline import level_offsets, level_ranges
+from timerstore.offline.pending import level_offsets, level_ranges
 from timerstore.tables import timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.offline import PendingTimers, find_pending, level_targets, read_level
+from timerstore.offline.pending import PendingTimers, find_pending, level_targets, read_level
 from timerstore.tables import arrays
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import MessageRows, filter_topic, pieces, read_log

@@ -15,7 +15,7 @@ import numpy as np
 
 from timerstore.config import DELAY_LEVELS, Config
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.offline import level_offsets
+from timerstore.offline.pending import level_offsets
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
 from timerstore.timelog.logend import log_used_end

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from timerstore.auditcursors import (
+from timerstore.errors import CorruptStoreError
+from timerstore.offline.auditcursors import (
     COUNTS_FILE,
     GROUPS_FILE,
     committed_offsets,
@@ -15,7 +16,6 @@ from timerstore.auditcursors import (
     level_faults,
     stored_pending_count,
 )
-from timerstore.errors import CorruptStoreError
 from timerstore.tables.plan import file_faults
 from timerstore.tables.queues import queue_stop
 from timerstore.tables.view import StoreView

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.auditlog import compare_entries
+from timerstore.offline.auditlog import compare_entries
 from timerstore.tables.commitlog import read_log
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView

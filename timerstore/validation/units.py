@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.audittimers import judge_units
+from timerstore.offline.audittimers import judge_units
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.record import Words

@@ -1,0 +1,244 @@
+"""Closing: who is inside ends first, who comes later is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.small_store import SMALL
+from tests.store_calls import calls_of
+from timerstore import (
+    ManualClock,
+    StoreClosedError,
+    StoreLockedError,
+    TimerStore,
+    TimerStoreError,
+)
+from timerstore.timelog.kernel import INTERPRETED
+from timerstore.warmup import compile_kernels
+
+pytestmark = [
+    pytest.mark.slow,
+    # A signal's exception may fall into a destructor, where Python reports and drops it.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FAR_MS = 4_000_000_000_000
+ROUNDS = 3 if INTERPRETED else 15
+
+
+@pytest.mark.timeout(120)
+def test_a_put_that_races_close_is_kept_or_refused(tmp_path: Path) -> None:
+    ids: list[str] = []
+
+    def put(store: TimerStore, short: bool) -> None:
+        try:
+            while True:
+                key = None if short else "k"
+                ids.append(store.put(b"x" * 100, topic="t", at_ms=FAR_MS, key=key))
+        except StoreClosedError:
+            pass
+
+    for _ in range(ROUNDS):
+        store = TimerStore(tmp_path, config=SMALL)
+        threads = [threading.Thread(target=put, args=(store, i % 2 == 0)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        store.close()
+        with TimerStore(tmp_path) as again:  # while they may still be in put
+            ids.append(again.put(b"y", topic="t", at_ms=FAR_MS))
+        for thread in threads:
+            thread.join()
+    assert len(set(ids)) == len(ids)
+    with TimerStore(tmp_path) as store:
+        assert store.count("t") == len(ids)
+        assert {timer.id for timer in store.pending()} == set(ids)
+
+
+@pytest.mark.timeout(60)
+def test_no_call_gets_in_after_the_end(tmp_path: Path) -> None:
+    store = TimerStore(tmp_path, config=SMALL)
+    id = store.put(b"x", topic="t", at_ms=FAR_MS)
+    group = store.group("t", "g")
+    calls = {k: call for k, call in calls_of(store, id).items() if k not in ("close", "abandon")}
+    calls |= {
+        "put with a key": lambda: store.put(b"x", topic="t", key="k"),
+        "put at a level": lambda: store.put(b"x", topic="t", delay_level=1),
+        "pull of a group": lambda: group.pull(1),
+    }
+    listing, deliveries = store.pending(), store.consume("t", timeout=10)
+    store.close()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for name, call in calls.items():
+        with pytest.raises(StoreClosedError):
+            call()
+        assert store.gate.words.sum() == 0, name
+    with pytest.raises(StoreClosedError):
+        next(listing)
+    assert list(deliveries) == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.timeout(60)
+def test_a_waiting_pull_ends_with_its_store(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(StoreClosedError):
+            store.pull("t")
+        ended.set()
+
+    store = TimerStore(tmp_path, config=SMALL)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    store.close()
+    assert ended.wait(30)
+    thread.join()
+
+
+def test_closing_inside_a_call_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000_000_000)
+    with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
+        with store.gate, pytest.raises(TimerStoreError, match="inside another call"):
+            store.close()
+        assert store.count() == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_that_closes_in_the_midst_of_an_acknowledgement_is_refused(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(1_000_000_000_000)
+    with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
+        store.put(b"x", topic="t")
+        (delivery,) = store.pull("t", group="g")
+        with store.retries("g").lock, pytest.raises(TimerStoreError, match="inside another call"):
+            store.close()
+        delivery.ack()
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_may_close_while_a_place_to_wait_is_taken(tmp_path: Path) -> None:
+    store = TimerStore(tmp_path, config=SMALL)
+    with store.waiters.waiter():
+        pass
+    with store.waiters._lock:
+        store.close()
+    with store.waiters.waiter() as waiter:
+        fd = waiter.fd
+        assert fd >= 0
+    assert waiter.fd == -1  # whoever comes too late closes what he has opened
+
+
+class Alarm(BaseException):
+    """What the signal's handler raises."""
+
+
+def running() -> list[str]:
+    """Return the store's threads that go on running."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        names = [thread.name for thread in threading.enumerate()]
+        names = [name for name in names if name.startswith("timerstore")]
+        if not names:
+            break
+        time.sleep(0.01)
+    return names
+
+
+def _alarm(*_: Any) -> None:
+    raise Alarm
+
+
+@pytest.mark.timeout(120)
+def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, _alarm)
+    count = interrupted = 0
+    try:
+        for i in range(ROUNDS * 2):
+            store = TimerStore(tmp_path, config=SMALL)
+            assert store.count() == count
+            store.put(b"x", at_ms=FAR_MS)
+            count += 1
+            while True:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 * (i + 1))
+                    store.close()
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    break
+                except Alarm:
+                    interrupted += 1
+                    if not store.ended:
+                        with pytest.raises(StoreLockedError):
+                            TimerStore(tmp_path)
+            assert not running()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+
+
+@pytest.mark.timeout(120)
+def test_opening_can_be_interrupted(tmp_path: Path) -> None:
+    compile_kernels()  # Numba does not survive an exception while it loads one, see docs/design.md
+    TimerStore(tmp_path, config=SMALL).close()
+    before = signal.signal(signal.SIGALRM, _alarm)
+    opened = interrupted = 0
+    try:
+        for i in range(ROUNDS * 2):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.002 * i)
+                with TimerStore(tmp_path, config=SMALL):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    opened += 1
+            except Alarm:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    assert not running()
+    TimerStore(tmp_path).close()
+
+
+FREEZE = """
+import sys, threading, timerstore
+from small_store import SMALL
+from dataclasses import replace
+store = timerstore.open(sys.argv[1], config=replace(SMALL, durability=sys.argv[2]))
+def put():
+    for _ in range({count}):
+        store.put(b"x" * 100, topic="t", at_ms=4_000_000_000_000)
+def put_many():
+    for _ in range({count} // 50):
+        store.put_many([b"x" * 100] * 50, topic="t", at_ms=4_000_000_000_000)
+threads = [threading.Thread(target=put) for _ in range(6)] + [threading.Thread(target=put_many)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert store.count() == 6 * {count} + {count} // 50 * 50
+store.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("durability", "count"), [("process", 20_000), ("group", 300)])
+def test_threads_that_put_do_not_freeze_the_process(
+    tmp_path: Path, durability: str, count: int
+) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    program = FREEZE.format(count=count)
+    subprocess.run(
+        [sys.executable, "-P", "-c", program, tmp_path / "store", durability],
+        env=environment,
+        check=True,
+        timeout=180,
+    )

@@ -1,0 +1,80 @@
+"""A consumer with many threads that is killed with SIGKILL, many times.
+
+None of its messages is lost, none is given up before its last attempt failed.
+
+CONSUMER_KILLS=50 CONSUMER_MESSAGES=100000 in the environment make it a long one; CI does with less.
+"""
+
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.consumer_worker import CONFIG, GROUP, MAX_ATTEMPTS, TOPIC, open_consumer
+from tests.test_kill import Nursery
+from timerstore import TimerStore
+
+KILLS = int(os.environ.get("CONSUMER_KILLS", "5"))
+MESSAGES = int(os.environ.get("CONSUMER_MESSAGES", "8000"))
+WORKER = Path(__file__).parents[1] / "rigs" / "consumer_worker.py"
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery(WORKER)
+    yield nursery
+    nursery.close()
+
+
+def is_drained(store: TimerStore) -> bool:
+    """Nothing is pending, and the group's offsets have reached the end of its queues."""
+    if store.count():
+        return False
+    reader = store.group(TOPIC, GROUP)
+    return all(
+        index == store.engine.queues.next_index(store.engine.queues.row(topic.encode()))
+        for (topic, _), index in reader.committed().items()
+    )
+
+
+def finish(store: TimerStore) -> None:
+    """Handle all that is left."""
+    with open_consumer(store, 0):
+        deadline = time.monotonic() + 240
+        while not is_drained(store):
+            assert time.monotonic() < deadline, "it does not come to an end"
+            time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 4 * KILLS)
+def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
+    rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
+    path = tmp_path / "store"
+    with TimerStore(path, config=CONFIG) as store:
+        delays = [rnd.randrange(200 * KILLS) for _ in range(MESSAGES)]
+        ids = set(store.put_many([b"job"] * MESSAGES, topic=TOPIC, delay_ms=delays))
+    for _ in range(KILLS):
+        nursery.run(path, rnd.randrange(1 << 30), rnd.choice((0.1, rnd.uniform(0.1, 0.8))))
+    with TimerStore(path, config=CONFIG) as store:
+        finish(store)
+        dead = {d.id: d.attempt for d in store.consume(f"%DLQ%{GROUP}", timeout=0)}
+    failed: dict[str, set[int]] = defaultdict(set)
+    done: set[str] = set()
+    count = 0
+    for line in (tmp_path / "handled").read_text().splitlines():
+        id, attempt, what = line.split()
+        count += 1
+        if what == "done":
+            done.add(id)
+        else:
+            failed[id].add(int(attempt))
+    assert done | dead.keys() == ids, "a message is lost"
+    for id, attempt in dead.items():
+        assert attempt == MAX_ATTEMPTS + 1
+        assert failed[id] == set(range(MAX_ATTEMPTS + 1)), f"{id} was given up too early"
+    print(f"{KILLS} kills, {MESSAGES} messages, {count} handled, {len(dead)} dead letters")

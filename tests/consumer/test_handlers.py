@@ -1,0 +1,112 @@
+"""What a handler does with the list that it gets changes nothing for its consumer."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.consumer.test_consumer import SECOND, Shop
+from tests.small_store import SMALL
+from timerstore import Consumer, Delivery, Outcome, Retry, TimerStore
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "store")
+    yield shop
+    shop.store.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_may_empty_its_list(shop: Shop) -> None:
+    seen: list[bytes] = []
+
+    def handle(ds: list[Delivery]) -> Retry | None:
+        if len(seen) < 3:
+            seen.append(ds[0].body)
+            ds.clear()
+            return Retry(delay_level=1)
+        while ds:
+            seen.append(ds.pop().body)
+        return None
+
+    consumer = Consumer(shop.store, "g", batch_count=3, pull_count=3)
+    consumer.subscribe("t", handle)
+    shop.put(b"a", b"b", b"c", b"d")
+    assert consumer.step() == 4
+    shop.clock.advance(2 * SECOND)
+    consumer.step()
+    shop.put(b"e")
+    consumer.step()
+    shop.clock.advance(timedelta(minutes=1))
+    consumer.step()
+    assert set(seen) == {b"a", b"b", b"c", b"d", b"e"}
+    held = consumer._subscriptions[0]._held.values()
+    assert [(each.count, each.bytes) for each in held] == [(0, 0)] * len(held)
+    consumer.close()
+    shop.store.flush()
+    shop.kill()
+    assert shop.store.group("t", "g").pull(10) is None
+
+
+@pytest.mark.timeout(60)
+def test_hooks_may_empty_their_lists(shop: Shop) -> None:
+    class Emptying:
+        def before(self, deliveries: list[Delivery]) -> None:
+            deliveries.clear()
+
+        def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+            deliveries.clear()
+
+    consumer = Consumer(shop.store, "g", batch_count=3, hooks=[Emptying(), Emptying()])
+    consumer.subscribe("t", shop.note)
+    shop.put(b"a", b"b")
+    assert consumer.step() == 2
+    assert shop.new() == [b"a", b"b"]
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_may_replace_bodies(shop: Shop) -> None:
+    """Bytes in flight are counted by what came: else a queue's room shrinks for ever."""
+
+    def handle(ds: list[Delivery]) -> Retry:
+        for d in ds:
+            d.body = {"parsed": 1}  # type: ignore[assignment]
+        return Retry(delay_level=1, ack_index=1)
+
+    consumer = Consumer(shop.store, "g", batch_count=3)
+    consumer.subscribe("t", handle)
+    shop.put(b"aaaa", b"bb", b"c")
+    assert consumer.step() == 3
+    held = consumer._subscriptions[0]._held.values()
+    assert [(each.count, each.bytes) for each in held] == [(0, 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("timeout", [None, timedelta(0), timedelta.max])
+def test_a_handler_may_close_its_consumer_while_it_starts(
+    tmp_path: Path, timeout: timedelta | None
+) -> None:
+    with TimerStore(tmp_path / "store", config=SMALL) as store:
+        for _ in range(10):
+            handled: list[str] = []
+            consumer = Consumer(store, "g", threads=100)
+
+            @consumer.on("t")
+            def close(
+                d: Delivery, consumer: Consumer = consumer, handled: list[str] = handled
+            ) -> None:
+                handled.append(d.id)
+                consumer.close(timeout)
+
+            put = set(store.put_many([b"x"] * 300, topic="t"))
+            consumer.start()
+            assert consumer.close()
+            while put - set(handled):  # what was not begun comes to the next
+                batch = store.pull("t", group="g", timeout=10)
+                handled += batch.ids.to_pylist()
+                batch.ack()

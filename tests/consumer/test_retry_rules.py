@@ -1,0 +1,156 @@
+"""The rules of retrying: each row of the tables in docs/consumer.md is played in a real store."""
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.markdown import ROOT
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from timerstore import (
+    Consumer,
+    Delivery,
+    InvalidArgumentError,
+    ManualClock,
+    Retry,
+    TimerStore,
+)
+from timerstore.consumer.retry_rules import DEAD, level_after
+
+LEVELS_MS = SMALL.delay_levels_ms()
+TIMEOUT = timedelta(minutes=15)
+
+
+def table(name: str) -> list[list[str]]:
+    """The cells of a table of the document, a list for each row."""
+    text = (ROOT / "docs" / "consumer.md").read_text()
+    match = re.search(rf"<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->", text, re.DOTALL)
+    assert match is not None
+    lines = match[1].strip().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+RULES, LISTS = table("rules"), table("lists")
+
+
+def handler(what: str, clock: ManualClock) -> Callable[[Any], Any]:
+    """A handler that does what a row says."""
+
+    def run(_: Any) -> Any:
+        if what == "raises":
+            raise OSError("no luck")
+        if what == "calls sys.exit":
+            sys.exit(3)
+        if what == "takes too long":
+            clock.advance(TIMEOUT + timedelta(seconds=1))
+            return None
+        verb, _, value = what.partition(" ")
+        assert verb == "returns"
+        return eval(value, {"Retry": Retry})
+
+    return run
+
+
+class Play:
+    """A store with a consumer whose handler fails up to an attempt, then does what is asked."""
+
+    def __init__(self, path: Path, *, attempt: int, what: str, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.store = TimerStore(path, config=SMALL, clock=self.clock, disk=QuietDisk())
+        self.seen: list[tuple[int, int, bytes]] = []
+        self.acting_ms = 0
+        # A time-out is noticed at its very end, not when the handler ends.
+        self.taken_ms = TIMEOUT // timedelta(milliseconds=1) if what == "takes too long" else 0
+        self.act = handler(what, self.clock)
+        self.attempt = attempt
+        self.consumer = Consumer(self.store, "g", timeout=TIMEOUT, **options)
+        self.consumer.subscribe("t", self.handle)
+
+    def handle(self, got: Any) -> Any:
+        deliveries: list[Delivery] = got if isinstance(got, list) else [got]
+        now_ms, attempt = self.clock.now_ms, deliveries[0].attempt
+        assert {d.topic for d in deliveries} == {"t"}
+        self.seen += [(now_ms, d.attempt, d.body) for d in deliveries]
+        if attempt < self.attempt:
+            return Retry(delay_level=1)
+        if self.acting_ms:
+            return None  # it has come again: that is all we ask
+        self.acting_ms = now_ms
+        return self.act(got)
+
+    def dead(self) -> dict[bytes, int]:
+        """The dead letters: attempts made, by body."""
+        return {d.body: d.attempt for d in self.store.consume("%DLQ%g", timeout=0)}
+
+    def becomes(self, body: bytes, dead: dict[bytes, int]) -> str:
+        """What has become of a message that the handler acted on."""
+        later = [now_ms for now_ms, _, b in self.seen if b == body and now_ms > self.acting_ms]
+        if later:
+            assert body not in dead and len(later) == 1
+            waited_ms = later[0] - self.acting_ms - self.taken_ms
+            return f"again after level {LEVELS_MS.index(waited_ms) + 1}"
+        if body in dead:
+            assert dead[body] == self.attempt + 1
+            return "dead letter"
+        return "gone"
+
+    def finish(self) -> None:
+        self.consumer.close()
+        committed = self.consumer._subscriptions[0].group.committed()
+        for (topic, _), index in committed.items():
+            row = self.store.engine.queues.row(topic.encode())
+            assert index == self.store.engine.queues.next_index(row), "something is not done"
+        self.store.close()
+
+
+@pytest.mark.parametrize("row", RULES, ids=" ".join)
+def test_one_message(row: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    group, attempt, what, expected = row
+    play = Play(tmp_path, attempt=int(attempt), what=what, broadcast=group == "broadcast")
+    play.consumer.start()
+    id = play.store.put(b"body", topic="t", key="key", properties={"a": "b"})
+    caplog.set_level(logging.INFO, "timerstore")
+    play.clock.advance(timedelta(hours=4))
+    assert play.acting_ms, "the handler was not called"
+    found = play.becomes(b"body", play.dead())
+    failed = [record for record in caplog.records if id in record.getMessage()]
+    if expected in ("acknowledged", "logged"):
+        assert found == "gone"
+        assert (expected == "logged") == any(each.levelno == logging.ERROR for each in failed)
+    else:
+        assert found == expected
+    if what in ("raises", "calls sys.exit"):
+        assert any(record.exc_info for record in failed), "the exception was not logged"
+    play.finish()
+
+
+@pytest.mark.parametrize("row", LISTS, ids=" ".join)
+def test_a_list(row: list[str], tmp_path: Path) -> None:
+    what, *expected = row
+    play = Play(tmp_path, attempt=0, what=what, batch_count=3)
+    play.store.put_many([b"0", b"1", b"2"], topic="t")
+    play.consumer.start()
+    play.clock.advance(timedelta(hours=4))
+    assert [body for _, _, body in play.seen[:3]] == [b"0", b"1", b"2"]
+    dead = play.dead()
+    found = [play.becomes(body, dead) for body in (b"0", b"1", b"2")]
+    assert found == [each.replace("acknowledged", "gone") for each in expected]
+    play.finish()
+
+
+def test_level_after() -> None:
+    assert [level_after(n, 0, 16) for n in range(17)] == [*range(3, 19), DEAD]
+    assert level_after(0, 0, 0) == DEAD
+    assert level_after(3, 7, 4) == 7
+
+
+@pytest.mark.parametrize("bad", [{"delay_level": 1.5}, {"ack_index": -1}, {"ack_index": True}])
+def test_retry_refuses(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Retry(**bad)

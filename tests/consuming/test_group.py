@@ -1,0 +1,193 @@
+"""Consuming from queues whose entries do not stand for what the queue says: each is passed by."""
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore import ManualClock, TimerStore
+from timerstore.timelog.format import QUEUE_ENTRY
+
+pytestmark = pytest.mark.slow
+
+START_MS = 1_800_000_000_000
+MINUTE = timedelta(minutes=1)
+TIMERS = "rmq_sys_wheel_timer"
+
+
+def write_store(path: Path, clock: ManualClock, count: int = 5) -> None:
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
+        for topic in ("a", "b"):
+            for i in range(count):
+                store.put(b"%s %d" % (topic.encode(), i), topic=topic)
+        assert len(store.pull("a", group="old", max_count=count, timeout=0)) == count
+        for delivery in store.consume("b", group="g", timeout=0):
+            delivery.nack()
+            if delivery.attempt:
+                break
+        for i in range(20):
+            store.put(b"pending %d" % i, topic="a", delay=timedelta(hours=1))
+
+
+def swap(path: Path, first: str, second: str) -> None:
+    """Let two queues change places; a store that is open sees it at once."""
+    files = [next((path / "consumequeue" / name / "0").iterdir()) for name in (first, second)]
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, reversed(contents), strict=True):
+        with open(file, "r+b") as opened:
+            opened.write(content)
+
+
+@pytest.mark.parametrize("other", [TIMERS, "b", "%RETRY%g"])
+@pytest.mark.parametrize("many", [1, 512])
+def test_a_swapped_queue_hands_out_nothing(
+    tmp_path: Path, other: str, many: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    write_store(path, clock)
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
+        entries = store.engine.queues.next_index(store.engine.queues.rows(b"a")[0])
+        assert entries == 5
+        swap(path, "a", other)
+        with caplog.at_level(logging.ERROR):
+            assert len(store.pull("a", group="new", max_count=many, timeout=0)) == 0
+        assert store.stats().unreadable_count == caplog.text.count("passed by") == entries
+        assert f"consumequeue/a/0, offset {20 * 4}: the message it points at is" in caplog.text
+        # What comes behind them is handed out; nothing is reported twice.
+        store.put(b"fresh", topic="a", delay_level=1)
+        clock.advance(MINUTE)
+        (delivery,) = store.pull("a", group="new", max_count=many, timeout=0)
+        assert delivery.body == b"fresh"
+        assert store.stats().unreadable_count == caplog.text.count("passed by") == entries
+        assert store.group("a", "new").committed() == {("a", 0): entries}
+
+
+@pytest.mark.parametrize("other", [TIMERS, "b"])
+def test_queues_that_were_swapped_while_closed(tmp_path: Path, other: str) -> None:
+    """Whether opening sees it, and makes them anew, or reading does: nothing wrong comes out."""
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    write_store(path, clock)
+    swap(path, "a", other)
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
+        for topic in ("a", "b"):
+            for delivery in store.pull(topic, group="new", timeout=0):
+                assert delivery.body.startswith(b"%s " % topic.encode())
+
+
+def test_swapped_retries_are_passed_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    write_store(path, clock)
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
+        swap(path, "%RETRY%g", TIMERS)
+        with caplog.at_level(logging.ERROR):
+            assert {d.attempt for d in store.pull("b", group="g", timeout=0)} <= {0}
+        assert "consumequeue/%RETRY%g/0, offset 20: the message it points at is" in caplog.text
+        assert store.stats().unreadable_count == caplog.text.count("passed by") == 5
+        store.put(b"fresh", topic="b", delay_level=1)
+        clock.advance(MINUTE)
+        (delivery,) = store.pull("b", group="g", timeout=0)
+        swap(path, "%RETRY%g", TIMERS)
+        delivery.nack()
+        (delivery,) = store.pull("b", group="g", timeout=0)
+        assert (delivery.body, delivery.attempt) == (b"fresh", 1)
+
+
+def test_very_many_are_passed_by_one_at_a_time(tmp_path: Path) -> None:
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    config = replace(SMALL, consumequeue_segment_bytes=40_000)
+    with timerstore.open(path, clock=clock, config=config) as store:
+        for topic in ("a", "b"):
+            store.put_many([b"x"] * 1_500, topic=topic)
+        swap(path, "a", "b")
+        assert len(store.pull("a", max_count=1, timeout=0)) == 0
+        assert store.stats().unreadable_count == 1_500
+
+
+def test_an_entry_that_says_nonsense_is_passed_by(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Negative sizes, places behind the log: no memory is sized by them, nothing else is lost."""
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    write_store(path, clock, count=9)
+    store = timerstore.open(path, clock=clock, config=SMALL)
+    file = next((path / "consumequeue" / "a" / "0").iterdir())
+    entries = np.fromfile(file, QUEUE_ENTRY)
+    entries["size"][1], entries["size"][2], entries["size"][3] = -5_000, 0, 0x7FFFFFFF
+    entries["offset"][4], entries["offset"][5] = -1, 1 << 60
+    entries["size"][6] += 1
+    entries["offset"][7] = entries["offset"][8]
+    with open(file, "r+b") as opened:
+        opened.write(entries.tobytes())
+    with store:
+        with caplog.at_level(logging.ERROR):
+            got = [d.body for d in store.pull("a", group="new", timeout=0)]
+        assert got == [b"a 0", b"a 8"]
+        assert store.stats().unreadable_count == 7
+        assert caplog.text.count("passed by") == 7
+
+
+@pytest.mark.timeout(60)
+def test_an_iterator_may_end_in_the_midst_of_a_call_of_its_group(tmp_path: Path) -> None:
+    """The garbage collector chooses when; the same thread may hold the group's lock by then."""
+    with TimerStore(tmp_path, config=SMALL, clock=ManualClock(1_000_000_000_000)) as store:
+        ids = [store.put(b"x", topic="t") for _ in range(3)]
+        iterator = store.consume("t", group="g", timeout=0)
+        assert next(iterator).id == ids[0]
+        with store.retries("g").lock:
+            iterator.close()  # type: ignore[attr-defined]
+        assert [each.id for each in store.consume("t", group="g", timeout=0)] == ids[1:]
+
+
+LIMITS = {
+    "as it is": {},
+    "batches of few bytes": {"BATCH_BYTES_MAX": 700},
+    "hardly room for ids": {"ID_BYTES_USUAL": 1},
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=list(LIMITS))
+@pytest.mark.parametrize("many", [7, 400])
+def test_batches_hold_all_in_order(
+    tmp_path: Path, limits: dict[str, int], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run crosses segments of its queue, and where memory is lent again."""
+    for name, value in limits.items():
+        monkeypatch.setattr(f"timerstore.consuming.group.{name}", value)
+    clock = ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", clock=clock, config=SMALL) as store:
+        bodies = [b"%d" % i * (1 + i % 40) for i in range(300)]  # 100 entries in a queue's segment
+        ids = list(store.put_many(bodies, topic="a"))
+        got = []
+        while len(batch := store.pull("a", max_count=many, timeout=0)):
+            assert len(batch) <= many
+            first = batch.bodies.to_pylist()
+            assert batch.to_arrow().column("id").to_pylist() == batch.ids.to_pylist()
+            assert set(batch.due_ms.tolist()) | set(batch.fired_ms.tolist()) == {START_MS}
+            assert [d.body for d in batch] == first == batch.bodies.to_pylist()
+            assert [batch.message(i).body for i in range(len(batch))] == first
+            got += zip(first, batch.ids.to_pylist(), strict=True)
+            batch.ack()
+        assert got == list(zip(bodies, ids, strict=True))
+        assert store.group("a", "default").committed() == {("a", 0): 300}
+
+
+def test_what_is_held_does_not_change(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", clock=clock, config=SMALL) as store:
+        store.put_many([b"%03d" % i for i in range(300)], topic="a")
+        held = []
+        for part in range(0, 300, 20):
+            batch = store.pull("a", max_count=20, timeout=0)
+            expected = [b"%03d" % i for i in range(part, part + 20)]
+            held += [(batch.bodies, expected), (batch.bodies[5:9], expected[5:9])]
+            held += [(batch.due_ms, [START_MS] * 20)]
+            batch.ack()
+            del batch
+            if part % 60 == 0:
+                held.pop(0)
+    assert all(column.tolist() == expected for column, expected in held)

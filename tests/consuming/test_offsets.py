@@ -1,0 +1,53 @@
+"""Committed offsets: their file, when several threads write it at once, or a write fails."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.watched import StoppedHereError, Watched
+from timerstore.consuming.offsets import ConsumerOffsets
+from timerstore.timelog.disk import Disk
+
+
+class Slow(Disk):
+    """A disk that lets another thread in before each file is replaced."""
+
+    def event(self, kind: str, path: Path) -> None:
+        if kind == "sync":
+            threading.Event().wait(0.001)
+
+
+def test_threads_that_write_at_once_do_not_replace_each_others_file(tmp_path: Path) -> None:
+    # Two flushes at once took each other's temporary file away.
+    offsets = ConsumerOffsets(Slow(), tmp_path / "consumerOffset.json")
+    errors: list[BaseException] = []
+
+    def work(queue_id: int) -> None:
+        try:
+            for index in range(1, 30):
+                offsets.set("topic", "group", queue_id, index)
+                offsets.write()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(queue_id,)) for queue_id in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    again = ConsumerOffsets(Disk(), tmp_path / "consumerOffset.json")
+    assert again.table == {"topic@group": {"0": 29, "1": 29, "2": 29}}
+
+
+def test_a_write_that_failed_is_made_up_for(tmp_path: Path) -> None:
+    disk = Watched(stop_at=0)
+    offsets = ConsumerOffsets(disk, tmp_path / "consumerOffset.json")
+    offsets.set("topic", "group", 0, 7)
+    with pytest.raises(StoppedHereError):
+        offsets.write()
+    disk.stop_at = -1
+    offsets.write()
+    again = ConsumerOffsets(Disk(), tmp_path / "consumerOffset.json")
+    assert again.get("topic", "group", 0) == 7

@@ -1,0 +1,195 @@
+"""The short way of a call on one timer gives the answers of the long way."""
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.small_store import SMALL
+from timerstore import (
+    InvalidArgumentError,
+    ManualClock,
+    TimerStore,
+    TooLateError,
+    UnknownTimerError,
+)
+from timerstore.pending import cancel as cancelling
+from timerstore.pending import look as reading
+
+START_MS = 1_800_000_000_000
+FAR_MS = 4_000_000_000_000
+
+
+def long_get(store: TimerStore, id: str) -> Any:
+    """What `get` says the long way."""
+    return reading.get(store, id)
+
+
+def long_cancel(store: TimerStore, id: str) -> bool:
+    """What `cancel` says the long way."""
+    return bool(cancelling.cancel_many(store, [id])[0])
+
+
+def counted(function: Any, calls: list[str]) -> Any:
+    """A function that notes each of its calls."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(function.__name__)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_an_ordinary_timer_goes_the_short_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock(START_MS)) as store:
+        ids = {}
+        for topic in ("a", "b" * 127):
+            described = {"key": "k é", "tag": "t", "properties": {"x": "y"}}
+            ids[topic] = [
+                store.put(b"%d" % i, topic=topic, at_ms=START_MS + 5_000 + i, **described)
+                for i in range(20)
+            ]
+        expected = {id: long_get(store, id) for each in ids.values() for id in each}
+        with monkeypatch.context() as patch:
+            long_calls = list[str]()
+            for module, name in (
+                (reading, "get"),
+                (cancelling, "cancel_many"),
+                (cancelling, "judge"),
+            ):
+                patch.setattr(module, name, counted(getattr(module, name), long_calls))
+            for pair in zip(*ids.values(), strict=True):  # topics in turn
+                for id in pair:
+                    assert store.get(id) == expected[id] is not None
+                    moved = store.reschedule(id, at_ms=START_MS + 9_000)
+                    after = store.get(moved)
+                    assert after is not None and after.body == expected[id].body
+                    assert after.properties == expected[id].properties and after.due_ms > START_MS
+                    assert (after.key, after.tag) == ("k é", "t") and store.get(id) is None
+                    assert store.cancel(id) and store.cancel(moved) and store.cancel(moved)
+            # `get` of what is gone; a segment or room in the cancelled set is made.
+            assert len(long_calls) < 2 * len(expected) + 20
+        assert store.count() == 0 and not list(store.pending())
+        assert not any(store.get(id) or long_get(store, id) for id in expected)
+        store.clock.advance(timedelta(seconds=20))
+        assert not len(store.pull("a", timeout=0))
+        assert not store.cancel(ids["a"][0])
+    with TimerStore(tmp_path / "s", clock=ManualClock(START_MS + 60_000)) as store:
+        assert store.count() == 0
+
+
+def moved_both_ways(
+    stores: list[TimerStore], ids: tuple[str, str], at_ms: int
+) -> tuple[str, str] | None:
+    """Reschedule a timer in both stores; return its new ids, None where it is too late in both."""
+    moved: list[str | None] = []
+    for store, id, short in zip(stores, ids, (True, False), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            if not short:
+                patch.setattr(store.by_id, "reschedule", lambda *_: None)
+            try:
+                moved.append(store.reschedule(id, at_ms=at_ms))
+            except (TooLateError, InvalidArgumentError):
+                moved.append(None)
+    assert (moved[0] is None) == (moved[1] is None)
+    return None if moved[0] is None or moved[1] is None else (moved[0], moved[1])
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 400_000)),
+        st.tuples(st.just("level"), st.integers(1, 18)),
+        st.tuples(st.just("cancel"), st.integers(0, 1 << 20)),
+        st.tuples(st.just("move"), st.integers(0, 1 << 20), st.integers(0, 400_000)),
+        st.tuples(st.just("get"), st.integers(0, 1 << 20)),
+        st.tuples(st.just("advance"), st.integers(1, 60_000)),
+        st.tuples(st.just("reopen"), st.integers(0, 1)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=25)
+@given(steps=STEPS)
+def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -> None:
+    """Two stores live the same life, one cancels and looks the long way."""
+    folder = tmp_path_factory.mktemp("two")
+    now_ms = START_MS
+    stores = [TimerStore(folder / name, config=SMALL, clock=ManualClock(now_ms)) for name in "ab"]
+    ids: list[tuple[str, str]] = []
+    try:
+        for what, value, *more in steps:
+            if what == "put":
+                ids.append(tuple(s.put(b"x", topic="t", at_ms=now_ms + value) for s in stores))
+            elif what == "level":
+                ids.append(tuple(s.put(b"x", topic="t", delay_level=value) for s in stores))
+            elif what == "advance":
+                now_ms += value
+                for each in stores:
+                    each.clock.advance(timedelta(milliseconds=value))
+            elif what == "reopen":
+                for i, name in enumerate("ab"):
+                    stores[i].abandon() if value else stores[i].close()
+                    stores[i] = TimerStore(folder / name, clock=ManualClock(now_ms))
+            elif ids:
+                short, long = ids[value % len(ids)]
+                if what == "move":
+                    at_ms = now_ms + more[0]
+                    moved = moved_both_ways(stores, (short, long), at_ms)
+                    if moved is not None:
+                        ids.append(moved)
+                elif what == "cancel":
+                    assert stores[0].cancel(short) == long_cancel(stores[1], long)
+                else:
+                    one, other = stores[0].get(short), long_get(stores[1], long)
+                    assert (one is None) == (other is None)
+                    if one is not None:
+                        assert (one.id, one.due_ms) == (short, other.due_ms)
+                        assert one == long_get(stores[0], short)
+            assert stores[0].count() == stores[1].count()
+            for each in stores:
+                each.engine.cancelled.check()
+    finally:
+        for each in stores:
+            each.close()
+
+
+def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock(START_MS)) as store:
+        id = store.put(b"x", topic="t", at_ms=FAR_MS)
+        tag = id[24:]
+        wrong = [f"{FAR_MS:012X}{at:012X}{tag}" for at in (1, 17, 300, 60_000, 70_000, 1 << 46)]
+        wrong.append(f"{FAR_MS + 1:012X}{id[12:]}")
+        for each in wrong:
+            with pytest.raises(UnknownTimerError):
+                store.cancel(each)
+            with pytest.raises(UnknownTimerError):
+                store.get(each)
+        assert store.count() == 1 and store.cancel(id)
+
+
+@pytest.mark.timeout(120)
+def test_many_threads(tmp_path: Path) -> None:
+    """Each timer is cancelled by two threads at once; each is told that it will not fire."""
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        ids = [store.put(b"x" * 300, topic=f"t{i % 3}", at_ms=FAR_MS) for i in range(600)]
+        said: list[bool] = []
+
+        def work(mine: list[str]) -> None:
+            for id in mine:
+                store.get(id)
+                said.append(store.cancel(id))
+
+        threads = [threading.Thread(target=work, args=(ids[i % 2 :: 2],)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert said == [True] * 1_200 and store.count() == 0
+        store.engine.cancelled.check()

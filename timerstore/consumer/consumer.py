@@ -1,0 +1,325 @@
+"""The concurrent consumer: handlers in threads, retries that wait longer each time, dead letters.
+
+On a manual clock there are no threads: `step`, or the clock's `advance`, runs the handlers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, TypeVar
+
+from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.consumer.handling import Handling
+from timerstore.consumer.hooks import Hook
+from timerstore.consumer.subscription import Handler, Held, Limits, Subscription, Task
+from timerstore.consumer.threads import Threads
+from timerstore.consuming.dead_letters import dead_topic, redrive
+from timerstore.consuming.starting import Start, begin_groups, check_start
+from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_bool, check_int, check_kind
+from timerstore.pending.look import find_pending
+from timerstore.services.clock import ManualClock
+from timerstore.store import TimerStore
+
+THREADS_MAX: Final = 1_024
+"""Threads of a consumer: each has a stack."""
+PULL_COUNT_MAX: Final = 4_096
+"""Messages pulled at once; more would leave the other threads without any."""
+BROADCAST_PREFIX: Final = "%BROADCAST%"
+_NEW, _STARTED, _CLOSED = "new", "started", "closed"
+_H = TypeVar("_H", bound=Handler)
+
+
+class Consumer:
+    """Calls handlers with what falls due, in threads, and sees to what fails.
+
+    A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. When it returns None
+    they are acknowledged. When it raises, or returns a `Retry`, or takes longer than `timeout`,
+    they are sent back: they come again through the delay levels, later each time, and after
+    `max_attempts` retries they go to the dead letters, the topic `%DLQ%group`. It is at least
+    once: what was handled before a crash may come again, with the same id.
+
+    >>> consumer = timerstore.Consumer(store, "mailer")
+    >>> @consumer.on("reminders")
+    ... def send(d):
+    ...     print(d.body)
+    >>> with consumer:
+    ...     id = store.put(b"hello", topic="reminders")
+    ...     handled = consumer.step()  # on a manual clock; else threads do it
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        store: TimerStore,
+        group: str,
+        *,
+        threads: int = 20,
+        batch_count: int = 1,
+        pull_count: int = 32,
+        max_attempts: int = 16,
+        timeout: timedelta = timedelta(minutes=15),
+        broadcast: bool = False,
+        instance: str = "",
+        hooks: Sequence[Hook] = (),
+        start: Start = "earliest",
+    ) -> None:
+        """Prepare; `start` begins.
+
+        `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
+        retries before a message is given up. `timeout`: after this a handler's messages are sent
+        back; it is not stopped, and keeps its thread until it ends. `hooks`: see `Hook`.
+
+        `broadcast`: each instance gets every message, with an offset of its own, and failures are
+        only logged; `instance` names it where a group has more than one. `start`: where a group
+        begins that never read a topic: "earliest", "latest", or epoch milliseconds.
+        """
+        check_int(threads, "threads", 1, THREADS_MAX)
+        check_int(pull_count, "pull_count", 1, PULL_COUNT_MAX)
+        check_int(batch_count, "batch_count", 1, pull_count)
+        check_int(max_attempts, "max_attempts", 0, 1 << 30)
+        if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+            raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
+        check_start(start)
+        check_group(group)
+        check_kind(store, TimerStore, "store")
+        check_kind(instance, str, "instance")
+        check_bool(broadcast, "broadcast")
+        check_kind(hooks, Sequence, "hooks")
+        if instance and not broadcast:
+            raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
+        self.store, self.group = store, group
+        self._reads_as = group
+        if broadcast:
+            self._reads_as = check_group(BROADCAST_PREFIX + group + (instance and "%" + instance))
+        self._broadcast, self._start = broadcast, start
+        self._threads_count, self._pull_count = threads, pull_count
+        self._batch_count = batch_count
+        self._subscriptions: list[Subscription] = []
+        self._turn = 0
+        self._state = _NEW
+        self._threads: Threads | None = None
+        self._stepping = False
+        self._handling = Handling(
+            store,
+            group,
+            as_list=batch_count > 1,
+            max_attempts=max_attempts,
+            timeout_ms=timeout / timedelta(milliseconds=1),
+            broadcast=broadcast,
+            hooks=hooks,
+        )
+
+    # --- subscribing
+
+    def on(self, topic: str, *, tags: str = "*") -> Callable[[_H], _H]:
+        """Subscribe the decorated function to a topic; see `subscribe`."""
+
+        def take(handler: _H) -> _H:
+            self.subscribe(topic, handler, tags=tags)
+            return handler
+
+        return take
+
+    def subscribe(self, topic: str, handler: Handler, *, tags: str = "*") -> None:
+        """Have `handler` called with a topic's messages; before `start`, once for each topic.
+
+        `tags`: "a||b" for messages with one of these tags, "*" for all. Messages with other tags
+        are done for the whole group, so all its consumers need the same subscriptions. What comes
+        again after a failure is not filtered.
+        """
+        self.store.check_process()
+        check_topic_to_consume(topic)
+        if self._state != _NEW:
+            raise InvalidArgumentError("The consumer was started. Subscribe before start().")
+        if not callable(handler) or inspect.iscoroutinefunction(handler):
+            raise InvalidArgumentError(f"handler is {handler!r}. Pass a plain function.")
+        if any(known.topic == topic for known in self._subscriptions):
+            raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
+        self._subscriptions.append(Subscription(topic, handler, tags))
+
+    # --- running
+
+    def start(self) -> None:
+        """Begin to call handlers. Durable on return: where a new group starts.
+
+        On a manual clock no thread is started; the clock's `advance` then calls handlers on its
+        way, at the very time at which something falls due.
+        """
+        self.store.check_writable()
+        if self._state != _NEW:
+            raise InvalidArgumentError("The consumer was started before. Make another one.")
+        if not self._subscriptions:
+            raise InvalidArgumentError("There is no handler. Subscribe one before start().")
+        self._open()
+        if isinstance(self.store.clock, ManualClock):
+            self.store.clock.attend(self)
+        else:
+            self._threads = Threads(self.store, self._handling, self._pull)
+            self._threads.start(self._threads_count, f"timerstore-{self.group}")
+
+    def _open(self) -> None:
+        names = _broadcasting.setdefault(self.store, set())
+        if self._broadcast:
+            if self._reads_as in names:
+                raise InvalidArgumentError(
+                    f"The group {self.group!r} broadcasts to such an instance already. "
+                    "Pass each consumer an instance of its own."
+                )
+            names.add(self._reads_as)
+        pairs = [(each.topic, self._reads_as) for each in self._subscriptions]
+        begin_groups(self.store, pairs, self._start)
+        if not self._broadcast:
+            # So that nobody's reading of the dead letters lets retention remove them.
+            begin_groups(self.store, [(dead_topic(self.group), self.group)], "earliest")
+        held: defaultdict[int, Held] = defaultdict(Held)
+        limits = Limits.of(self.store.engine.config)
+        for subscription in self._subscriptions:
+            subscription.open(self.store, self._reads_as, limits, held)
+        self._state = _STARTED
+
+    def step(self) -> int:
+        """On a manual clock: call handlers with all that is there now; return how many messages.
+
+        For tests, in the calling thread, one after the other. Works with and without `start`.
+        """
+        self.store.check_process()
+        if not self.store.clock.manual:
+            raise InvalidArgumentError("The store has the wall clock. Call start() instead.")
+        if self._state == _CLOSED:
+            raise InvalidArgumentError("The consumer was closed. Make another one.")
+        self.store.check_writable()
+        if self._state == _NEW:
+            self._open()
+        self.store.play_now()
+        return self._step()
+
+    def _step(self) -> int:
+        """Run what is there; within a handler nothing new is begun."""
+        tasks = self._handling.tend()
+        if self._stepping:
+            for task in tasks:
+                self._handling.hand_in_again(task, 0)
+            return 0
+        self._stepping, count = True, 0
+        try:
+            while tasks or (tasks := self._pull()[0]):
+                task = tasks.pop(0)
+                count += len(task.deliveries)
+                self._handling.run(task)
+                tasks += self._handling.tend()
+        finally:
+            self._stepping = False
+            for task in tasks:
+                self._handling.hand_in_again(task, 0)
+        return count
+
+    def _pull(self) -> tuple[list[Task], bool]:
+        """Pull from the next topic that has something; tell whether limits kept any back."""
+        subscriptions, limited = self._subscriptions, False
+        for i in range(len(subscriptions)):
+            place = (self._turn + i) % len(subscriptions)
+            subscription = subscriptions[place]
+            self.store.make_visible(subscription.group)
+            tasks = subscription.pull(self._pull_count, self._batch_count)
+            if tasks:
+                self._turn = place + 1
+                return tasks, False
+            limited |= subscription.limited
+        self.store.check_open()
+        return [], limited
+
+    # --- for a manual clock, see `ManualClock.attend`
+
+    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+        """Return where an advancing clock has to stop for this consumer."""
+        if self.store.closed:
+            return stop_ms
+        due_ms = find_pending(self.store).due_ms
+        due_ms = due_ms[due_ms > start_ms]
+        first = int(due_ms.min()) if len(due_ms) else stop_ms
+        return int(min(first, max(self._handling.next_ms(), start_ms + 1), stop_ms))
+
+    def arrived(self) -> None:
+        """Call handlers at the clock's present time."""
+        if not self.store.closed and self._state == _STARTED:
+            self._step()
+
+    # --- the end
+
+    def close(self, timeout: timedelta | None = None) -> bool:
+        """Begin nothing new, and wait until all handlers have ended; for `timeout` at most.
+
+        Return whether they have. What was not begun is handed out again, to the next consumer of
+        the group. A handler that is still running goes on; its messages are acknowledged when it
+        ends, if the store is open then, else they come again. Closing twice does nothing; where an
+        exception ended it on the way (Ctrl-C), the second time goes on. Raises what has stopped
+        the consumer before, if anything. In a forked child it does nothing.
+        """
+        if timeout is not None and not isinstance(timeout, timedelta):
+            raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a timedelta.")
+        if self.store.forked:
+            return True
+        was_started, self._state = self._state == _STARTED, _CLOSED
+        if not was_started:
+            return True
+        try:
+            ended = self._stop(timeout)
+        except BaseException:
+            self._state = _STARTED  # a signal's, say: the next call goes on
+            raise
+        if self._threads is not None:
+            self._threads.failure.check()
+        return ended
+
+    def _stop(self, timeout: timedelta | None) -> bool:
+        ended = True
+        if isinstance(self.store.clock, ManualClock):
+            self.store.clock.leave(self)
+            self._handling.give_back_all([])
+        if self._threads is not None:
+            ended = self._threads.stop(None if timeout is None else timeout.total_seconds())
+        _broadcasting[self.store].discard(self._reads_as)
+        return ended
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has stopped it, for `close` to raise; None while it works."""
+        return None if self._threads is None else self._threads.failure.error
+
+    def __enter__(self) -> Consumer:
+        """Start; leaving the block closes it and waits for handlers."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show the group and its topics."""
+        topics = ", ".join(each.topic for each in self._subscriptions)
+        return f"<Consumer {self.group!r} of {topics or 'nothing'}, {self._state}>"
+
+    # --- dead letters
+
+    def redrive(self, limit: int | None = None) -> int:
+        """Put the group's dead letters back, `limit` at most; return how many.
+
+        Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
+        crash in the middle may double up to 256 of them. May be called before `start` too.
+        """
+        return redrive(self.store, self.group, limit)
+
+
+_broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()

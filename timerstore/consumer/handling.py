@@ -1,0 +1,234 @@
+"""Handling: one task after the other through its handler, to what the rules make of it.
+
+Ground rules: any thread may call anything here. A task that is being handled stands in `_running`;
+whoever takes it out, the handler's thread or the one that finds it too slow, decides alone what
+becomes of it. A program's code gets copies of our lists, for it may empty them; what is done is
+counted by our own, with lengths as they stand in the batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from timerstore.consumer.hooks import Hook, call_after, call_before
+from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
+from timerstore.consumer.subscription import Task
+from timerstore.consuming.group import Delivery, body_bytes
+from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
+from timerstore.errors import StoreClosedError, TimerStoreError
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+log = logging.getLogger("timerstore")
+
+AGAIN_MS: Final = 5_000
+"""A message that could not be sent back is handed in again after this."""
+
+
+class Handling:
+    """Runs handlers by a consumer's rules."""
+
+    def __init__(
+        self,
+        store: TimerStore,
+        group: str,
+        *,
+        as_list: bool,
+        max_attempts: int,
+        timeout_ms: float,
+        broadcast: bool,
+        hooks: Sequence[Hook],
+    ) -> None:
+        """Begin with nothing to do."""
+        self._store, self._group = store, group
+        self._as_list, self._max_attempts = as_list, max_attempts
+        self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
+        self.on_room: Callable[[], None] | None = None
+        """Called when messages are done while pulling waits for room."""
+        self._running: dict[Task, float] = {}
+        self._again: list[tuple[float, int, Task]] = []
+        self._again_lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def now_ms(self) -> float:
+        """Return the time by which handlers are judged: one that is never set, or the manual."""
+        clock = self._store.clock
+        return float(clock.now_ms) if clock.manual else time.monotonic() * 1000
+
+    # --- handling
+
+    def run(self, task: Task) -> None:
+        """Call a task's handler, then do what the rules say."""
+        deliveries, handler = task.deliveries, task.subscription.handler
+        if self._hooks:
+            self._call_before(task)
+        task.started_ms = self.now_ms()
+        self._running[task] = task.started_ms
+        result: Any = None
+        error: Exception | None = None
+        try:
+            result = handler(list(deliveries) if self._as_list else deliveries[0])
+        except Exception as e:
+            error = e
+        except SystemExit as e:
+            error = RuntimeError(f"the handler called sys.exit({e.code!r})")
+        except BaseException:
+            if self._running.pop(task, None) is not None:
+                self.hand_in_again(task, 0)
+            raise
+        if self._running.pop(task, None) is None:
+            log.warning("the handler of message %s ended after its time-out", deliveries[0].id)
+        elif (elapsed_ms := self.now_ms() - task.started_ms) >= self.timeout_ms:
+            self._finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
+        elif result is None and error is None and not self._hooks:
+            self._done(task, deliveries, task.bytes_held)
+        else:
+            self._finish(task, self._judge(task, result, error, elapsed_ms))
+
+    def _call_before(self, task: Task) -> None:
+        try:
+            call_before(self._hooks, task.deliveries)
+        except BaseException:
+            self.hand_in_again(task, 0)  # it has not begun
+            raise
+
+    def _judge(
+        self, task: Task, result: Any, error: Exception | None, elapsed_ms: float
+    ) -> Outcome:
+        """Read what a handler returned or raised."""
+        count = len(task.deliveries)
+        if error is None and result is None:
+            return Outcome(count, None, None, False, elapsed_ms)
+        if error is None and isinstance(result, Retry):
+            if result.ack_index < count:
+                return Outcome(result.ack_index, result.delay_level, None, False, elapsed_ms)
+            if result.ack_index == count and self._as_list:
+                return Outcome(count, None, None, False, elapsed_ms)
+            error = ValueError(
+                f"the handler returned {result!r} for {count} messages. "
+                f"Return an ack_index of {count} at most."
+            )
+        if error is None:
+            error = TypeError(f"the handler returned {result!r}. Return None, or a Retry.")
+        return Outcome(0, 0, error, False, elapsed_ms)
+
+    def _finish(self, task: Task, outcome: Outcome) -> None:
+        """Acknowledge what succeeded, send back the rest, and tell the hooks."""
+        good, bad = task.deliveries[: outcome.ack_count], task.deliveries[outcome.ack_count :]
+        if bad:
+            length = body_bytes(good)
+            if good:
+                self._done(task, good, length)
+            rest = Task(task.subscription, task.batch, bad, task.bytes_held - length)
+            self._tell(rest, outcome)
+            if self._broadcast:
+                self._done(rest, bad, rest.bytes_held)
+            else:
+                self._send_back(rest, outcome.delay_level or 0)
+        else:
+            self._done(task, good, task.bytes_held)
+        call_after(self._hooks, task.deliveries, outcome)
+
+    def _tell(self, rest: Task, outcome: Outcome) -> None:
+        """Log what failed, with its id."""
+        names = ", ".join(delivery.id for delivery in rest.deliveries[:10])
+        if len(rest.deliveries) > 10:
+            names += f" and {len(rest.deliveries) - 10} more"
+        topic = rest.subscription.topic
+        if outcome.timed_out:
+            log.error("%s: message %s: no end after %d ms", topic, names, outcome.elapsed_ms)
+        elif outcome.error is not None:
+            log.error("%s: message %s failed", topic, names, exc_info=outcome.error)
+        elif self._broadcast:
+            log.error("%s: message %s failed", topic, names)
+        else:
+            log.info("%s: message %s shall come again", topic, names)
+
+    def _send_back(self, task: Task, delay_level: int) -> None:
+        """Send each message of a task back; where that fails, hand them in again later."""
+        sent, failure = 0, None
+        try:
+            for delivery in task.deliveries:
+                self._append_again(delivery, delay_level)
+                sent += 1
+        except (TimerStoreError, OSError) as e:
+            failure = e
+        try:
+            wait_durable(self._store)
+        except StoreClosedError:
+            return
+        good, rest = task.deliveries[:sent], task.deliveries[sent:]
+        length = body_bytes(good)
+        if good:
+            self._done(task, good, length)
+        if rest:
+            log.warning(
+                "%d messages from %s on could not be sent back: again in %d s: %s",
+                *(len(rest), rest[0].id, AGAIN_MS // 1000, failure),
+            )
+            again = Task(task.subscription, task.batch, rest, task.bytes_held - length)
+            self.hand_in_again(again, AGAIN_MS)
+
+    def _append_again(self, delivery: Delivery, delay_level: int) -> None:
+        message = delivery._batch.message(delivery._i)
+        level = level_after(message.reconsume_times, delay_level, self._max_attempts)
+        if level == DEAD:
+            log.error("%s: message %s is a dead letter now", delivery.topic, delivery.id)
+            send_to_dead(self._store, self._group, message, wait=False)
+        else:
+            send_back(self._store, self._group, message, delay_level=level, wait=False)
+
+    def _done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
+        try:
+            task.subscription.done(task, deliveries, length)
+        except StoreClosedError:
+            return  # they come again after reopening
+        if self.on_room is not None:
+            self.on_room()
+
+    def hand_in_again(self, task: Task, after_ms: float) -> None:
+        """Have `tend` return a task again after a while."""
+        with self._again_lock:
+            heapq.heappush(self._again, (self.now_ms() + after_ms, next(self._numbers), task))
+
+    # --- time
+
+    def next_ms(self) -> float:
+        """Return when `tend` has something to do next; infinity where nothing is known."""
+        with self._again_lock:
+            first = self._again[0][0] if self._again else float("inf")
+        started_ms = min(list(self._running.values()), default=float("inf"))
+        return min(first, started_ms + self.timeout_ms)
+
+    def tend(self) -> list[Task]:
+        """Send back what takes too long; return the tasks that are to be handed in again now."""
+        now_ms = self.now_ms()
+        for task, started_ms in list(self._running.items()):
+            late = now_ms - started_ms >= self.timeout_ms
+            if late and self._running.pop(task, None) is not None:
+                self._finish(task, Outcome(0, TIMEOUT_LEVEL, None, True, now_ms - started_ms))
+        tasks = []
+        with self._again_lock:
+            while self._again and self._again[0][0] <= now_ms:
+                tasks.append(heapq.heappop(self._again)[2])
+        return tasks
+
+    def give_back_all(self, tasks: Sequence[Task]) -> None:
+        """Let the groups have what was pulled, but not begun."""
+        with self._again_lock:
+            waiting = [*tasks, *(task for _, _, task in self._again)]
+            self._again.clear()
+        for task in waiting:
+            task.subscription.give_back(task)
+
+    @property
+    def running_count(self) -> int:
+        """How many tasks are being handled."""
+        return len(self._running)

@@ -1,0 +1,46 @@
+"""Hooks: a program's own code around each call of a handler, for metrics or traces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from timerstore.consumer.retry_rules import Outcome
+from timerstore.consuming.group import Delivery
+
+log = logging.getLogger("timerstore")
+
+
+class Hook(Protocol):
+    """What a consumer calls around its handlers, in the thread that runs them.
+
+    An exception in a hook is logged; it changes nothing for the message.
+    """
+
+    def before(self, deliveries: list[Delivery]) -> None:
+        """Act before the handler is called; `deliveries` is a list also where it gets one."""
+
+    def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+        """Act once it is known what became of the messages.
+
+        After a time-out that is in another thread, while the handler still runs.
+        """
+
+
+def call_before(hooks: Sequence[Hook], deliveries: list[Delivery]) -> None:
+    """Call all hooks, in their order."""
+    for hook in hooks:
+        try:
+            hook.before(list(deliveries))
+        except Exception:
+            log.exception("the hook %r failed before a handler", hook)
+
+
+def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outcome) -> None:
+    """Call all hooks, the last one first."""
+    for hook in reversed(hooks):
+        try:
+            hook.after(list(deliveries), outcome)
+        except Exception:
+            log.exception("the hook %r failed after a handler", hook)

@@ -1,0 +1,16 @@
+"""Consuming: what is due is handed out, each group remembers how far it has come.
+
+    group.py        a group's reading of a topic; deliveries, batches
+    batchcolumns.py a batch's columns
+    blocks.py       the memory that they lie in
+    cursors.py      how far one group has come in a queue
+    offsets.py      how far all groups have come, on disk
+    starting.py     where a new group begins
+    waiting.py      waiting for what is not there yet
+    pace.py         waiting for more, where much is coming
+    retries.py      what a group sent back
+    sendback.py     appending a message again
+    dead_letters.py putting dead letters back
+
+A room imports `core.py`, never the store.
+"""

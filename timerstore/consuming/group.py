@@ -1,0 +1,559 @@
+"""Consuming: what groups hand out.
+
+A group reads all queues of a topic, and its own retry queue. Everything handed out is *in flight*
+until it is acknowledged; the committed offset of a queue is the smallest index that is not done,
+so what was not acknowledged comes again after reopening, with the same id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
+from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.pace import Pace
+from timerstore.consuming.retries import NOT_ITS_MESSAGE, RetryCursor
+from timerstore.errors import CorruptStoreError, StoreClosedError
+from timerstore.inside import inside
+from timerstore.kinds import check_int
+from timerstore.timelog.decode import Message, decode_message, text
+from timerstore.timelog.format import ENTRY_BYTES, RESERVED_PROPERTIES
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.pull import (
+    PULL_DAMAGED,
+    PULL_NO_ROOM,
+    PULL_STRAY,
+    PULL_WILD,
+    RUN_DUE_MS,
+    RUN_FIRED_MS,
+    RUN_INDEX,
+    RUN_OFFSET,
+    RUN_TAGS,
+    RUN_WORDS,
+    measure_run,
+    pull_messages,
+)
+from timerstore.timelog.record import Bytes
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+CONSUME_COUNT: Final = 512
+"""How many an iterator takes from its group at once; it gives back what it did not yield."""
+Room = Callable[[QueueCursor, int, int], int]
+
+
+class Batch:
+    """Messages handed out together, by columns.
+
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
+    array; all of one length. Iterating gives `Delivery` objects.
+    """
+
+    __slots__ = (
+        *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
+        *("_pins", "topic"),
+    )
+
+    def __init__(
+        self,
+        group: Group,
+        cursor: QueueCursor | None,
+        flight: Flight | None,
+        columns: Columns,
+        count: int,
+        pins: list[Any],
+    ) -> None:
+        """Hold the first `count` places of the columns; made by a group."""
+        self._group, self._cursor, self._flight = group, cursor, flight
+        self._columns, self._count, self._pins = columns, count, pins
+        self._bodies: Any = None
+        self._ids: Any = None
+        self.topic = group.topic
+        self._decoded: dict[int, Message] = {}
+
+    def __len__(self) -> int:
+        """Return how many messages the batch has."""
+        return self._count
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        if self._bodies is None:
+            self._bodies = self._columns.arrow_bodies(self._count)
+        return self._bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        if self._ids is None:
+            self._ids = self._columns.arrow_ids(self._count)
+        return self._ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._numbers(RUN_DUE_MS)
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._numbers(RUN_FIRED_MS)
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._numbers(RUN_TAGS)
+
+    @property
+    def _indexes(self) -> Int64s:
+        return self._numbers(RUN_INDEX)
+
+    @property
+    def _offsets(self) -> Int64s:
+        return self._numbers(RUN_OFFSET)
+
+    def _numbers(self, row: int) -> Int64s:
+        return self._columns.numbers[row, : self._count]
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        bodies = self.bodies.to_pylist()
+        due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
+        for i, body in enumerate(bodies):
+            yield Delivery(self, i, body, due[i], fired[i])
+
+    def ack(self) -> None:
+        """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
+        self._group.settle_batch(self)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
+        return pa.table(
+            {
+                "id": self.ids,
+                "body": self.bodies,
+                "due_ms": pa.array(self.due_ms),
+                "fired_ms": pa.array(self.fired_ms),
+            }
+        )
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        check_int(i, "i", 0, len(self) - 1)
+        if i not in self._decoded:
+            self._decoded[i] = self._group.decode(int(self._offsets[i]), self._pins)
+        return self._decoded[i]
+
+    def _settle(self, i: int) -> None:
+        self._group.settle(self, int(self._indexes[i]))
+
+    def _nack(self, i: int, delay: timedelta | None) -> None:
+        self._group.send_back(self, i, delay)
+
+
+class Delivery:
+    """One message that was handed out. Acknowledge it, or it comes again after reopening."""
+
+    __slots__ = ("_batch", "_i", "body", "due_ms", "fired_ms")
+
+    def __init__(self, batch: Batch, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
+        """Made by a batch."""
+        self._batch, self._i = batch, i
+        self.body, self.due_ms, self.fired_ms = body, due_ms, fired_ms
+
+    @property
+    def id(self) -> str:
+        """The id that the put returned; the same over every redelivery."""
+        return str(self._batch.ids[self._i].as_py())
+
+    @property
+    def topic(self) -> str:
+        """The topic it was put to."""
+        return self._batch.topic
+
+    @property
+    def lateness_ms(self) -> int:
+        """How long after its due time it was fired into the log."""
+        return self.fired_ms - self.due_ms
+
+    @property
+    def key(self) -> str | None:
+        """The key given at put."""
+        return self._batch.message(self._i).properties.get("KEYS")
+
+    @property
+    def tag(self) -> str | None:
+        """The tag given at put."""
+        return self._batch.message(self._i).properties.get("TAGS")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's properties."""
+        return user_properties(self._batch.message(self._i).properties)
+
+    @property
+    def attempt(self) -> int:
+        """How often it was sent back before: 0 at the first time."""
+        return self._batch.message(self._i).reconsume_times
+
+    def ack(self) -> None:
+        """Acknowledge: it will not come again; durable with the next flush. O(1)."""
+        self._batch._settle(self._i)
+
+    def nack(self, delay: timedelta | None = None) -> None:
+        """Send it back: it comes again after `delay`, at once without one, with the same id.
+
+        On return the retry is as durable as a put.
+        """
+        self._batch._nack(self._i, delay)
+
+    def __repr__(self) -> str:
+        """Show the id, and how late it is."""
+        return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
+
+
+def body_bytes(deliveries: list[Delivery]) -> int:
+    """Return how long their bodies are, as they came; a handler may have put others in place."""
+    return sum(each._batch.bodies[each._i].as_buffer().size for each in deliveries)
+
+
+def user_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties without those of the system."""
+    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
+
+
+class Group:
+    """A group's reading of one topic, shared by all its iterators and pulls."""
+
+    def __init__(self, store: TimerStore, topic: str, name: str) -> None:
+        """Begin at the offsets that were committed, or at the earliest message."""
+        self.store, self.topic, self.name = store, topic, name
+        self.gate = store.gate
+        self.retries = store.retries(name)
+        self.lock = self.retries.lock
+        self.cursors: dict[int, QueueCursor] = {}
+        self.unreadable_count = 0
+        self.pace = Pace()
+        self._turn = self._row_count = 0
+        self._topic_bytes = topic.encode("utf-8", "surrogateescape")
+
+    # --- handing out
+
+    @inside
+    def pull(self, count_max: int, room: Room | None = None) -> Batch | None:
+        """Hand out what is there, up to `count_max`; None where nothing is.
+
+        `room` tells, under the lock, how many a queue may give that has any.
+        """
+        self.store.check_open()
+        while True:
+            run = self._hand_out(count_max, room)
+            if run is None:
+                return None
+            cursor, flight, start, stop = run
+            try:
+                batch = self._read(cursor, flight, start, stop)
+            except CorruptStoreError:
+                raise  # it would be found again and again; what comes behind it goes on
+            except BaseException:  # a signal's, say: nobody got them
+                with self.lock:
+                    cursor.take_back(self.topic, flight, list(range(start, stop)))
+                raise
+            if len(batch):  # else all of it was passed by
+                self.pace.took(len(batch), count_max, time.monotonic())
+                return batch
+
+    def _hand_out(
+        self, count_max: int, room: Room | None
+    ) -> tuple[QueueCursor, Flight, int, int] | None:
+        """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
+        with self.lock:
+            self._find_queues()
+            cursors = list(self.cursors.values())
+            for i in range(len(cursors)):
+                cursor = cursors[(self._turn + i) % len(cursors)]
+                visible_end, count = self._visible_end(cursor), count_max
+                if room is not None:
+                    if not cursor.has_more(self.topic, visible_end):
+                        continue
+                    count = room(cursor, visible_end, count_max)
+                    if count <= 0:
+                        continue
+                if isinstance(cursor, RetryCursor):
+                    run = cursor.hand_out_of(self.topic, visible_end, count)
+                else:
+                    run = cursor.hand_out(visible_end, count)
+                start, stop, flight = run
+                if flight is not None and stop > start:
+                    self._turn = (self._turn + i + 1) % len(cursors)
+                    return cursor, flight, start, stop
+        return None
+
+    def _find_queues(self) -> None:
+        rows = self.store.engine.queues.rows(self._topic_bytes)
+        if len(rows) != self._row_count:  # a row, once given, stays
+            for row in rows:
+                if row not in self.cursors:
+                    self.cursors[row] = self._cursor(row, self.topic)
+            self._row_count = len(rows)
+        retries = self.retries.cursor()
+        if retries is not None:
+            self.cursors[retries.row] = retries
+
+    def _cursor(self, row: int, topic: str) -> QueueCursor:
+        queues = self.store.engine.queues
+        queue_id = int(queues.table.queue_id[row])
+        committed = self.store.offsets.get(topic, self.name, queue_id)
+        first = queues.first_kept(row, self.store.engine.commitlog.start)
+        return QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+
+    def _visible_end(self, cursor: QueueCursor) -> int:
+        """Return the index behind the last entry that may be handed out.
+
+        Under "group" durability that is what is durable.
+        """
+        engine = self.store.engine
+        end = engine.queues.seen_index(cursor.row)
+        if engine.config.durability == "process" or end <= cursor.next:
+            return end
+        durable = self.store.flusher.durable_end
+        low, high = max(cursor.next, engine.queues.first_index(cursor.row)), end
+        while low < high:
+            middle = (low + high) // 2
+            entry = engine.queues.read(cursor.row, middle, 1)[0]
+            if int(entry["offset"]) + int(entry["size"]) <= durable:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _read(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
+        """Read entries [start, stop) into a batch, from the first that is kept on."""
+        try:
+            return self._read_kept(cursor, flight, start, stop)
+        except CorruptStoreError:
+            # Retention may have removed them just before it knew of this group.
+            engine = self.store.engine
+            first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
+            if first <= start:
+                raise
+        with self.lock:
+            for index in range(start, min(first, stop)):
+                flight.settle(index)
+            cursor.trim()
+        return self._read(cursor, flight, first, stop) if first < stop else self.empty()
+
+    def _read_kept(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
+        """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
+        engine, count = self.store.engine, stop - start
+        queues, commitlog = engine.queues, engine.commitlog
+        entries, at, kept = queues.run(cursor.row, start, count)
+        words = np.empty(RUN_WORDS, np.int64)
+        while True:
+            measure_run(commitlog.table, entries, at, count, words)
+            low, high, room = words.tolist()
+            if room <= BATCH_BYTES_MAX or count == 1:
+                break
+            count //= 2
+        topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
+        queue_id, found = int(queues.table.queue_id[cursor.row]), np.empty(FOUND_WORDS, np.int64)
+        pins: list[Any] = []
+        id_room = ID_BYTES_USUAL * count
+        while True:
+            columns = Columns(self.store.blocks, count, id_room, room)
+            if low < high:
+                pins = commitlog.pin(low, high)
+            sound = pull_messages(
+                commitlog.table,
+                entries,
+                at,
+                start,
+                topic,
+                queue_id,
+                engine.store_tag,
+                engine.precision_ms,
+                found,
+                columns.numbers,
+                columns.ends,
+                columns.verdicts,
+                columns.ids,
+                columns.bodies,
+            )
+            if sound >= 0:
+                break
+            if sound == PULL_NO_ROOM:
+                id_room = room
+        if start + count < stop:
+            with self.lock:
+                cursor.take_back(self.topic, flight, list(range(start + count, stop)))
+        del kept
+        if sound < count:
+            self._pass_by_unsound(cursor, flight, start, columns.verdicts)
+            if sound == 0:
+                return self.empty()
+        return Batch(self, cursor, flight, columns, sound, pins)
+
+    def _pass_by_unsound(
+        self, cursor: QueueCursor, flight: Flight, start: int, verdicts: Bytes
+    ) -> None:
+        """Settle what could not be read of a run that begins at `start`."""
+        count = len(verdicts)
+        indexes = np.arange(start, start + count)
+        damaged = verdicts == PULL_DAMAGED
+        self._pass_by(cursor, flight, indexes[verdicts == PULL_WILD], "it points at no message")
+        self._pass_by(cursor, flight, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
+        self._pass_by(cursor, flight, indexes[damaged], None)
+        offsets = self.store.engine.queues.read(cursor.row, start, count)["offset"]
+        for offset in offsets[damaged].tolist():
+            self.store.report_unreadable("commitlog", offset, "the message is damaged")
+
+    def _pass_by(
+        self, cursor: QueueCursor, flight: Flight, indexes: Int64s, reason: str | None
+    ) -> None:
+        """Settle entries that cannot be handed out, and count them; with a `reason` report them."""
+        if len(indexes) == 0:
+            return
+        queues = self.store.engine.queues
+        with self.lock:
+            self.unreadable_count += len(indexes)
+            for index in indexes.tolist():
+                flight.settle(index)
+            cursor.trim()
+        if reason is not None:
+            for index in indexes.tolist():
+                self.store.report_unreadable(queues.name(cursor.row), index * ENTRY_BYTES, reason)
+
+    def decode(self, offset: int, pins: list[Any]) -> Message:
+        """Decode a message whose segment is pinned."""
+        segment_bytes = self.store.engine.commitlog.segment_bytes
+        for file in pins:
+            start = int(file.path.name)
+            if start <= offset < start + segment_bytes:
+                return decode_message(file.view[offset - start :], offset)
+        raise CorruptStoreError("commitlog", offset, "its segment is gone")
+
+    def empty(self) -> Batch:
+        """Return a batch of nothing."""
+        columns = Columns(self.store.blocks, 0, 0, 0)
+        columns.ends[:] = 0
+        return Batch(self, None, None, columns, 0, [])
+
+    def has_hidden(self) -> bool:
+        """Tell whether something was fired for the group that is not durable yet."""
+        self.store.check_process()
+        with self.lock:
+            self._find_queues()
+            queues = self.store.engine.queues
+            return any(
+                queues.next_index(row) > self._visible_end(cursor)
+                for row, cursor in self.cursors.items()
+            )
+
+    # --- taking back
+
+    def settle_batch(self, batch: Batch) -> None:
+        """Acknowledge a whole batch."""
+        self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        if len(batch) == 0:
+            return
+        assert flight is not None and cursor is not None
+        with self.lock:
+            if flight.done is None and flight.left == len(batch):
+                flight.left = 0
+            else:
+                for index in batch._indexes.tolist():
+                    if flight.left:
+                        flight.settle(index)
+            cursor.trim()
+
+    def settle(self, batch: Batch, index: int) -> None:
+        """Acknowledge one message."""
+        if self.store.closed:
+            self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
+        with self.lock:
+            if flight.left:
+                flight.settle(index)
+                if flight.left == 0:
+                    cursor.trim()
+
+    def settle_some(self, batch: Batch, places: list[int]) -> None:
+        """Acknowledge the messages at some places of a batch."""
+        if self.store.closed:
+            self.store.check_open()
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
+        indexes = batch._indexes
+        with self.lock:
+            if flight.done is None and flight.left == len(places):
+                flight.left = 0
+            else:
+                for place in places:
+                    if flight.left:
+                        flight.settle(int(indexes[place]))
+            if flight.left == 0:
+                cursor.trim()
+
+    def give_back(self, batch: Batch, start: int) -> None:
+        """Take back the messages of a batch from `start` on, to be handed out again."""
+        self.give_back_some(batch, list(range(start, len(batch))))
+
+    def give_back_some(self, batch: Batch, places: list[int]) -> None:
+        """Take back the messages at some places of a batch, to be handed out again."""
+        self.store.check_process()
+        cursor, flight = batch._cursor, batch._flight
+        assert cursor is not None and flight is not None
+        with self.lock:
+            cursor.take_back(self.topic, flight, batch._indexes[places].tolist())
+
+    def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
+        """Put a message again as a timer for the group's retry topic, then acknowledge it."""
+        self.store.send_back(self, batch.message(i), delay)
+        self.settle(batch, int(batch._indexes[i]))
+
+    def committed(self) -> dict[tuple[str, int], int]:
+        """Return the committed index of each queue, by (topic, queue id)."""
+        self.store.check_process()
+        queues = self.store.engine.queues
+        with self.lock:
+            return {
+                (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.committed
+                for row, cursor in self.cursors.items()
+            }
+
+    def reading(self) -> list[tuple[str, dict[str, int]]]:
+        """Return what the group needs next: its topics, with an index by queue id."""
+        needed: dict[str, dict[str, int]] = {self.topic: {}}
+        for (topic, queue_id), index in self.committed().items():
+            needed.setdefault(topic, {})[str(queue_id)] = index
+        return list(needed.items())
+
+    def iterate(self, timeout: float | None) -> Iterator[Delivery]:
+        """Yield deliveries; end after `timeout` seconds of nothing."""
+        while True:
+            try:
+                batch = self.store.wait_for_batch(self, CONSUME_COUNT, timeout)
+            except StoreClosedError:
+                return
+            if batch is None:
+                return
+            done = 0
+            try:
+                for delivery in batch:
+                    if self.store.forked:
+                        self.store.check_process()
+                    done += 1
+                    yield delivery
+            finally:
+                if done < len(batch) and not self.store.closed:
+                    self.give_back(batch, done)

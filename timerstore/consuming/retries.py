@@ -1,0 +1,119 @@
+"""The retry queue of a group: what was sent back, on its way to the topic that it came from.
+
+All topics that a group reads share one retry topic, `%RETRY%group`. Messages are routed by their
+`RETRY_TOPIC`; what belongs to a topic that nobody reads just now waits here, and keeps the queue's
+committed offset back. All calls under the lock that the groups of one name share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.decode import decode_message, text
+from timerstore.timelog.format import ENTRY_BYTES, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+NOT_ITS_MESSAGE: Final = "the message it points at is that of another entry"
+_ROUTE_COUNT: Final = 256
+_RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
+
+
+class RetryCursor(QueueCursor):
+    """A cursor whose entries are kept apart by the topic that they came from."""
+
+    def __init__(self, store: TimerStore, row: int, committed: int) -> None:
+        """Begin at the committed index."""
+        super().__init__(row, committed)
+        self._store = store
+        self.unreadable_count = 0
+        self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
+
+    def has_more(self, topic: str, visible_end: int) -> bool:
+        """Tell whether there may be retries of a topic; what is new is not routed yet."""
+        return bool(self._waiting.get(topic)) or super().has_more(topic, visible_end)
+
+    def hand_out_of(
+        self, topic: str, visible_end: int, count_max: int
+    ) -> tuple[int, int, Flight | None]:
+        """Return the next run of one topic's retries; an empty run where there is none."""
+        while not self._waiting[topic]:
+            start, stop, flight = super().hand_out(visible_end, _ROUTE_COUNT)
+            if flight is None or start == stop:
+                return start, start, None
+            self._route(flight, start, stop)
+        waiting = self._waiting[topic]
+        flight, start = waiting.popleft()
+        stop = start + 1
+        while waiting and waiting[0] == (flight, stop) and stop - start < count_max:
+            waiting.popleft()
+            stop += 1
+        return start, stop, flight
+
+    def _route(self, flight: Flight, start: int, stop: int) -> None:
+        engine = self._store.engine
+        queues, mine = engine.queues, text(engine.queues.topics[self.row])
+        offsets = queues.read(self.row, start, stop - start)["offset"]
+        for index, offset in zip(range(start, stop), offsets.tolist(), strict=True):
+            try:
+                view = engine.commitlog.view(offset).view(np.ndarray)
+                message = decode_message(view, offset)
+                if (message.topic, message.queue_index) != (mine, index):
+                    at = index * ENTRY_BYTES
+                    raise CorruptStoreError(queues.name(self.row), at, NOT_ITS_MESSAGE)
+            except CorruptStoreError as e:
+                flight.settle(index)
+                self.unreadable_count += 1
+                self._store.report_unreadable(e.file, e.offset, e.reason)
+            else:
+                self._waiting[message.properties.get(_RETRY_TOPIC, "")].append((flight, index))
+        self.trim()
+
+    def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
+        """Take back entries that were handed out, but not used."""
+        self._waiting[topic].extendleft((flight, index) for index in reversed(indexes))
+
+
+class GroupRetries:
+    """The retry queue that all groups of one name share, with their lock."""
+
+    def __init__(self, store: TimerStore, name: str) -> None:
+        """Begin without a cursor: the queue may not exist yet."""
+        self._store = store
+        # The garbage collector may close an iterator in the midst of another call, and it gives
+        # back what it did not yield. So a thread may take it again.
+        self.lock = threading.RLock()
+        self.topic = RETRY_PREFIX.decode() + name
+        self._topic_bytes = self.topic.encode()
+        self._name = name
+        self._cursor: RetryCursor | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread has the lock: an acknowledgement passes no gate."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many entries of the retry queue were passed by."""
+        return 0 if self._cursor is None else self._cursor.unreadable_count
+
+    def cursor(self) -> RetryCursor | None:
+        """Return the cursor once anything was sent back. Under the lock."""
+        if self._cursor is None:
+            engine = self._store.engine
+            rows = engine.queues.rows(self._topic_bytes)
+            if rows:
+                row = rows[0]
+                committed = self._store.offsets.get(self.topic, self._name, 0)
+                first = engine.queues.first_kept(row, engine.commitlog.start)
+                start = max(first, min(committed, engine.queues.next_index(row)))
+                self._cursor = RetryCursor(self._store, row, start)
+        return self._cursor

@@ -1,0 +1,211 @@
+"""Sending back: a message that was consumed is appended again, with its id.
+
+It goes to its group's `%RETRY%` topic through a delay level, or after a delay as a timer; or to the
+group's dead letters, or to any other topic, at once. It keeps body, flag, born time, tags, keys,
+the user's properties and `UNIQ_KEY`, which is its id. `RETRY_TOPIC` is the first topic that it was
+consumed from, `ORIGIN_MESSAGE_ID` its first id.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from timerstore.arguments import check_due_ms, whole_ms
+from timerstore.errors import InvalidArgumentError
+from timerstore.inside import inside
+from timerstore.putting.levels import Staged, check_level, stage_at_level
+from timerstore.services.deletes import append_all
+from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.decode import Message
+from timerstore.timelog.format import (
+    DEAD_PREFIX,
+    PROPERTY_DUE,
+    PROPERTY_ORIGIN_ID,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.frame import encode_property
+from timerstore.timelog.limits import CARRIED_BYTES_MAX, SENT_BACK_GROWTH_BYTES
+from timerstore.timelog.text import java_hash_of
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+    from timerstore.store import TimerStore
+
+_DROPPED: Final = frozenset(
+    (
+        *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),
+        *("TIMER_ROLL_TIMES", "TIMER_ORIGIN", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
+        *("REAL_TOPIC", "REAL_QID", "TIMER_REPLACES", "UNIQ_KEY", "__CRC32#"),
+    )
+)
+"""Properties that say how a message came here; a message that is sent back comes another way."""
+
+
+@inside
+def send_back(
+    store: TimerStore,
+    group: str,
+    message: Message,
+    *,
+    delay_level: int | None = None,
+    delay: timedelta | None = None,
+    wait: bool = True,
+) -> None:
+    """Append a consumed message again for `%RETRY%group`, with `reconsume_times` + 1.
+
+    Through a delay level, or after `delay`, or at once. Durable like a put; without `wait` only
+    after `wait_durable`, which can so serve many. Errors as for `put`; then nothing was appended.
+    """
+    store.check_writable()
+    engine, now_ms, topic = store.engine, store.clock.now_ms, RETRY_PREFIX + group.encode()
+    if delay_level is not None and delay is not None:
+        raise InvalidArgumentError("delay and delay_level exclude each other. Pass one of them.")
+    if delay_level is not None:
+        level = check_level(engine, delay_level)
+        entry = stage_at_level(
+            engine,
+            level,
+            topic,
+            message.body,
+            _carried(message),
+            now_ms,
+            key=message.properties.get("UNIQ_KEY", "").encode(),
+            born_ms=message.born_ms,
+            flag=message.flag,
+            reconsume_times=message.reconsume_times + 1,
+        )
+        due_ms = entry[2]
+    else:
+        due_ms = check_due_ms(now_ms + _delay_ms(delay), "the due time")
+        store.congestion.count(due_ms, now_ms)
+        store.admission.enter()
+        entry = _as_timer(engine, topic, message, due_ms)
+    _append(store, entry, now_ms, due_ms, wait)
+
+
+def send_to_dead(store: TimerStore, group: str, message: Message, *, wait: bool = True) -> None:
+    """Append a consumed message to `%DLQ%group`, at once; durable as by `send_back`."""
+    topic = DEAD_PREFIX + group.encode()
+    send_to(store, topic, message, message.reconsume_times + 1, wait=wait)
+
+
+@inside
+def send_to(
+    store: TimerStore, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
+) -> None:
+    """Append a consumed message to any topic, at once; durable as by `send_back`.
+
+    The next who consumes it sees `reconsume_times` as its attempt.
+    """
+    store.check_writable()
+    engine, now_ms = store.engine, store.clock.now_ms
+    composed = compose(
+        topic,
+        message.body,
+        _key(message) + _carried(message),
+        born_ms=message.born_ms,
+        flag=message.flag,
+        reconsume_times=reconsume_times,
+    )
+    entry = composed, engine.queues.row(topic), _tags_code(message), -1, 0
+    _append(store, entry, now_ms, now_ms, wait)
+
+
+@inside
+def wait_durable(store: TimerStore) -> None:
+    """Return once all that was appended is as durable as a put."""
+    store.check_open()
+    now_ms = store.clock.now_ms
+    store._after_put(now_ms, now_ms)
+
+
+def _delay_ms(delay: timedelta | None) -> int:
+    if delay is None:
+        return 0
+    if not isinstance(delay, timedelta) or delay < timedelta(0):
+        raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
+    return whole_ms(delay)
+
+
+def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> Staged:
+    properties = encode_property(PROPERTY_DUE, str(due_ms).encode()) + _key(message)
+    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    properties += encode_property(PROPERTY_REAL_TOPIC, topic)
+    composed = compose(
+        TIMER_TOPIC,
+        message.body,
+        properties + _carried(message),
+        born_ms=message.born_ms,
+        flag=message.flag,
+        reconsume_times=message.reconsume_times + 1,
+    )
+    return composed, 0, _tags_code(message), engine.queues.row(topic), 1
+
+
+def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:
+    engine, putter = store.engine, store._putter
+    if len(entry[0]) + SENT_BACK_GROWTH_BYTES > engine.message_bytes_max:
+        raise InvalidArgumentError(
+            f"With what sending back adds, the message would take {len(entry[0])} bytes. "
+            "Acknowledge it, and put a shorter one."
+        )
+    stage = putter.take_stage()
+    try:
+        count = stage_messages(stage, [entry], own_key=False)
+        append_all(engine, stage, count, now_ms, together=True)
+    finally:
+        putter.free_stage(stage)
+    if wait:
+        store._after_put(due_ms, now_ms)
+
+
+# --- properties
+
+
+def _key(message: Message) -> bytes:
+    key = message.properties.get("UNIQ_KEY")
+    return b"" if not key else encode_property(PROPERTY_UNIQUE_KEY, key.encode())
+
+
+def _carried(message: Message) -> bytes:
+    """Return the properties that go with a message wherever it is sent."""
+    carried = _first_origin(message) + _kept(message)
+    if len(carried) > CARRIED_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"The properties of the message take {len(carried)} bytes, and sending it back adds "
+            f"more. {CARRIED_BYTES_MAX} at most can be sent back: acknowledge it."
+        )
+    return carried
+
+
+def _first_origin(message: Message) -> bytes:
+    """Return RETRY_TOPIC and ORIGIN_MESSAGE_ID where it has none yet."""
+    first = {
+        PROPERTY_RETRY_TOPIC: message.topic,
+        PROPERTY_ORIGIN_ID: message.properties.get("UNIQ_KEY", ""),
+    }
+    missing = {
+        name: value for name, value in first.items() if name.decode() not in message.properties
+    }
+    return b"".join(_encode(name.decode(), value) for name, value in missing.items() if value)
+
+
+def _kept(message: Message) -> bytes:
+    kept = (pair for pair in message.properties.items() if pair[0] not in _DROPPED)
+    return b"".join(_encode(name, value) for name, value in kept)
+
+
+def _encode(name: str, value: str) -> bytes:
+    return encode_property(
+        name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
+    )
+
+
+def _tags_code(message: Message) -> int:
+    return java_hash_of(message.properties["TAGS"]) if "TAGS" in message.properties else 0

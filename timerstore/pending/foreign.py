@@ -1,0 +1,163 @@
+"""Timers that a broker wrote: cancelled or moved by their own unique key, which `pending` lists.
+
+Such a key says nothing of where its timer waits, and a broker's rolls are not on our grid, so the
+pending timers are searched for it, O(pending), without a lock; only the verdict falls under the
+locks of the services. Two topics may use one key; then it stands for both timers. What is known of
+a timer in the cancelled set is a hash of its topic with its key, as for the deletes of a broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
+from timerstore.ids import format_id
+from timerstore.pending.look import find_pending
+from timerstore.pending.overdue import find_waiting_foreign
+from timerstore.pending.timers import Timer, read_timer
+from timerstore.services.cancel_ahead import cancel_with
+from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.decode import decode_message
+from timerstore.timelog.format import (
+    LEVEL_TOPIC,
+    PROPERTY_DELETES,
+    PROPERTY_DUE,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.frame import encode_property
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.timelog.timeridentity import identity_of
+
+if TYPE_CHECKING:
+    from timerstore.putting.levels import Staged
+    from timerstore.store import TimerStore
+
+
+class Foreign(NamedTuple):
+    """One pending timer of a broker."""
+
+    message: int  # its latest copy
+    due_ms: int
+    out_ms: int  # as a broker wrote it: the time of its slot
+    high: int  # identity
+    low: int
+    row: int
+    topic: bytes
+    key: bytes
+
+
+def find(store: TimerStore, id: str) -> list[Foreign]:
+    """Find the pending timers with this key; raise UnknownTimerError where there is none."""
+    engine, key = store.engine, id.encode("utf-8", "surrogateescape")
+    pending = find_pending(store)
+    theirs = np.flatnonzero(pending.high != IDENTITY_OURS)
+    for i in theirs[pending.row[theirs] < 0].tolist():  # of topics that nothing was fired to yet
+        engine.row_of_message(int(pending.message[i]))
+    found = []
+    for topic in dict.fromkeys(engine.queues.topics):
+        high, low = identity_of(topic, key, engine.store_tag)
+        same = theirs[(pending.high[theirs] == high) & (pending.low[theirs] == low)]
+        if not len(same):
+            continue
+        i = int(same[np.argmax(pending.message[same])])
+        offset = int(pending.message[i])
+        message = decode_message(engine.commitlog.view(offset).view(np.ndarray), offset)
+        if message.topic == LEVEL_TOPIC.decode():
+            raise InvalidArgumentError(
+                f"{id} waits in a delay level, and a broker put it there: it can neither be "
+                "cancelled nor moved. Leave it to whoever consumes it."
+            )
+        row = engine.row_of_message(offset)
+        out_ms, due_ms = int(message.properties["TIMER_OUT_MS"]), int(pending.due_ms[i])
+        found.append(Foreign(offset, due_ms, out_ms, high, low, row, topic, key))
+    return found
+
+
+def cancel(store: TimerStore, id: str, now_ms: int) -> bool:
+    """Cancel the broker's timers with this key; tell whether one was pending, or was cancelled."""
+    if _cancelled_before(store, id):
+        return True
+    found = find(store, id)
+    if not found:
+        raise _unknown(id)
+    done = [_replace(store, timer, [], now_ms) >= 0 for timer in found]
+    return any(done)
+
+
+def reschedule(store: TimerStore, id: str, due_ms: int, now_ms: int) -> str:
+    """Put a timer of ours in the place of a broker's; return its id."""
+    from timerstore.pending.cancel import compose_moved
+
+    if _cancelled_before(store, id):
+        raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
+    found = find(store, id)
+    if not found:
+        raise _unknown(id)
+    if len(found) > 1:
+        topics = ", ".join(repr(each.topic.decode("utf-8", "replace")) for each in found)
+        raise InvalidArgumentError(
+            f"{id} stands for timers of the topics {topics}. Cancel them, and put new ones."
+        )
+    timer: Timer = read_timer(store, found[0].message, found[0].due_ms)
+    entry = compose_moved(store, timer, due_ms, id)
+    offset = _replace(store, found[0], [entry], now_ms)
+    if offset < 0:
+        raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
+    return format_id(due_ms, offset, store.engine.store_tag)
+
+
+def _unknown(id: object) -> UnknownTimerError:
+    return UnknownTimerError(
+        f"{id!r} is no timer that is pending here. Pass an id that put or pending returned."
+    )
+
+
+def _cancelled_before(store: TimerStore, id: str) -> bool:
+    engine, key = store.engine, id.encode("utf-8", "surrogateescape")
+    topics = dict.fromkeys(engine.queues.topics)
+    pairs = np.array([identity_of(topic, key, engine.store_tag) for topic in topics], np.int64)
+    with engine.locks:
+        return bool(engine.cancelled.contains(pairs[:, 0].copy(), pairs[:, 1].copy()).any())
+
+
+def _replace(store: TimerStore, timer: Foreign, entries: list[Staged], now_ms: int) -> int:
+    """Append what comes in a timer's place, then its delete; −1, and nothing, where it is late."""
+    engine, stage = store.engine, store._putter.take_stage()
+    try:
+        delete = (_compose_delete(store, timer, now_ms), 0, 0, timer.row, -1)
+        count = stage_messages(stage, [*entries, delete])
+        with engine.locks:
+            if not _waits(store, timer):
+                return -1
+            engine.cancelled.reserve(1)
+            return cancel_with(engine, stage, count, timer.high, timer.low, now_ms)
+    finally:
+        store._putter.free_stage(stage)
+
+
+def _waits(store: TimerStore, timer: Foreign) -> bool:
+    """Tell whether a timer that was pending just now still is. Under the locks of the services."""
+    engine, world = store.engine, store.engine.world
+    high, low = np.array([timer.high], np.int64), np.array([timer.low], np.int64)
+    if engine.cancelled.contains(high, low)[0]:
+        return False
+    passed_ms = engine.read_slot * engine.precision_ms
+    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
+    if min(timer.due_ms, timer.out_ms) > frontier_ms:
+        return True
+    return find_waiting_foreign(store, timer.due_ms, timer.high, timer.low)
+
+
+def _compose_delete(store: TimerStore, timer: Foreign, now_ms: int) -> bytes:
+    own = format_id(timer.out_ms, 0, store.engine.store_tag).encode()
+    properties = encode_property(PROPERTY_DUE, str(timer.out_ms).encode())
+    properties += encode_property(PROPERTY_UNIQUE_KEY, own)
+    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    properties += encode_property(PROPERTY_REAL_TOPIC, timer.topic)
+    properties += encode_property(PROPERTY_DELETES, timer.topic + b"+" + timer.key)
+    return compose(TIMER_TOPIC, b"\x01", properties, born_ms=now_ms)

@@ -1,0 +1,164 @@
+"""Looks for overdue timers wherever they can still wait.
+
+A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
+one may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its
+grid that was not claimed, because the clock went back or the store was just opened. What is in the
+dequeue-put queue was taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from timerstore.pending.look import (
+    Int64s,
+    capture_locked,
+    half_claimed,
+    read_messages,
+    slot_messages,
+    unlinked_messages,
+)
+from timerstore.services.instant import Snapshot
+from timerstore.services.world import (
+    DEQUEUE_COLUMNS,
+    DEQUEUE_MESSAGE,
+    DEQUEUE_RING,
+    LATE_COLUMNS,
+    LATE_MESSAGE,
+    LATE_RING,
+    RING_COUNT,
+    RING_HEAD,
+    RING_TAIL,
+)
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.wheel.near import near_entries
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+    from timerstore.store import TimerStore
+
+
+def find_overdue(
+    store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell which timers still wait: bool[n]. Under all locks of the services.
+
+    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
+    the chains of the slots that can hold one of them.
+    """
+    engine, messages = store.engine, _waiting_messages(store, due_ms)
+    if not engine.world.done.count:
+        waiting = np.isin(offsets, messages)
+        if waiting.all():
+            return waiting
+    # The rest may have rolled: then a later copy waits. A retry has its origin's key, but goes to
+    # another topic.
+    found = read_messages(store, np.unique(messages[messages >= offsets.min()]))
+    ours = found.high == IDENTITY_OURS
+    copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
+    wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
+    return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
+
+
+def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+    """Find timers whose first message retention has removed: only a rolled copy can wait.
+
+    Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
+    its real topic. Under all locks of the services. Costs as `find_overdue`.
+    """
+    found = read_messages(store, np.unique(_waiting_messages(store, due_ms)))
+    ours = np.flatnonzero(found.high == IDENTITY_OURS)
+    # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
+    # another time.
+    copies = {
+        (int(found.low[i]), int(found.due_ms[i])): (int(found.message[i]), int(found.row[i]))
+        for i in ours.tolist()
+    }
+    messages, rows = np.full(len(offsets), -1, np.int64), np.full(len(offsets), -1, np.int64)
+    for i, who in enumerate(zip(offsets.tolist(), due_ms.tolist(), strict=True)):
+        if who in copies:
+            messages[i], rows[i] = copies[who]
+            if rows[i] < 0:  # nothing was put to that topic, or fired, since opening
+                rows[i] = store.engine.row_of_message(int(messages[i]))
+    return messages, rows
+
+
+def find_waiting_foreign(store: TimerStore, due_ms: int, high: int, low: int) -> bool:
+    """Tell whether a broker's timer that may have been taken still waits. Under all locks.
+
+    It is due soon or overdue, so it waits in no slot behind its own; but its rolls are on no grid,
+    so any slot up to that can hold it.
+    """
+    engine, snapshot = store.engine, capture_locked(store)
+    _, near = near_entries(engine.near)
+    parts = [near, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
+    times = engine.wheel.slots["time"]
+    last = max(due_ms // engine.precision_ms, snapshot.claimed)
+    for slot in np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist():
+        parts.append(slot_messages(store, snapshot, slot))
+    found = read_messages(store, np.unique(np.concatenate(parts)))
+    return bool(((found.high == high) & (found.low == low)).any())
+
+
+def _waiting_messages(store: TimerStore, due_ms: Int64s) -> Int64s:
+    """Return the messages that wait wherever timers that are due then can wait."""
+    engine, snapshot = store.engine, capture_locked(store)
+    own = due_ms // engine.precision_ms
+    parts = [
+        _near_messages(engine, due_ms, own),
+        _handed_on_messages(engine),
+        unlinked_messages(store, snapshot),
+        half_claimed(store, snapshot),
+    ]
+    for slot in _unclaimed_slots(engine, snapshot, own):
+        parts.append(slot_messages(store, snapshot, slot))
+    return np.concatenate(parts)
+
+
+def _handed_on_messages(engine: Engine) -> Int64s:
+    """Return the messages in the queues before and behind the near wheel."""
+    world, parts = engine.world, []
+    for ring, entries, columns, column in (
+        (LATE_RING, world.late_ring, LATE_COLUMNS, LATE_MESSAGE),
+        (DEQUEUE_RING, world.dequeue_ring, DEQUEUE_COLUMNS, DEQUEUE_MESSAGE),
+    ):
+        head = int(world.ring_words[ring + RING_HEAD])
+        tail = int(world.ring_words[ring + RING_TAIL])
+        parts.append(entries[np.arange(head, tail) % RING_COUNT * columns + column])
+    return np.concatenate(parts)
+
+
+def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
+    """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
+    near, world = engine.near, engine.world
+    waiting_ms, messages = near_entries(near)
+    starts = np.concatenate(
+        [
+            np.arange(world.dequeue_put.front_slot, world.dequeue_get.claimed_slot),
+            np.arange(world.dequeue_put.passed_slot, world.aside.claimed_slot),
+        ]
+    )
+    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts * engine.precision_ms]))]
+
+
+def _is_unclaimed(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell of which slots no unit was claimed, if they have any and are not passed."""
+    aside = (snapshot.aside_claimed <= slots) & (slots < snapshot.aside_stop)
+    return aside | (slots >= snapshot.claimed)
+
+
+def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
+    """Return the used slots that are not claimed, and are on the grid of one of these."""
+    hop = engine.world.settings.hop_slots
+    wheel = engine.wheel.slots["time"]
+    # The latest slot of each grid that lies in the ring.
+    slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
+    found: set[int] = set()
+    if _is_unclaimed(snapshot, np.array([engine.read_slot]))[0]:  # it stands in for those before it
+        found.add(engine.read_slot)
+    while len(slots := slots[slots >= engine.read_slot]):
+        found.update(np.unique(slots[_is_unclaimed(snapshot, slots)]).tolist())
+        slots = slots - hop
+    return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -1,0 +1,10 @@
+"""Putting: from arguments to messages in the log.
+
+    putter.py      one timer or many, composed or framed by a kernel
+    short_way.py   a single put as one compiled call
+    levels.py      messages of RocketMQ's delay levels
+    admission.py   waiting until enqueue-get has caught up
+    congestion.py  refusing a put into a slot that is full
+
+A room imports `core.py`, never the store.
+"""

@@ -1,0 +1,124 @@
+"""Admission: under `Config(admission="wait")` a put waits until enqueue-get has caught up.
+
+What is bounded is the timer topic's queue on disk: the entries that enqueue-get has not read. All
+that stands behind it is bounded by rings, each of which stops its producer when it is full. What
+must not wait passes by: cancels, which make room, and what services append themselves (hops), or
+the two would wait for each other. So the bound is one on putting: `admission_count_max` entries,
+with up to a piece (PIECE_COUNT_MAX at most) more for each further thread that puts at the moment.
+
+A thread waits inside the store's gate, without any lock and without the GIL. Its wait ends when
+enqueue-get has read half of what may wait, when the store is closed, handed over or stopped, when
+services find no space on the disk, after `admission_timeout_ms`, or by a signal's exception.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import copy
+from typing import TYPE_CHECKING, Final
+
+from timerstore.consuming.waiting import Waiter, Waiters
+from timerstore.errors import StoreFullError
+from timerstore.services.state import (
+    ENQUEUE_GET,
+)
+from timerstore.services.world import (
+    PUTTERS_WOKEN_AT,
+    WAITER_COUNT_MAX,
+)
+from timerstore.timelog.append import STAGE_COUNT_MAX
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+UNLIMITED: Final = 1 << 62
+"""The room where nothing is bounded."""
+PIECE_COUNT_MAX: Final = STAGE_COUNT_MAX
+"""Timers that one look for room admits."""
+_POLL_MS: Final = 50
+"""Who waits looks up at least this often: services may have stopped."""
+
+
+class Admission:
+    """Lets timers into the timer topic's queue."""
+
+    def __init__(self, store: TimerStore) -> None:
+        """Nobody waits yet."""
+        engine, config = store.engine, store.engine.config
+        self.store, self.engine = store, engine
+        self.is_limited = config.admission == "wait"
+        self.count_max = config.admission_count_max if self.is_limited else UNLIMITED
+        self._timeout_ms = config.admission_timeout_ms
+        putters = engine.world.putters
+        self._waiters = Waiters(putters[: 2 * WAITER_COUNT_MAX])
+        putters[PUTTERS_WOKEN_AT] = self.count_max // 2 if self.is_limited else -1
+
+    def enter(self) -> int:
+        """Return how many timers the caller may put now, at least one; wait for that.
+
+        Called by those who put, inside the store, without any lock. Raises what ends the wait; then
+        the caller has put nothing more.
+        """
+        if not self.is_limited:
+            return UNLIMITED
+        room = self._room()
+        if room == 0 and self.store.clock.manual:
+            room = self._play()
+        if room == 0:
+            room = self._wait()
+        return min(room, PIECE_COUNT_MAX)
+
+    def close(self) -> None:
+        """Let go of what waiting threads were woken by; only once no kernel runs."""
+        self._waiters.close()
+
+    def backlog(self) -> int:
+        """Return how many entries of the timer topic's queue enqueue-get has not read."""
+        return self.engine.queues.next_index(0) - self.engine.world.enqueue_get.fetched_index
+
+    def _room(self) -> int:
+        return max(0, self.count_max - self.backlog())
+
+    def _play(self) -> int:
+        """On a manual clock, run the services within the call; nobody else does."""
+        now_ms = self.store.clock.now_ms
+        self.store.runner.play(now_ms, now_ms)
+        room = self._room()
+        if room == 0:
+            raise StoreFullError(
+                f"{self.backlog()} timers wait to be linked, and services have nothing to do at "
+                "this time of the manual clock. Advance it, or raise admission_count_max "
+                f"({self.count_max})."
+            )
+        return room
+
+    def _wait(self) -> int:
+        started = time.monotonic()
+        with self._waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                self.store.check_writable()
+                room = self._room()
+                if room > 0:
+                    return room
+                self._check_space()
+                self._sleep(waiter, (time.monotonic() - started) * 1000)
+
+    def _check_space(self) -> None:
+        """Raise where services wait for space: there may be no room before somebody makes some."""
+        error = self.store.runner.waiting_for_space
+        if error is not None:
+            raise copy(error)  # others may raise it too
+
+    def _sleep(self, waiter: Waiter, waited_ms: float) -> None:
+        wait_ms = float(_POLL_MS)
+        if self._timeout_ms is not None:
+            wait_ms = min(wait_ms, self._timeout_ms - waited_ms)
+            if wait_ms <= 0:
+                raise StoreFullError(
+                    f"{self.backlog()} timers wait to be linked, and there was no room for "
+                    f"{self._timeout_ms} ms. Put more slowly, or raise admission_count_max "
+                    f"({self.count_max}) or admission_timeout_ms."
+                )
+        self.store.runner.wake(ENQUEUE_GET)
+        waiter.wait(wait_ms)

@@ -1,0 +1,254 @@
+"""Putting: from arguments to messages in the log."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from timerstore.arguments import Binaries, Int64s
+from timerstore.errors import StoreFullError, TimerStoreError
+from timerstore.ids import TimerIds, format_id
+from timerstore.putting.levels import Staged
+from timerstore.services.deletes import append_all
+from timerstore.timelog.append import (
+    QUEUE_COUNT_MAX,
+    STAGE_COUNT_MAX,
+    QueueTable,
+    Stage,
+    append,
+    new_stage,
+)
+from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.format import (
+    LEVEL_MARK,
+    PROPERTY_DUE,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REPLACES,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.frame import (
+    Template,
+    encode_property,
+    encode_tag,
+    frame_batch,
+    new_template,
+)
+from timerstore.timelog.kernel import kernel
+from timerstore.timelog.record import Words
+from timerstore.timelog.segmenttable import SegmentTable
+from timerstore.timelog.text import java_hash_of
+
+if TYPE_CHECKING:
+    from timerstore.store import TimerStore
+
+TEMPLATES_MAX: Final = 1_024
+"""Templates that are kept: one for each topic with each tag that is used."""
+_NO_INTS = np.zeros(0, np.int64)
+
+
+@kernel
+def put_batch(
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    lock: Words,
+    stage: Stage,
+    template: Template,
+    body_address: Any,
+    body_bytes: Any,
+    key_address: Any,
+    key_bytes: Any,
+    due_ms: Any,
+    start: int,
+    now_ms: int,
+    tag: int,
+    offsets: Any,
+) -> int:
+    """Frame and append messages from `start` on; return how many of all are in the log then.
+
+    `body_address`, `body_bytes`, `due_ms`: int64[n]; `key_*`: int64[n or 0]; `offsets`: int64[n],
+    written. Less than n where a segment is missing.
+    """
+    while start < len(due_ms):
+        count = frame_batch(
+            stage,
+            template,
+            body_address,
+            body_bytes,
+            key_address,
+            key_bytes,
+            due_ms,
+            start,
+            now_ms,
+            tag,
+        )
+        done = append(commitlog, queues, lock, stage, count, now_ms, False)
+        for i in range(done):
+            offsets[start + i] = stage.offset[i]
+        start += done
+        if done < count:
+            break
+    return start
+
+
+def _with_ids(error: TimerStoreError, ids: TimerIds) -> TimerStoreError:
+    """Return a copy of an error, which other threads may be raising too, that carries ids."""
+    error = copy(error)
+    error.ids = ids
+    return error
+
+
+class Putter:
+    """Appends new timers; any number of threads may use it."""
+
+    def __init__(self, store: TimerStore) -> None:
+        """Begin with no template."""
+        self.store, self.engine = store, store.engine
+        self._templates: dict[tuple[bytes, str | None, int], Template] = {}
+        self._stages: list[Stage] = []
+
+    def template(self, topic: bytes, tag: str | None, level: int = 0) -> Template:
+        """Return the template for a topic with a tag, of timers or of a delay level."""
+        found, engine = self._templates.get((topic, tag, level)), self.engine
+        if found is None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            found = self._templates[topic, tag, level] = new_template(
+                topic,
+                level=level,
+                level_ms=int(engine.level_ms[level - 1]) if level else 0,
+                level_row=engine.level_row(level) if level else 0,
+                pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
+                change=1,
+                tags_code=0 if tag is None else java_hash_of(tag),
+                properties=b"" if tag is None else encode_tag(tag),
+            )
+        return found
+
+    def take_stage(self) -> Stage:
+        """Return a stage for one call; give it back with `free_stage`."""
+        try:
+            return self._stages.pop()
+        except IndexError:
+            return new_stage(STAGE_COUNT_MAX)
+
+    def free_stage(self, stage: Stage) -> None:
+        """Take a stage back."""
+        self._stages.append(stage)
+
+    def many(
+        self,
+        topic: bytes,
+        tag: str | None,
+        bodies: Binaries,
+        keys: Binaries | None,
+        due_ms: Int64s,
+        now_ms: int,
+        level: int,
+    ) -> TimerIds:
+        """Append one message for each body; see `TimerStore.put_many`.
+
+        `due_ms`: with a `level` that level, for all.
+        """
+        engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
+        template, stage, done = self.template(topic, tag, level), self.take_stage(), 0
+
+        def put_so_far() -> TimerIds:
+            due, places = due_ms[:done], offsets[:done]
+            if level:
+                due, places = now_ms + engine.level_ms[due - 1], places | LEVEL_MARK
+            return TimerIds(due, places, engine.store_tag)
+
+        try:
+            while done < len(due_ms):
+                # What goes through a delay level takes no room in the timer topic's queue.
+                stop = len(due_ms) if level else done + self.store.admission.enter()
+                piece = due_ms[:stop]
+                done = put_batch(
+                    engine.commitlog.table,
+                    engine.queues.table,
+                    engine.append_lock.words,
+                    stage,
+                    template,
+                    bodies.address,
+                    bodies.length,
+                    keys.address if keys is not None else _NO_INTS,
+                    keys.length if keys is not None else _NO_INTS,
+                    piece,
+                    done,
+                    now_ms,
+                    engine.store_tag,
+                    offsets,
+                )
+                if done < len(piece):
+                    self.check_space()
+                    engine.provide_append(stage)
+        except TimerStoreError as e:
+            if done:
+                self._announce(put_so_far(), now_ms)
+                raise _with_ids(e, put_so_far()) from e
+            raise
+        finally:
+            self.free_stage(stage)
+        self._announce(put_so_far(), now_ms)
+        return put_so_far()
+
+    def _announce(self, ids: TimerIds, now_ms: int) -> None:
+        """Make what was put durable, and seen by the services; an error carries the ids."""
+        try:
+            self.store._after_put(int(ids.due_ms.min()), now_ms)
+        except TimerStoreError as e:
+            raise _with_ids(e, ids) from e
+
+    def one(
+        self,
+        topic: bytes,
+        body: bytes,
+        due_ms: int,
+        properties: bytes,
+        tag: str | None,
+        *,
+        replaces: str | None = None,
+    ) -> tuple[bytes, int]:
+        """Compose one timer message: what to stage, and its pending row."""
+        engine = self.engine
+        text = encode_property(PROPERTY_DUE, str(due_ms).encode())
+        key = format_id(due_ms, 0, engine.store_tag).encode()
+        text += encode_property(PROPERTY_UNIQUE_KEY, key)
+        text += encode_property(PROPERTY_REAL_QUEUE, b"0")
+        text += encode_property(PROPERTY_REAL_TOPIC, topic)
+        if replaces is not None:
+            text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
+        message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
+        return message, engine.queues.row(topic)
+
+    def append_one(self, message: bytes, row: int, tag: str | None) -> int:
+        """Append one composed timer; return its offset."""
+        tags_code = 0 if tag is None else java_hash_of(tag)
+        return self.append_staged((message, 0, tags_code, row, 1), self.engine.clock.now_ms)
+
+    def append_staged(self, entry: Staged, now_ms: int) -> int:
+        """Append one composed message; return its offset."""
+        engine, stage = self.engine, self.take_stage()
+        try:
+            count = stage_messages(stage, [entry])
+            self.check_space()
+            append_all(engine, stage, count, now_ms, together=True)
+            return int(stage.offset[0])
+        finally:
+            self.free_stage(stage)
+
+    # --- limits
+
+    def check_space(self) -> None:
+        """Refuse a put where `max_bytes` is reached, but for what firing and cleaning may need."""
+        limit, kept_bytes = self.engine.config.max_bytes, 2 * self.engine.commitlog.segment_bytes
+        if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
+            raise StoreFullError(
+                f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}, of "
+                f"which {kept_bytes} are kept for what fires. "
+                "Consume and acknowledge messages, or raise max_bytes."
+            )
