@@ -14,8 +14,8 @@ from timerstore.services.engine import Engine
 from timerstore.timelog.append import QueueTable, Stage, append
 from timerstore.timelog.format import PROPERTY_DELETES
 from timerstore.timelog.frame import Template, frame_new, new_template
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Bytes, ReadByteRows, Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
@@ -32,13 +32,13 @@ def delete_template(engine: Engine, topic: bytes, pending_row: int) -> Template:
     )
 
 
-@kernel
+@kernel_ahead
 def stage_deletes(
     stage: Stage,
     template: Template,
-    body: Any,
-    keys: Any,
-    due_ms: Any,
+    body: Bytes,
+    keys: ReadByteRows,
+    due_ms: Words,
     start: int,
     now_ms: int,
     tag: int,
@@ -55,7 +55,7 @@ def stage_deletes(
     return count
 
 
-@kernel
+@kernel_ahead
 def append_staged(
     commitlog: SegmentTable,
     queues: QueueTable,

@@ -154,7 +154,7 @@ def test_symlinks_are_relative() -> None:
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
 HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
-COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "intrinsic"}
+COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "kernel_with_gil", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:
@@ -186,7 +186,7 @@ def test_python_calls_no_inlined_helper() -> None:
     defined = {path: set(helpers_of(tree)) for path, tree in trees.items()}
     by_module = {module_name(path): names for path, names in defined.items()}
     # These are compiled where they are used, without a decorator.
-    compiled_by_hand = {"_put_one", "_acquire", "_release", "_acquire_all", "_release_all"}
+    compiled_by_hand = {"_acquire", "_release", "_acquire_all", "_release_all"}
     compiled_by_hand |= {"_enter", "_leave"}
     calls = []
     for path, tree in trees.items():

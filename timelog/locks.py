@@ -32,7 +32,7 @@ from timerstore.timelog.intrinsics import (
     store_release,
     view_words,
 )
-from timerstore.timelog.kernel import INTERPRETED, c_function, inlined
+from timerstore.timelog.kernel import INTERPRETED, c_function, inlined, load_ahead
 from timerstore.timelog.record import Words
 from timerstore.timelog.system import nap_us, thread_id, yield_processor
 
@@ -120,6 +120,14 @@ def _entry(function: Callable[..., None], *, waits: bool) -> Any:
     made = c_function(function, types.void(*(types.int64,) * count))
     prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
     return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
+
+
+def _load_ahead(waiting: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+    for each in waiting + others:
+        load_ahead(each, partial(_entry, each, waits=each in waiting))
+
+
+_load_ahead((_acquire, _acquire_all), (_release, _release_all, _enter, _leave))
 
 
 class _Section:

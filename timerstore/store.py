@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.ahead import load_kernels
 from timerstore.arguments import (
     Binaries,
     check_body,
@@ -113,6 +114,7 @@ class TimerStore:
         return lock_directory(self.disk, path, create)
 
     def _open(self, config: Config) -> None:
+        load_kernels()
         started = time.monotonic()
         self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
@@ -124,14 +126,12 @@ class TimerStore:
         self.flusher.flush()
         remove_mark(self.disk, self.path)
         self.admission, self.congestion = Admission(self), Congestion(self.engine)
-        self._putter = Putter(self)
         self._fast = FastPutter(self.engine, self.admission.count_max)
-        self.by_id = ById(self.engine)
+        self._putter, self.by_id = Putter(self), ById(self.engine)
         self._group_commit = self.engine.config.durability == "group"
-        self.blocks = Blocks()
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
-        self._groups_lock = threading.Lock()
+        self.blocks, self._groups_lock = Blocks(), threading.Lock()
         self.waiters = Waiters(self.engine.world.waiters)
         self.runner = Runner(self.engine, self.flusher, self._stopped)
         self.flusher.on_failure = self._stopped

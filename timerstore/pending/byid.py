@@ -7,7 +7,7 @@ rolled, a segment that is not mapped) goes the long way, `cancel.py` and `look.p
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -53,7 +53,7 @@ from timerstore.timelog.frame import (
     new_template,
 )
 from timerstore.timelog.intrinsics import get_i64, load_acquire, view_bytes
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     BODY_AT,
@@ -65,7 +65,7 @@ from timerstore.timelog.message import (
     WHOLE_CRC,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words, record
+from timerstore.timelog.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import java_hash_of, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (
@@ -138,7 +138,7 @@ def _frame_delete(
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
 
 
-@kernel
+@kernel_ahead
 def _get(place: Place, due_ms: int, offset: int) -> int:
     """Read a pending timer's message into `found`, with its born time: PENDING.
 
@@ -162,7 +162,7 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
     return verdict
 
 
-@kernel
+@kernel_ahead
 def _cancel(place: Place, template: Template, due_ms: int, offset: int, now_ms: int) -> int:
     """Cancel a timer, and append its delete: CANCELLED_NOW, or CANCELLED_BEFORE.
 
@@ -191,7 +191,7 @@ def _cancel(place: Place, template: Template, due_ms: int, offset: int, now_ms: 
     return verdict
 
 
-@kernel
+@kernel_ahead
 def _reschedule(
     place: Place,
     template: Template,
@@ -199,7 +199,7 @@ def _reschedule(
     due_ms: int,
     offset: int,
     new_due_ms: int,
-    extra: Any,
+    extra: ReadBytes,
     tags_code: int,
     now_ms: int,
 ) -> int:

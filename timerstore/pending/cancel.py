@@ -50,7 +50,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.intrinsics import get_i32, get_i64, view_bytes
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
     DELETES_BYTES,
     FOUND_WORDS,
@@ -119,20 +119,20 @@ def row_of_first_put(
     return row if row >= 0 else _NO_ROW
 
 
-@kernel
+@kernel_ahead
 def _look_up(
     commitlog: SegmentTable,
     queues: QueueTable,
-    offsets: Any,
-    due_ms: Any,
+    offsets: Words,
+    due_ms: Words,
     tag: int,
-    start: Any,
+    start: int,
     end: int,
-    done: Any,
+    done: Words,
     done_count: int,
     found: Words,
-    rows: Any,
-    indexes: Any,
+    rows: Words,
+    indexes: Words,
     levels: Words,
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, _UNKNOWN or _GONE.
@@ -478,8 +478,8 @@ def check_keys(keys: Binaries, count: int) -> None:
         )
 
 
-@kernel
-def first_bad_key(address: Any, length: Any) -> int:
+@kernel_ahead
+def first_bad_key(address: Words, length: Words) -> int:
     """Return the first text that is empty or holds a separator, or −1."""
     for i in range(len(length)):
         if length[i] == 0:

@@ -68,6 +68,7 @@ def _template_at(typingctx: Any, address: Any) -> Any:
     return Template.numba_type(types.int64), lambda context, builder, sig, args: args[0]  # type: ignore[attr-defined]
 
 
+@kernel_with_gil
 def _put_one(
     place_address: int,
     template_address: int,
@@ -113,21 +114,17 @@ def _put_one(
     return stage.offset[0]
 
 
-def _compile() -> Callable[..., int] | None:
+def _entry() -> Callable[..., int] | None:
     """Return the kernel's bare entry point, which saves Numba's dispatcher 400 ns a call."""
     if INTERPRETED or not OBJECTS_ARE_READABLE:
         return None
-    dispatcher: Any = kernel_with_gil(_put_one)
-    signature = (types.int64,) * 9
-    dispatcher.compile(signature)
-    entry = getattr(dispatcher.overloads.get(signature), "entry_point", None)
+    dispatcher: Any = _put_one
+    entry = dispatcher.compile((types.int64,) * 9)  # it is there: see `kernel_with_gil`
     return entry if callable(entry) else dispatcher
 
 
 class FastPutter:
     """Puts to topics that were put to before."""
-
-    _entry: Callable[..., int] | None = None
 
     def __init__(self, engine: Engine, unread_max: int) -> None:
         """Prepare the stage that all threads share under the GIL.
@@ -153,9 +150,7 @@ class FastPutter:
         self._templates: dict[tuple[str, int], Template] = {}
         self._addresses: dict[str, int] = {}  # of the templates without a level
         self._level_ms = [0, *engine.level_ms.tolist()]
-        if FastPutter._entry is None:
-            FastPutter._entry = _compile()
-        self.call = FastPutter._entry
+        self.call = _entry()
 
     def add(self, topic: str, level: int = 0) -> None:
         """Let a topic that was put to take the short way from now on."""
