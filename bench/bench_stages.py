@@ -54,7 +54,7 @@ def play(benchmark: Any, stage: Callable[..., Any], prepare: Callable[[], Any]) 
 
 def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
     """Step services until none has work left."""
-    engine = store.engine
+    engine = store.core.engine
     while True:
         done = 0
         for service in services:
@@ -72,7 +72,7 @@ def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
 
 def put(store: TimerStore, ahead_ms: int) -> timerstore.TimerIds:
     """Put COUNT timers that fall due within the second after `ahead_ms`."""
-    at_ms = store.clock.now_ms + ahead_ms + np.random.randint(0, 1_000, COUNT)
+    at_ms = store.core.clock.now_ms + ahead_ms + np.random.randint(0, 1_000, COUNT)
     return store.put_many(BODIES, at_ms=at_ms)
 
 
@@ -96,7 +96,7 @@ def bench_enqueue(store: TimerStore, benchmark: Any) -> None:
     """From the timer topic's queue into timer log and wheel."""
 
     def stage() -> None:
-        drive(store, (ENQUEUE_GET, ENQUEUE_PUT), store.clock.now_ms)
+        drive(store, (ENQUEUE_GET, ENQUEUE_PUT), store.core.clock.now_ms)
 
     play(benchmark, stage, lambda: put(store, 3_600_000) and None)
 
@@ -141,7 +141,7 @@ def pull_all(store: TimerStore) -> int:
 def fire_all(store: TimerStore) -> None:
     """Put COUNT timers and let them fire."""
     put(store, 0)
-    store.clock.advance(timedelta(seconds=2))  # type: ignore[union-attr]
+    store.core.clock.advance(timedelta(seconds=2))  # type: ignore[union-attr]
 
 
 def bench_pull(store: TimerStore, benchmark: Any) -> None:
@@ -226,8 +226,8 @@ def _read_many(table: Any, offsets: Any, found: Any, verify: bool) -> int:
 def bench_read_message(store: TimerStore, benchmark: Any, verify: bool) -> None:
     """Find a message's parts and properties, without or with its checksum."""
     put(store, 3_600_000)
-    entries = store.engine.queues.read(0, 0, COUNT)
+    entries = store.core.engine.queues.read(0, 0, COUNT)
     offsets = entries["offset"].astype(np.int64)
-    table, found = store.engine.commitlog.table, np.zeros(FOUND_WORDS, np.int64)
+    table, found = store.core.engine.commitlog.table, np.zeros(FOUND_WORDS, np.int64)
     assert _read_many(table, offsets, found, verify) == 0
     play(benchmark, lambda: _read_many(table, offsets, found, verify), lambda: None)

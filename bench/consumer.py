@@ -30,9 +30,9 @@ def handled_per_second(
     machine.warm_memory(warm_bytes)
     consumer = Consumer(store, "bench", threads=THREADS, batch_count=batch_count)
     consumer.subscribe(topic, _handle)
-    row = store.engine.queues.row(topic.encode())
-    group = store.group(topic, "bench")
-    end = store.engine.queues.next_index(row)
+    row = store.core.engine.queues.row(topic.encode())
+    group = store.consuming.group(topic, "bench")
+    end = store.core.engine.queues.next_index(row)
     start = time.perf_counter()
     with consumer:
         while group.committed().get((topic, 0), 0) < end:

@@ -12,8 +12,16 @@ import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.timelog.append import QueueTable, Stage, append
-from timerstore.timelog.format import PROPERTY_DELETES
-from timerstore.timelog.frame import Template, frame_new, new_template
+from timerstore.timelog.compose import compose
+from timerstore.timelog.format import (
+    PROPERTY_DELETES,
+    PROPERTY_DUE,
+    PROPERTY_REAL_QUEUE,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.frame import Template, encode_property, frame_new, new_template
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Bytes, ReadByteRows, Words
 from timerstore.timelog.segmenttable import SegmentTable
@@ -120,3 +128,14 @@ def append_deletes(
         )
         append_all(engine, stage, count, now_ms, together=False)
         start += count
+
+
+def compose_delete(engine: Engine, topic: bytes, key: bytes, due_ms: int, now_ms: int) -> bytes:
+    """Compose the delete of one timer, by its real topic and unique key; due with it."""
+    own = b"%012X%012X%08X" % (due_ms, 0, engine.store_tag)
+    properties = encode_property(PROPERTY_DUE, str(due_ms).encode())
+    properties += encode_property(PROPERTY_UNIQUE_KEY, own)
+    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    properties += encode_property(PROPERTY_REAL_TOPIC, topic)
+    properties += encode_property(PROPERTY_DELETES, topic + b"+" + key)
+    return compose(TIMER_TOPIC, DELETE_BODY.tobytes(), properties, born_ms=now_ms)

@@ -47,16 +47,6 @@ def calls_of(store: timerstore.TimerStore, id: str) -> Calls:
     return {name: lambda name=name, each=each: call(name, each) for name, each in given.items()}  # type: ignore[misc]
 
 
-# What other modules of the package call, with the public ones as their doors.
-INTERNAL = frozenset(
-    {
-        *("check_open", "check_process", "check_writable", "refuse", "report_unreadable"),
-        *("write_offsets", "group", "retries", "wait_for_batch", "make_visible", "send_back"),
-        *("clock_moved", "end_short_way", "play_now"),
-    }
-)
-
-
 def methods(kind: type) -> set[str]:
     """The public methods of a class."""
     return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}

@@ -22,7 +22,7 @@ import pytest
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
-from tests.store_calls import INTERNAL, WITHOUT_ARGUMENTS, arguments, methods
+from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
 from timerstore.offline.export import export, export_messages, to_arrow
 from timerstore.tables import read_table
 from timerstore.timelog.disk import Disk
@@ -86,7 +86,7 @@ def store(tmp_path: Path) -> Iterator[timerstore.TimerStore]:
     store.put_many([b"a", b"b", b"c", b"d"], topic="t")
     store.put(b"later", topic="t", delay=timedelta(hours=1))
     yield store
-    store.clock.advance(SECOND)  # type: ignore[union-attr]
+    store.core.clock.advance(SECOND)  # type: ignore[union-attr]
     count = store.count()
     assert len(list(store.pending())) == count
     store.close()
@@ -116,7 +116,7 @@ def test_calls_of_a_store(store: timerstore.TimerStore, name: str) -> None:
 
 
 def test_every_call_of_a_store_is_in_the_table() -> None:
-    assert methods(timerstore.TimerStore) - INTERNAL == {*CALLS, *WITHOUT_ARGUMENTS}
+    assert methods(timerstore.TimerStore) == {*CALLS, *WITHOUT_ARGUMENTS}
 
 
 @pytest.mark.timeout(60)
@@ -193,7 +193,7 @@ def test_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(opened, good, ["path", "create", "read_only", "config", "clock"])
     check(opened, good | {"read_only": True}, ["path", "config", "clock"])
     path = {"path": tmp_path / "store"}
-    check(timerstore.offline.verify, path, ["path", "config"])
+    check(timerstore.verify, path, ["path", "config"])
     names = ["path", "upto", "delay_levels", "roll_window_slots", "fire_rate_per_s"]
     check(validate, path, names)
     check(export_messages, path, ["path", "kind", "config"])
@@ -269,5 +269,5 @@ def test_what_lies_beyond_the_year_9999(store: timerstore.TimerStore) -> None:
         with pytest.raises(timerstore.InvalidArgumentError, match="past the year 9999"):
             d.nack(delay)
     d.nack(SECOND)  # it was not acknowledged by the refusals
-    store.clock.advance(SECOND)  # type: ignore[union-attr]
+    store.core.clock.advance(SECOND)  # type: ignore[union-attr]
     assert d.id in [each.id for each in store.pull("t", timeout=0)]

@@ -52,12 +52,12 @@ class CleanedHistory(History):
         self.clock = ManualClock(self.now_ms)
         self.disk = PowerDisk(self.path, self.synced)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
-        self.play = self.store.runner.play
-        self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
-        self.store.flusher.after = self.remove
-        self.store.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
-        self.store.cleaner.leave_slots = rnd.randrange(4)
-        self.store.cleaner.units_at_once = rnd.choice((1, 2, 16))
+        self.play = self.store.core.runner.play
+        self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
+        self.store.core.flusher.after = self.remove
+        self.store.core.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
+        self.store.core.cleaner.leave_slots = rnd.randrange(4)
+        self.store.core.cleaner.units_at_once = rnd.choice((1, 2, 16))
         self.settle()
 
     # --- what is new
@@ -87,12 +87,12 @@ class CleanedHistory(History):
     def clean(self) -> None:
         for _ in range(self.rnd.randrange(1, self.rnd.choice((4, 25)))):
             self.before_step = self.end
-            self.store.cleaner.step()
+            self.store.core.cleaner.step()
 
     def remove(self) -> None:
         """Let segments go, or be used again."""
-        self.copied_count += int(self.store.engine.world.cleaning.copied_count)
-        self.removed_count += self.store.retention.run()
+        self.copied_count += int(self.store.core.engine.world.cleaning.copied_count)
+        self.removed_count += self.store.core.retention.run()
 
     def settle(self) -> None:
         super().settle()
@@ -131,20 +131,20 @@ class CleanedHistory(History):
     def free(self) -> None:
         """Clean all there is: nothing stays for a far timer's sake."""
         store = self.store
-        self.now_ms = max(self.now_ms, store.engine.read_slot * SLOT_MS) + 5_100
+        self.now_ms = max(self.now_ms, store.core.engine.read_slot * SLOT_MS) + 5_100
         self.clock._now_ms = self.now_ms  # behind all delay levels
         self.settle()
         end = self.end // self.config.commitlog_segment_bytes * self.config.commitlog_segment_bytes
         for _ in range(200):
             self.eat_all()
-            while store.cleaner.step() and store.engine.world.cleaning.floor < end:
+            while store.core.cleaner.step() and store.core.engine.world.cleaning.floor < end:
                 pass
             self.tick(4)
             self.settle()
             store.flush()
-            if store.engine.commitlog.start >= end:
+            if store.core.engine.commitlog.start >= end:
                 return
-        raise AssertionError(f"space stays: {store.engine.commitlog.start} of {end}")
+        raise AssertionError(f"space stays: {store.core.engine.commitlog.start} of {end}")
 
     def eat_all(self) -> None:
         for topic in "ab":

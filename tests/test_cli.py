@@ -182,7 +182,7 @@ def test_consume_ends_cleanly(path: Path, number: int, status: int) -> None:
     assert finish(child)[0] == status
     assert not (path / "abort").exists()
     with timerstore.open(path) as store:
-        assert store.findings.clean
+        assert store.core.findings.clean
 
 
 # --- info, export

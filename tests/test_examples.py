@@ -45,7 +45,7 @@ def test_each_one_is_tried() -> None:
 
 
 def test_mailer(store: TimerStore) -> None:
-    mailer, clock = load("mailer"), store.clock
+    mailer, clock = load("mailer"), store.core.clock
     assert isinstance(clock, ManualClock)
     sent: list[tuple[str, int]] = []
     start_ms = clock.now_ms
@@ -75,7 +75,7 @@ def test_reminders(store: TimerStore) -> None:
     app, consumer = load("reminders_flask").create_service(
         store, lambda user, text: told.append((user, text))
     )
-    client, clock = app.test_client(), store.clock
+    client, clock = app.test_client(), store.core.clock
     assert isinstance(clock, ManualClock)
 
     def post(text: str, seconds: int, **more: Any) -> Any:

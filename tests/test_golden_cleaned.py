@@ -94,7 +94,7 @@ def test_what_comes_out_is_the_same(golden: Callable[[str], Path], name: str, ho
     assert plain.store.count() == cleaned.store.count() == 0
     assert sorted(cleaned.fired) == sorted(plain.fired)
     # What a broker wrote is gone: the segments that it left, and the copies of what was pending.
-    assert cleaned.store.engine.commitlog.start > cleaned.end
+    assert cleaned.store.core.engine.commitlog.start > cleaned.end
     assert (cleaned.copied_count > 1_000) == (name == "pending")
     assert plain.copied_count == 0
     cleaned.store.close()

@@ -169,8 +169,8 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
         store.abandon() if rnd.random() < 0.7 else store.close()
 
     with open_still(path, kind, time.time_ns() // 1_000_000) as store:
-        assert isinstance(store.clock, ManualClock)
-        store.clock.advance(timedelta(seconds=6))
+        assert isinstance(store.core.clock, ManualClock)
+        store.core.clock.advance(timedelta(seconds=6))
         ledger = read_ledger(path, ledger)
         ledger.check()
         account.check(ledger)
@@ -184,7 +184,7 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
             assert sorted(everyone) == sorted(fired)
         else:
             assert account.reused
-        assert kind != "cleaned" or store.engine.world.cleaning.floor > 0
+        assert kind != "cleaned" or store.core.engine.world.cleaning.floor > 0
     cancelled = len(account.cancelled)
     print(f"{rounds} kills, {len(ledger.roots)} timers, {cancelled=}, {account.reused=}")
     return account

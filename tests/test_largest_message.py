@@ -67,11 +67,13 @@ def test_the_largest_is_sent_back_until_it_is_dead(
         if attempt % 2:
             delivery.nack(2 * MINUTE)  # rolls
         else:
-            send_back(store, group, delivery._batch.message(delivery._i), delay_level=attempt + 1)
+            send_back(
+                store.putting, group, delivery._batch.message(delivery._i), delay_level=attempt + 1
+            )
             delivery.ack()
         clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_to_dead(store, group, delivery._batch.message(delivery._i))
+    send_to_dead(store.putting, group, delivery._batch.message(delivery._i))
     delivery.ack()
     dead = one(store, f"%DLQ%{group}", group)
     assert (dead.body, dead.id) == (body, id)
@@ -182,10 +184,10 @@ def test_no_form_takes_more_than_is_kept_free(tmp_path: Path) -> None:
     one(store, topic, group).nack(2 * MINUTE)
     clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_back(store, group, delivery._batch.message(delivery._i), delay_level=2)
+    send_back(store.putting, group, delivery._batch.message(delivery._i), delay_level=2)
     clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_to_dead(store, group, delivery._batch.message(delivery._i))
+    send_to_dead(store.putting, group, delivery._batch.message(delivery._i))
     store.close()
     found: dict[str, int] = {}
     for message in read_messages(tmp_path / "s"):
@@ -250,8 +252,8 @@ def test_a_brokers_message_that_cannot_be_sent_back_is_refused(tmp_path: Path) -
         message_of = delivery._batch.message(delivery._i)
         for refused in (
             lambda: delivery.nack(),  # noqa: B023
-            lambda: send_back(store, "g", message_of, delay_level=1),  # noqa: B023
-            lambda: send_to_dead(store, "G" * 120, message_of),  # noqa: B023
+            lambda: send_back(store.putting, "g", message_of, delay_level=1),  # noqa: B023
+            lambda: send_to_dead(store.putting, "G" * 120, message_of),  # noqa: B023
         ):
             with pytest.raises(InvalidArgumentError, match="cknowledge it"):
                 refused()

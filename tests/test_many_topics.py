@@ -39,7 +39,7 @@ with ReadOnlyStore(path) as store:
 for end in ("kill", "close"):
     store = TimerStore(path, config=config)
     assert store.count() == count
-    assert store.findings.clean == (end == "kill")
+    assert store.core.findings.clean == (end == "kill")
     store.put(b"more", topic="t7", delay_level=1)
     store.put(b"new", topic=f"new-{end}", at_ms=late_ms)
     store.flush()

@@ -152,7 +152,7 @@ def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
         config=config,
         clock=timerstore.ManualClock(clock.now_ms),
     ) as view:
-        assert view.findings.relinked_count > 0 and not view.findings.rebuilt
+        assert view.core.findings.relinked_count > 0 and not view.core.findings.rebuilt
         assert answers(view) == expected
     store.close()
 
@@ -172,7 +172,7 @@ def test_it_answers_though_all_files_are_removed_meanwhile(tmp_path: Path) -> No
         assert answers(view) == expected
         after = [rows.copy() for rows in reader.scan()]
         assert all((a == b).all() for a, b in zip(before, after, strict=True))
-        assert reader.commitlog.used_end() == store.engine.commitlog.end
+        assert reader.commitlog.used_end() == store.core.engine.commitlog.end
     store.abandon()
 
 
@@ -193,7 +193,7 @@ def test_checkpoints_between_do_not_confuse_it(
     monkeypatch.setattr(PrivateDisk, "keep", busy)
     now = timerstore.ManualClock(clock.now_ms)
     with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=now) as view:
-        assert len(pending) == 2 and not view.findings.rebuilt
+        assert len(pending) == 2 and not view.core.findings.rebuilt
         timers = {timer.id for timer in view.pending()}
         assert len(timers) == view.count()
         assert pending[1] <= timers, "what was put before the end was fixed"

@@ -90,9 +90,9 @@ def test_what_is_gone_is_dropped_and_counted(
     assert kept <= listed
     clock = ManualClock(newest)
     store = TimerStore(path, config=CONFIGS[name], clock=clock, disk=QuietDisk())
-    assert store.findings.removed_count >= len(gone)
-    assert store.stats().recovery["removed_count"] == store.findings.removed_count
-    assert store.findings.by_broker and not store.findings.rebuilt
+    assert store.core.findings.removed_count >= len(gone)
+    assert store.stats().recovery["removed_count"] == store.core.findings.removed_count
+    assert store.core.findings.by_broker and not store.core.findings.rebuilt
     ids = {timer.id for timer in store.pending()}
     for topic, key in sorted(gone):
         assert key not in ids, topic
@@ -101,7 +101,7 @@ def test_what_is_gone_is_dropped_and_counted(
     store = TimerStore(path, config=CONFIGS[name], clock=clock, disk=QuietDisk())
     clock.advance(timedelta(days=11) if name == "pending" else timedelta(hours=3))
     assert store.count() == 0 and list(store.pending()) == []
-    assert not store.engine.damage.places
+    assert not store.core.engine.damage.places
     store.close()
     after = keys_of(path, fired=True)
     for who in kept:

@@ -35,16 +35,16 @@ CONFIG = Config(
 
 def open_store(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:
     store = TimerStore(path, config=config, clock=ManualClock(now_ms), disk=KeptDisk())
-    store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+    store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
     return store
 
 
 def live(store: TimerStore, rounds: int) -> None:
     """Put, fire, consume; a checkpoint each time, after which what was consumed goes."""
-    assert isinstance(store.clock, ManualClock)
+    assert isinstance(store.core.clock, ManualClock)
     for _ in range(rounds):
         store.put_many([b"x" * 100] * 20, topic="t", delay_ms=50)
-        store.clock.advance(timedelta(milliseconds=400))
+        store.core.clock.advance(timedelta(milliseconds=400))
         batch = store.pull("t", max_count=100, timeout=0)
         assert len(batch) == 20 and set(batch.bodies.to_pylist()) == {b"x" * 100}
         batch.ack()
@@ -56,13 +56,13 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
     """A store in which files have changed their place often, with old bytes behind the end."""
     store = open_store(tmp_path / "store")
     live(store, 40)
-    assert store.engine.commitlog.reused_count > 12
+    assert store.core.engine.commitlog.reused_count > 12
     yield store
     store.abandon()
 
 
 def behind_end(store: TimerStore) -> bytes:
-    log = store.engine.commitlog
+    log = store.core.engine.commitlog
     number = log.end // SEGMENT_BYTES
     data = b"".join(log.path(each).read_bytes() for each in log.numbers if each >= number)
     return data[log.end % SEGMENT_BYTES :]
@@ -75,15 +75,15 @@ def test_old_bytes_lie_behind_an_apron(store: TimerStore) -> None:
 
 
 def test_a_killed_store_opens_as_it_was(store: TimerStore) -> None:
-    store.put(b"waits", topic="t", at_ms=store.clock.now_ms + 10_000)
-    end = store.engine.commitlog.end
+    store.put(b"waits", topic="t", at_ms=store.core.clock.now_ms + 10_000)
+    end = store.core.engine.commitlog.end
     store.abandon()
     assert read_ledger(store.path).end == end  # it reaches up to zeros: where a broker stops
     report = verify(store.path)
     assert report.ok and not report.warnings, str(report)
-    again = open_store(store.path, now_ms=store.clock.now_ms)
+    again = open_store(store.path, now_ms=store.core.clock.now_ms)
     check_store(again, read_ledger(store.path))
-    assert again.engine.commitlog.end == end and not any(behind_end(again))
+    assert again.core.engine.commitlog.end == end and not any(behind_end(again))
     assert again.count() == 1
     live(again, 10)
     again.close()
@@ -94,7 +94,7 @@ def test_a_clean_close_leaves_nothing_old(store: TimerStore) -> None:
     store.close()
     assert not any(behind_end(store))
     assert verify(store.path).ok
-    with open_store(store.path, now_ms=store.clock.now_ms) as again:
+    with open_store(store.path, now_ms=store.core.clock.now_ms) as again:
         live(again, 3)
 
 
@@ -103,8 +103,8 @@ def offsets(reader: StoreReader) -> list[int]:
 
 
 def test_what_a_reader_sees_does_not_change(store: TimerStore) -> None:
-    log = store.engine.commitlog
-    reader, count = StoreReader(store.path, store.engine.level_ms), log.reused_count
+    log = store.core.engine.commitlog
+    reader, count = StoreReader(store.path, store.core.engine.level_ms), log.reused_count
     before = offsets(reader)
     with timerstore.open(store.path, read_only=True) as looking:
         live(store, 20)
@@ -120,7 +120,7 @@ def test_a_reader_without_the_lock_gets_no_wrong_row(store: TimerStore) -> None:
     """Its files are used again under it: what it reads is of their place, or it says that not."""
     changed_count = 0
     for _ in range(12):
-        reader = StoreReader(store.path, store.engine.level_ms, shares=False)
+        reader = StoreReader(store.path, store.core.engine.level_ms, shares=False)
         starts = [number * SEGMENT_BYTES for number in reader.commitlog.numbers]
         starts = [start for start in starts if reader.is_message(start)]
         before = {row[scan.ROW_OFFSET]: row.tolist() for rows in reader.scan() for row in rows}
@@ -137,7 +137,7 @@ def test_a_reader_without_the_lock_gets_no_wrong_row(store: TimerStore) -> None:
 
 
 def test_a_batch_that_is_held_keeps_its_segments(store: TimerStore) -> None:
-    assert isinstance(store.clock, ManualClock)
+    assert isinstance(store.core.clock, ManualClock)
     bodies = [b"%05d" % i * 20 for i in range(20)]
     store.put_many(bodies, topic="t", delay_ms=0)
     held = store.pull("t", max_count=100, timeout=0)
@@ -169,18 +169,18 @@ def test_what_a_broker_wrote_is_not_used_again(
     segments = {int(file.name): file.read_bytes() for file in (path / "commitlog").iterdir()}
     latest_ms = max(message.stored_ms for message in naive.scan_commit_log(segments).messages)
     with TimerStore(path, config=config, clock=ManualClock(latest_ms)) as store:
-        log = store.engine.commitlog
+        log = store.core.engine.commitlog
         assert log.reusable_from == log.end // log.segment_bytes + 1
 
 
 def test_a_broker_without_a_timer_wheel_may_go_on(store: TimerStore) -> None:
     """It writes no cursors: its messages behind the end, and its blank, count all the same."""
     store.close()
-    end = store.engine.commitlog.end
+    end = store.core.engine.commitlog.end
     message = naive.Message("plain", b"b" * 300, {"a": "b"}, has_crc=False)
     log = Path(store.path) / "commitlog"
     count = 0
-    while end // SEGMENT_BYTES == store.engine.commitlog.end // SEGMENT_BYTES:
+    while end // SEGMENT_BYTES == store.core.engine.commitlog.end // SEGMENT_BYTES:
         message.offset, message.queue_offset = end, count
         data = naive.encode_message(message)
         left = SEGMENT_BYTES - end % SEGMENT_BYTES
@@ -194,8 +194,8 @@ def test_a_broker_without_a_timer_wheel_may_go_on(store: TimerStore) -> None:
     following = log / f"{end:020d}"
     message.offset, message.queue_offset = end, count - 1
     following.write_bytes(naive.encode_message(message).ljust(SEGMENT_BYTES, b"\0"))
-    with open_store(store.path, now_ms=store.clock.now_ms) as again:
-        assert again.engine.commitlog.end > end
+    with open_store(store.path, now_ms=store.core.clock.now_ms) as again:
+        assert again.core.engine.commitlog.end > end
         assert len(again.pull("plain", max_count=1000, timeout=0)) == count
 
 
@@ -203,7 +203,7 @@ def test_how_many_are_kept(tmp_path: Path) -> None:
     """So many as are filled in seconds, and none where the store is half full of its limit."""
     config = replace(CONFIG, max_bytes=1 << 30)
     with TimerStore(tmp_path, config=config, clock=ManualClock(START_MS), disk=QuietDisk()) as s:
-        log, wanted = s.engine.commitlog, s.retention._wanted_ahead
+        log, wanted = s.core.engine.commitlog, s.core.retention._wanted_ahead
         assert wanted() == 0
         before = log.end
         log.end = before + SEGMENT_BYTES - 1
@@ -212,6 +212,6 @@ def test_how_many_are_kept(tmp_path: Path) -> None:
         assert wanted() == 7
         assert [wanted() for _ in range(9)][-1] == 0
         log.end = before + 20 * SEGMENT_BYTES
-        s.engine.config = replace(CONFIG, max_bytes=s.engine.disk_bytes)
+        s.core.engine.config = replace(CONFIG, max_bytes=s.core.engine.disk_bytes)
         assert wanted() == 0
         log.end = before

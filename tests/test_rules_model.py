@@ -75,14 +75,14 @@ class History:
         self.clock = ManualClock(self.now_ms)
         self.disk = PowerDisk(self.path, self.synced)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
-        self.store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
-        self.play = self.store.runner.play
-        self.store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
+        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.play = self.store.core.runner.play
+        self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.settle()
 
     def tick(self, units: int) -> None:
         """Move the clock; what was taken by the old one is appended before."""
-        while units < 0 and step(self.store.engine.world, DEQUEUE_PUT, self.now_ms):
+        while units < 0 and step(self.store.core.engine.world, DEQUEUE_PUT, self.now_ms):
             pass
         self.now_ms += units * UNIT_MS
         self.clock._now_ms = self.now_ms
@@ -92,7 +92,7 @@ class History:
 
     @property
     def end(self) -> int:
-        return int(self.store.engine.commitlog.end)
+        return int(self.store.core.engine.commitlog.end)
 
     # --- the public face
 
@@ -139,7 +139,7 @@ class History:
         root = next(root for root in ledger.roots.values() if root.key == id)
         if root.fired_ms or root.deleted:
             return True
-        world = self.store.engine.world
+        world = self.store.core.engine.world
         head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
         tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
         taken = [
@@ -159,13 +159,13 @@ class History:
     def one_step(self) -> None:
         service = self.rnd.randrange(ENQUEUE_GET, DEQUEUE_PUT + 1)
         self.before_step = self.end
-        step(self.store.engine.world, service, self.now_ms)
-        need = self.store.engine.need(service)
+        step(self.store.core.engine.world, service, self.now_ms)
+        need = self.store.core.engine.need(service)
         if need == needs.FLUSHED:
-            self.store.engine.forget_need(service)
-            self.store.flusher.flush()
+            self.store.core.engine.forget_need(service)
+            self.store.core.flusher.flush()
         elif need != needs.NOTHING:
-            self.store.engine.provide(service)
+            self.store.core.engine.provide(service)
 
     def flush(self) -> None:
         """A checkpoint, or a power cut in the middle of it."""
@@ -186,7 +186,7 @@ class History:
         ledger = self.ledger()
         ledger.check()
         check_store(self.store, ledger)
-        read_slot = self.store.engine.read_slot
+        read_slot = self.store.core.engine.read_slot
         assert read_slot >= self.now_ms // SLOT_MS, "R stays behind"
         late, blocked = [], set()
         for root in ledger.roots.values():
@@ -205,7 +205,7 @@ class History:
     def kill(self) -> None:
         """A crash of the process: all bytes are there, but for what it was just appending."""
         cut, end = self.before_step, self.end
-        durable = int(self.store.flusher.durable_end)
+        durable = int(self.store.core.flusher.durable_end)
         self.store.abandon()
         self.ledger()  # it reaches up to zeros, as a broker wants it
         fresh = [m.offset for m in read_messages(self.path) if m.offset >= max(cut, durable)]
@@ -229,7 +229,7 @@ class History:
                 file.write_bytes(data[:first] + bytes(last - first) + data[last:])
 
     def power_cut(self) -> None:
-        durable = int(self.store.flusher.durable_end)
+        durable = int(self.store.core.flusher.durable_end)
         self.disk.stop_after = -1
         self.lives += 1
         target = self.folder / str(self.lives)
@@ -294,7 +294,7 @@ class History:
     def finish(self) -> None:
         ledger = self.ledger()
         last = max([root.due_ms for root in ledger.roots.values()] + [self.now_ms])
-        read_ms = self.store.engine.read_slot * SLOT_MS
+        read_ms = self.store.core.engine.read_slot * SLOT_MS
         stop_ms = max(last, read_ms) + 3 * SLOT_MS
         self.play(self.now_ms, stop_ms)
         self.now_ms = self.clock._now_ms = stop_ms
@@ -311,8 +311,8 @@ class History:
             if root.replaces is not None:
                 assert roots[root.replaces].deleted, "both times of a reschedule hold"
         assert self.store.count() == 0
-        self.store.engine.cancelled.check()
-        assert self.store.engine.cancelled.set.count == 0
+        self.store.core.engine.cancelled.check()
+        assert self.store.core.engine.cancelled.set.count == 0
         self.store.close()
 
 

@@ -110,7 +110,7 @@ def test_any_history_on_a_disk_that_fills_up(
             pending[insist(store.reschedule, id, at_ms=at_ms + 5)] = pending.pop(id)
         elif kind == "tick":
             if which:
-                insist(store.engine.prepare_ahead)
+                insist(store.core.engine.prepare_ahead)
             insist(clock.advance, timedelta(milliseconds=size))
             insist(store.flush)
         elif kind == "open":

@@ -127,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.clock = ManualClock(self.now_ms)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=KeptDisk())
-        self.store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.held = []
         self.ledger = None
         self.settle()
@@ -347,11 +347,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.now_ms += stop * self.slot_ms
         self.open()
-        assert self.store.findings.clean
+        assert self.store.core.findings.clean
 
     @rule(stop=st.sampled_from([0, 0, 1, 20, 150, 400, -30]), copied=st.booleans())
     def kill_and_reopen(self, stop: int, copied: bool) -> None:
-        checkpoint = self.store.flusher.last
+        checkpoint = self.store.core.flusher.last
         assert checkpoint is not None
         self.store.abandon()
         self.fall_back(checkpoint.level_offsets)
@@ -408,7 +408,7 @@ class StoreMachine(RuleBasedStateMachine):
         far = {t.id for t in self.timers.values() if t.state == "cancelled"}
         if all(self.timers[id].due_ms < self.now_ms - self.slot_ms for id in far):
             assert stats.cancelled_count == 0, "the cancelled set was not emptied"
-            assert self.store.engine.cancelled.set.held_count == 0
+            assert self.store.core.engine.cancelled.set.held_count == 0
         for topic in ("a", "b"):
             ids = [d.id for d in self.store.consume(topic, group="audit", timeout=0)]
             fired = [t.id for t in self.timers.values() if (t.state, t.topic) == ("fired", topic)]
@@ -416,7 +416,7 @@ class StoreMachine(RuleBasedStateMachine):
             gone = set(fired) - set(
                 ids
             )  # with retention at once: what the first group is done with
-            assert not gone or self.store.engine.config.retention_ms == 1
+            assert not gone or self.store.core.engine.config.retention_ms == 1
             assert gone <= self.delivered.keys()
             for delivery in self.store.consume(topic, group=GROUP, timeout=0):
                 self.delivered[delivery.id] = 1

@@ -15,6 +15,7 @@ from timerstore.timelog.format import (
     MESSAGE_RECONSUME_AT,
     MESSAGE_STORED_AT,
     MESSAGE_SYSTEM_FLAG_AT,
+    RESERVED_PROPERTIES,
     SYSTEM_FLAG_BORN_V6,
 )
 from timerstore.timelog.kernel import kernel_ahead
@@ -112,3 +113,8 @@ def _stored_ms(view: Bytes) -> int:
     """Return the stored time; an IPv6 born host moves it."""
     born_v6 = get_field(view, MESSAGE_SYSTEM_FLAG_AT, 4) & SYSTEM_FLAG_BORN_V6
     return get_field(view, MESSAGE_STORED_AT + (HOST_V6_EXTRA_BYTES if born_v6 else 0), 8)
+
+
+def user_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties without those of the system."""
+    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}

@@ -71,12 +71,14 @@ def kernel(function: F) -> F:
 
 def kernel_ahead(function: F) -> F:
     """Compile a kernel that Python calls, before it is called: its annotations say the types."""
-    return _ahead(_kernel(function, _OPTIONS), function)
+    made = kernel(function)
+    load_ahead(function, lambda: made.compile(signature_of(function)), made)  # type: ignore[attr-defined]
+    return made
 
 
 def kernel_with_gil(function: F) -> F:
-    """Compile a kernel ahead that keeps the GIL. It must not wait for who needs the GIL."""
-    return _ahead(_kernel(function, _OPTIONS | {"nogil": False}), function)
+    """Compile a kernel that keeps the GIL. It must not wait for who needs the GIL."""
+    return _kernel(function, _OPTIONS | {"nogil": False})
 
 
 def _kernel(function: F, options: dict[str, Any]) -> F:
@@ -86,11 +88,6 @@ def _kernel(function: F, options: dict[str, Any]) -> F:
     compile_for = made._compile_for_args  # what a dispatcher calls where it has no code yet
     made._compile_for_args = lambda *args, **kws: apart(lambda: compile_for(*args, **kws))
     return stamped(made, function)
-
-
-def _ahead(made: Any, function: Callable[..., Any]) -> Any:
-    load_ahead(function, lambda: made.compile(signature_of(function)), made)
-    return made
 
 
 def load_ahead(

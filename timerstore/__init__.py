@@ -41,7 +41,7 @@ from timerstore.errors import (
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
 from timerstore.offline.verify import Problem, Report, verify
-from timerstore.pending.look import Horizon
+from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.readonly import ReadOnlyStore
 from timerstore.services.clock import ManualClock

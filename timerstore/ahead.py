@@ -117,7 +117,8 @@ def _worker_count(missing: list[Ahead]) -> int:
 
 def _compile_side_by_side(missing: list[Ahead]) -> None:
     """Have workers fill the cache, the longest first. What they fail at is left to this process."""
-    missing = sorted(missing, key=lambda each: -reach_bytes(each.function))
+    small = [each for each in AHEAD if each.dispatcher is None]  # of which nobody can tell
+    missing = sorted(missing + small, key=lambda each: -reach_bytes(each.function))
     names = [each.name for each in missing]
     command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), json.dumps(names)]
     workers = []

@@ -4,56 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from timerstore.consuming.consuming import Consuming
+from timerstore.core import Core
 from timerstore.errors import StoreFullError
+from timerstore.inside import inside
 from timerstore.services.cleaning import Cleaner
 from timerstore.services.clock import ManualClock
-from timerstore.services.reach import Committed, Reach
+from timerstore.services.reach import Reach
 from timerstore.services.retention import Retention
 
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
+
+def clean_by_itself(core: Core, consuming: Consuming) -> None:
+    """Let the flusher clean before its checkpoints, piece by piece between, remove behind them."""
+    flusher, engine = core.flusher, core.engine
+    core.cleaner = Cleaner(engine, Reach(engine, consuming.committed_indexes))
+    core.cleaner.on_copies = core.runner.wake_for
+    core.retention = Retention(engine, flusher)
+    flusher.before = lambda: _before_flush(core, consuming)
+    flusher.on_tick, flusher.after = core.cleaner.go_on, core.retention.run
 
 
-def clean_by_itself(
-    store: TimerStore, committed: Callable[[], Committed]
-) -> tuple[Cleaner, Retention]:
-    """Let the flusher clean before its checkpoints, piece by piece between, and remove behind them.
-
-    `committed`: returns the groups' offsets.
-    """
-    flusher = store.flusher
-    cleaner = Cleaner(store.engine, Reach(store.engine, committed))
-    cleaner.on_copies = store.runner.wake_for
-    retention = Retention(store.engine, flusher)
-    flusher.before = lambda: _before_flush(store)
-    flusher.on_tick, flusher.after = cleaner.go_on, retention.run
-    return cleaner, retention
-
-
-def _before_flush(store: TimerStore) -> None:
+def _before_flush(core: Core, consuming: Consuming) -> None:
     """Do what the next checkpoint shall make durable: groups' offsets, and F."""
-    store.write_offsets()
-    if not store.closed:
+    consuming.write_offsets()
+    if not core.closed:
         # Where there is no room, the flush goes on: it is what makes some.
         with contextlib.suppress(StoreFullError):
-            store.cleaner.run(at_once=store.clock.manual)
+            core.cleaner.run(at_once=core.clock.manual)
 
 
-def clean(store: TimerStore) -> int:
+@inside
+def clean(core: Core) -> int:
     """Clean a store; see `TimerStore.clean`."""
-    before = store.engine.disk_bytes
-    store.flusher.flush()
-    until = store.cleaner.reach.find(store.engine.world.cleaning.floor)
-    store.cleaner.run(at_once=True, everything=True)
-    while store.engine.world.cleaning.floor < until and store.cleaner.is_waiting:
-        if isinstance(store.clock, ManualClock):
+    core.check_writable()
+    before = core.engine.disk_bytes
+    core.flusher.flush()
+    until = core.cleaner.reach.find(core.engine.world.cleaning.floor)
+    core.cleaner.run(at_once=True, everything=True)
+    while core.engine.world.cleaning.floor < until and core.cleaner.is_waiting:
+        if isinstance(core.clock, ManualClock):
             break  # nobody moves it meanwhile
-        store.check_open()
+        core.check_open()
         time.sleep(0.05)
-        store.cleaner.run(at_once=True, everything=True)
-    store.flusher.flush()
-    store.retention.run()
-    return max(0, before - store.engine.disk_bytes)
+        core.cleaner.run(at_once=True, everything=True)
+    core.flusher.flush()
+    core.retention.run()
+    return max(0, before - core.engine.disk_bytes)

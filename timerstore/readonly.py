@@ -21,6 +21,7 @@ from typing import NoReturn
 import numpy as np
 
 from timerstore.config import Config
+from timerstore.core import Core
 from timerstore.directory import check_is_store
 from timerstore.errors import CorruptStoreError, NotAStoreError, ReadOnlyError
 from timerstore.store import TimerStore
@@ -222,26 +223,25 @@ class _NoLock(LockFile):
         self._file = None
 
 
-class ReadOnlyStore(TimerStore):
-    """A store to look at: `get`, `pending`, `count`, `horizon` and `stats` work.
+class ReadOnlyCore(Core):
+    """An open store in which nothing fires, over a disk that nothing is written to."""
 
-    Nothing fires in it; what is overdue is pending. Everything else raises ReadOnlyError.
-    """
-
-    def _prepare(self, path: Path, create: bool) -> LockFile:
+    def lock(self, create: bool) -> None:
+        """Check the directory; no lock is taken."""
+        path = self.path
         if not path.is_dir() or not any(path.iterdir()):
             raise NotAStoreError(f"{path} holds nothing. Pass the directory of a store.")
         check_is_store(path)
         self.disk = self._disk = PrivateDisk()
         self._refusal = _REASON
-        return _NoLock()
+        self.lock_file = _NoLock()
 
-    def _open(self, config: Config) -> None:
+    def open(self, config: Config) -> None:
         """Open; again where the writer, or its retention, was faster."""
         for again in tries():
             steady = self._look()
             try:
-                return super()._open(config)
+                return super().open(config)
             except (CorruptStoreError, FileNotFoundError, NotAStoreError):
                 still = steady.holds() and (again >= _STILL_TRIES or not steady.is_open)
                 if still or again == TRIES_MAX:
@@ -259,36 +259,49 @@ class ReadOnlyStore(TimerStore):
         self._disk.stand_still(steady)
         return steady
 
-    def _start(self) -> None:
+    def _start_services(self) -> None:
         self.flusher.after = self.flusher.on_tick = None
         self.cleaner.stopped = True
+
+    def let_go(self) -> None:
+        """Let the files go."""
+        super().let_go()
+        self._disk.drop_maps()
+        self._share = None
+
+
+class ReadOnlyStore(TimerStore):
+    """A store to look at: `get`, `pending`, `count`, `horizon` and `stats` work.
+
+    Nothing fires in it; what is overdue is pending. Everything else raises ReadOnlyError.
+    """
+
+    _Core = ReadOnlyCore
 
     def close(self) -> None:
         """Let the files go."""
         self.abandon()
-        self._disk.drop_maps()
-        self._share = None
 
     def flush(self) -> NoReturn:
         """Refuse."""
-        self.check_open()
+        self.core.check_open()
         raise ReadOnlyError(_REASON)
 
     def clean(self) -> NoReturn:
         """Refuse."""
-        self.check_open()
+        self.core.check_open()
         raise ReadOnlyError(_REASON)
 
     def handover(self) -> NoReturn:
         """Refuse."""
-        self.check_open()
+        self.core.check_open()
         raise ReadOnlyError(_REASON)
 
     def consume(
         self, topic: str, *, group: str = "default", timeout: float | None = None
     ) -> Iterator[NoReturn]:
         """Refuse."""
-        self.check_open()
+        self.core.check_open()
         raise ReadOnlyError(_REASON)
 
     def pull(
@@ -300,5 +313,5 @@ class ReadOnlyStore(TimerStore):
         timeout: float | None = None,
     ) -> NoReturn:
         """Refuse."""
-        self.check_open()
+        self.core.check_open()
         raise ReadOnlyError(_REASON)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from timerstore.consuming.consuming import Consuming
+from timerstore.core import Core
+from timerstore.inside import inside
 from timerstore.services.levels import LEVEL_COUNT
 from timerstore.services.state import (
     DELIVER_LEVELS,
@@ -26,9 +29,6 @@ from timerstore.services.world import (
     bucket_lateness_ms,
 )
 from timerstore.wheel.near import NEAR_COUNT
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,11 @@ def lateness_quantile_ms(histogram: np.ndarray[Any, np.dtype[np.int64]], share: 
     return bucket_lateness_ms(bucket)
 
 
-def read_stats(store: TimerStore) -> Stats:
+@inside
+def read_stats(core: Core, consuming: Consuming) -> Stats:
     """Collect the statistics. O(queues)."""
-    engine, world = store.engine, store.engine.world
+    core.check_open(stopped=True)
+    engine, world = core.engine, core.engine.world
     copied = world.dequeue_put.counts, world.deliver_levels.counts
     rings = world.ring_words
     return Stats(
@@ -155,8 +157,7 @@ def read_stats(store: TimerStore) -> Stats:
         rolled_count=world.dequeue_put.rolled_count,
         dropped_count=sum(each.dropped_count for each in copied),
         unreadable_count=sum(each.unreadable_count for each in engine.services)
-        + sum(each.unreadable_count for each in list(store._groups.values()))
-        + sum(each.unreadable_count for each in list(store._retries.values())),
+        + consuming.unreadable_count,
         cancelled_count=engine.cancelled.set.count,
         collision_count=world.enqueue_put.collision_count,
         read_ms=engine.read_slot * engine.precision_ms,
@@ -165,7 +166,7 @@ def read_stats(store: TimerStore) -> Stats:
         queue_end=engine.queues.next_index(0),
         commitlog_start=engine.commitlog.start,
         commitlog_end=engine.commitlog.end,
-        durable_end=store.flusher.durable_end,
+        durable_end=core.flusher.durable_end,
         timerlog_end=engine.timerlog.end,
         enqueue_queue_count=int(rings[ENQUEUE_RING + RING_TAIL] - rings[ENQUEUE_RING + RING_HEAD]),
         dequeue_queue_count=int(rings[DEQUEUE_RING + RING_TAIL] - rings[DEQUEUE_RING + RING_HEAD]),
@@ -173,20 +174,20 @@ def read_stats(store: TimerStore) -> Stats:
         lateness_p50_ms=lateness_quantile_ms(world.lateness, 0.5),
         lateness_p99_ms=lateness_quantile_ms(world.lateness, 0.99),
         lateness_max_ms=max(each.lateness_max_ms for each in copied),
-        sync_count=store.flusher.sync_count,
-        checkpoint_count=store.flusher.checkpoint_count,
+        sync_count=core.flusher.sync_count,
+        checkpoint_count=core.flusher.checkpoint_count,
         disk_bytes=engine.disk_bytes,
-        open_s=store.open_s,
+        open_s=core.open_s,
         damage=engine.damage.to_list(),
         damage_count=engine.damage.count,
-        scrub=store.flusher.scrub.to_dict(),
-        recovery=asdict(store.findings),
-        levels=(levels := read_levels(store)),
-        services=read_services(store, sum(each.lag_count for each in levels if each.overdue_ms)),
-        waiting_for_space=_said(store.runner.waiting_for_space or store.flusher.waiting_for_space),
-        stopped_by=_said(store.failure.error),
-        cleaning=read_cleaning(store),
-        retention_stopped_by=_said(store.retention.error or store.cleaner.error),
+        scrub=core.flusher.scrub.to_dict(),
+        recovery=asdict(core.findings),
+        levels=(levels := read_levels(core)),
+        services=read_services(core, sum(each.lag_count for each in levels if each.overdue_ms)),
+        waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
+        stopped_by=_said(core.failure.error),
+        cleaning=read_cleaning(core),
+        retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )
 
 
@@ -194,10 +195,10 @@ def _said(error: BaseException | None) -> str | None:
     return None if error is None else f"{type(error).__name__}: {error}"
 
 
-def read_services(store: TimerStore, due_count: int) -> tuple[ServiceStats, ...]:
+def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
     """Collect what each service does; `due_count`: messages of delay levels that are due."""
-    engine, rings = store.engine, store.engine.world.ring_words
-    open_ns = max(1.0, (time.monotonic() - store.opened_s) * 1e9)
+    engine, rings = core.engine, core.engine.world.ring_words
+    open_ns = max(1.0, (time.monotonic() - core.opened_s) * 1e9)
     waiting = {
         ENQUEUE_GET: engine.queues.next_index(0) - engine.world.enqueue_get.fetched_index,
         DELIVER_LEVELS: due_count,
@@ -220,24 +221,24 @@ def read_services(store: TimerStore, due_count: int) -> tuple[ServiceStats, ...]
     )
 
 
-def read_cleaning(store: TimerStore) -> CleaningStats:
+def read_cleaning(core: Core) -> CleaningStats:
     """Collect what cleaning did, and what keeps the log."""
-    words, cleaner = store.engine.world.cleaning, store.cleaner
+    words, cleaner = core.engine.world.cleaning, core.cleaner
     return CleaningStats(
         floor=words.floor,
         copied_count=words.copied_count,
         copied_bytes=words.copied_bytes,
         segment_count=cleaner.segment_count,
-        removed_count=store.retention.removed_count,
+        removed_count=core.retention.removed_count,
         pending_bytes=cleaner.pending_bytes,
         could_go_bytes=max(0, cleaner.reach.found - words.floor),
         kept_by=cleaner.reach.kept_by,
     )
 
 
-def read_levels(store: TimerStore) -> tuple[LevelStats, ...]:
+def read_levels(core: Core) -> tuple[LevelStats, ...]:
     """Collect what each delay level does. O(levels)."""
-    engine, levels, now_ms = store.engine, store.engine.levels, store.clock.now_ms
+    engine, levels, now_ms = core.engine, core.engine.levels, core.clock.now_ms
     found = []
     for i in range(int(levels.words[LEVEL_COUNT])):
         row = int(levels.row[i])

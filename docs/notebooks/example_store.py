@@ -48,7 +48,7 @@ def _by_day(rng: np.random.Generator, now_ms: int, count: int) -> np.ndarray:
 
 def _fire_some(store: timerstore.TimerStore, rng: np.random.Generator, count: int) -> None:
     """Let timers fall due within a second and a half, and consume them."""
-    soon_ms = store.clock.now_ms + rng.integers(100, 1_500, count)
+    soon_ms = store.core.clock.now_ms + rng.integers(100, 1_500, count)
     store.put_many(np.full((count, 80), 66, np.uint8), topic="due", at_ms=soon_ms)
     left = count
     while left > 0:

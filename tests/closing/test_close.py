@@ -65,7 +65,7 @@ def test_a_put_that_races_close_is_kept_or_refused(tmp_path: Path) -> None:
 def test_no_call_gets_in_after_the_end(tmp_path: Path) -> None:
     store = TimerStore(tmp_path, config=SMALL)
     id = store.put(b"x", topic="t", at_ms=FAR_MS)
-    group = store.group("t", "g")
+    group = store.consuming.group("t", "g")
     calls = {k: call for k, call in calls_of(store, id).items() if k not in ("close", "abandon")}
     calls |= {
         "put with a key": lambda: store.put(b"x", topic="t", key="k"),
@@ -78,7 +78,7 @@ def test_no_call_gets_in_after_the_end(tmp_path: Path) -> None:
     for name, call in calls.items():
         with pytest.raises(StoreClosedError):
             call()
-        assert store.gate.words.sum() == 0, name
+        assert store.core.gate.words.sum() == 0, name
     with pytest.raises(StoreClosedError):
         next(listing)
     assert list(deliveries) == []
@@ -106,7 +106,7 @@ def test_a_waiting_pull_ends_with_its_store(tmp_path: Path) -> None:
 def test_closing_inside_a_call_is_refused(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000_000_000)
     with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
-        with store.gate, pytest.raises(TimerStoreError, match="inside another call"):
+        with store.core.gate, pytest.raises(TimerStoreError, match="inside another call"):
             store.close()
         assert store.count() == 0
 
@@ -119,7 +119,10 @@ def test_a_handler_that_closes_in_the_midst_of_an_acknowledgement_is_refused(
     with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
         store.put(b"x", topic="t")
         (delivery,) = store.pull("t", group="g")
-        with store.retries("g").lock, pytest.raises(TimerStoreError, match="inside another call"):
+        with (
+            store.consuming.retries("g").lock,
+            pytest.raises(TimerStoreError, match="inside another call"),
+        ):
             store.close()
         delivery.ack()
 
@@ -127,11 +130,11 @@ def test_a_handler_that_closes_in_the_midst_of_an_acknowledgement_is_refused(
 @pytest.mark.timeout(60)
 def test_a_handler_may_close_while_a_place_to_wait_is_taken(tmp_path: Path) -> None:
     store = TimerStore(tmp_path, config=SMALL)
-    with store.waiters.waiter():
+    with store.core.waiters.waiter():
         pass
-    with store.waiters._lock:
+    with store.core.waiters._lock:
         store.close()
-    with store.waiters.waiter() as waiter:
+    with store.core.waiters.waiter() as waiter:
         fd = waiter.fd
         assert fd >= 0
     assert waiter.fd == -1  # whoever comes too late closes what he has opened
@@ -175,7 +178,7 @@ def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
                     break
                 except Alarm:
                     interrupted += 1
-                    if not store.ended:
+                    if not store.core.ended:
                         with pytest.raises(StoreLockedError):
                             TimerStore(tmp_path)
             assert not running()

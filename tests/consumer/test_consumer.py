@@ -435,7 +435,7 @@ def test_dead_letters_are_kept_until_they_are_redriven(tmp_path: Path) -> None:
             clock.advance(timedelta(minutes=5))
             for _ in range(3):
                 store.flush()
-            return store.engine.commitlog.start
+            return store.core.engine.commitlog.start
 
         fill_up()
         assert fill_up() > 0, "retention removes what was consumed"

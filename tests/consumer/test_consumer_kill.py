@@ -34,9 +34,9 @@ def is_drained(store: TimerStore) -> bool:
     """Nothing is pending, and the group's offsets have reached the end of its queues."""
     if store.count():
         return False
-    reader = store.group(TOPIC, GROUP)
+    reader = store.consuming.group(TOPIC, GROUP)
     return all(
-        index == store.engine.queues.next_index(store.engine.queues.row(topic.encode()))
+        index == store.core.engine.queues.next_index(store.core.engine.queues.row(topic.encode()))
         for (topic, _), index in reader.committed().items()
     )
 

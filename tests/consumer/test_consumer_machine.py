@@ -119,7 +119,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.store = TimerStore(path, config=self.config, clock=self.clock, disk=QuietDisk())
         # Readers of the test's own, so that retention keeps what they have not seen.
         readers = [(DEAD_LETTERS, "order"), (DEAD_LETTERS, "audit")]
-        begin_groups(self.store, readers, "earliest")
+        begin_groups(self.store.consuming, readers, "earliest")
         self.committed = {}
         self.busy_until_ms = self.now_ms
         self.consumer = Consumer(
@@ -184,7 +184,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         )
         batch = delivery._batch
         assert batch._cursor is not None
-        topic = self.store.engine.queues.topics[batch._cursor.row].decode()
+        topic = self.store.core.engine.queues.topics[batch._cursor.row].decode()
         copy.place = topic, int(batch._indexes[delivery._i])
         assert delivery.topic in ("a", "b")
         assert delivery.body == delivery.properties["body"].encode()

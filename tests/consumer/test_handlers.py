@@ -49,7 +49,7 @@ def test_a_handler_may_empty_its_list(shop: Shop) -> None:
     consumer.close()
     shop.store.flush()
     shop.kill()
-    assert shop.store.group("t", "g").pull(10) is None
+    assert shop.store.consuming.group("t", "g").pull(10) is None
 
 
 @pytest.mark.timeout(60)

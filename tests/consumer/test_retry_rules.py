@@ -104,8 +104,8 @@ class Play:
         self.consumer.close()
         committed = self.consumer._subscriptions[0].group.committed()
         for (topic, _), index in committed.items():
-            row = self.store.engine.queues.row(topic.encode())
-            assert index == self.store.engine.queues.next_index(row), "something is not done"
+            row = self.store.core.engine.queues.row(topic.encode())
+            assert index == self.store.core.engine.queues.next_index(row), "something is not done"
         self.store.close()
 
 

@@ -55,7 +55,7 @@ def test_threads_work_at_the_same_time(store: TimerStore) -> None:
     consumer.subscribe("t", lambda d: together.wait(PATIENCE_S) and None)
     with consumer:
         store.put_many([b"x"] * 8, topic="t")
-        group = store.group("t", "g")
+        group = store.consuming.group("t", "g")
         wait_until(lambda: group.committed().get(("t", 0)) == 8)
     assert not together.broken
 
@@ -219,7 +219,7 @@ def test_close_waits_for_handlers(store: TimerStore) -> None:
     assert [d.body for d in store.consume("t", group="g", timeout=0.2)] == [b"2", b"3"]
     go_on.set()
     wait_until(lambda: ended == [b"1"])
-    group = store.group("t", "g")
+    group = store.consuming.group("t", "g")
     wait_until(lambda: len(group.cursors) > 0 and group.committed()["t", 0] == 1)
 
 
@@ -235,7 +235,7 @@ def test_an_error_of_the_store_stops_it_and_is_raised(
     def damaged(*_: Any) -> Any:
         raise CorruptStoreError("commitlog", 0, "this is a test")
 
-    monkeypatch.setattr(store.group("t", "g"), "pull", damaged)
+    monkeypatch.setattr(store.consuming.group("t", "g"), "pull", damaged)
     wait_until(lambda: threads.failure.error is not None)
     with pytest.raises(CorruptStoreError, match="this is a test"):
         consumer.close()
@@ -260,7 +260,7 @@ class EndingHook:
 
 
 ENDING_PLACES = {
-    "pull": (TimerStore, "make_visible"),
+    "pull": (Group, "make_visible"),
     "read": (Group, "_read"),
     "task": (Subscription, "_tasks"),
     "lead": (Threads, "_lead"),
@@ -344,9 +344,9 @@ def test_a_store_that_stops_ends_its_consumers(tmp_path: Path) -> None:
     consumer = Consumer(store, "g", threads=3)
     consumer.subscribe("t", lambda d: None)
     consumer.start()
-    store.flusher.before = lambda: [][0]
+    store.core.flusher.before = lambda: [][0]
     with pytest.raises(IndexError):
-        store.flusher.flush()
+        store.core.flusher.flush()
     store.put(b"x")  # so that there is something to make durable
     for act in (consumer.close, store.close):
         wait_until(lambda: consumer.error is not None)

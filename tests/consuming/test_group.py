@@ -51,7 +51,7 @@ def test_a_swapped_queue_hands_out_nothing(
     clock, path = ManualClock(START_MS), tmp_path / "s"
     write_store(path, clock)
     with timerstore.open(path, clock=clock, config=SMALL) as store:
-        entries = store.engine.queues.next_index(store.engine.queues.rows(b"a")[0])
+        entries = store.core.engine.queues.next_index(store.core.engine.queues.rows(b"a")[0])
         assert entries == 5
         swap(path, "a", other)
         with caplog.at_level(logging.ERROR):
@@ -64,7 +64,7 @@ def test_a_swapped_queue_hands_out_nothing(
         (delivery,) = store.pull("a", group="new", max_count=many, timeout=0)
         assert delivery.body == b"fresh"
         assert store.stats().unreadable_count == caplog.text.count("passed by") == entries
-        assert store.group("a", "new").committed() == {("a", 0): entries}
+        assert store.consuming.group("a", "new").committed() == {("a", 0): entries}
 
 
 @pytest.mark.parametrize("other", [TIMERS, "b"])
@@ -138,7 +138,7 @@ def test_an_iterator_may_end_in_the_midst_of_a_call_of_its_group(tmp_path: Path)
         ids = [store.put(b"x", topic="t") for _ in range(3)]
         iterator = store.consume("t", group="g", timeout=0)
         assert next(iterator).id == ids[0]
-        with store.retries("g").lock:
+        with store.consuming.retries("g").lock:
             iterator.close()  # type: ignore[attr-defined]
         assert [each.id for each in store.consume("t", group="g", timeout=0)] == ids[1:]
 
@@ -173,7 +173,7 @@ def test_batches_hold_all_in_order(
             got += zip(first, batch.ids.to_pylist(), strict=True)
             batch.ack()
         assert got == list(zip(bodies, ids, strict=True))
-        assert store.group("a", "default").committed() == {("a", 0): 300}
+        assert store.consuming.group("a", "default").committed() == {("a", 0): 300}
 
 
 def test_what_is_held_does_not_change(tmp_path: Path) -> None:

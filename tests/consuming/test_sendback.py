@@ -36,7 +36,7 @@ def test_over_and_over_then_to_the_dead(tmp_path: Path) -> None:
         assert (delivery.id, delivery.attempt, delivery.due_ms) == (id, attempt, due_ms)
         assert (delivery.body, delivery.key, delivery.tag) == (b"body", "k", "red")
         assert delivery.properties == {"a": "b"} and delivery.topic == "t"
-        send_back(store, "g", message_of(delivery), delay_level=level)
+        send_back(store.putting, "g", message_of(delivery), delay_level=level)
         delivery.ack()
         assert store.count("%RETRY%g") == store.count() == 1
         assert [(timer.id, timer.topic) for timer in store.pending()] == [(id, "%RETRY%g")]
@@ -48,11 +48,11 @@ def test_over_and_over_then_to_the_dead(tmp_path: Path) -> None:
         store = timerstore.open(tmp_path / "s", clock=clock, config=CONFIG)
         clock.advance(timedelta(milliseconds=1))
     delivery = one(store)
-    send_to_dead(store, "g", message_of(delivery))
+    send_to_dead(store.putting, "g", message_of(delivery))
     delivery.ack()
     dead = one(store, "%DLQ%g")
     assert (dead.id, dead.attempt, dead.body, dead.tag) == (id, 4, b"body", "red")
-    send_to(store, b"t", message_of(dead), 0)
+    send_to(store.putting, b"t", message_of(dead), 0)
     again = one(store)
     assert (again.id, again.attempt, again.properties) == (id, 0, {"a": "b"})
     assert store.count() == 0
@@ -74,7 +74,7 @@ def test_a_message_of_a_level_keeps_its_id(tmp_path: Path) -> None:
         id = store.put(b"body", topic="t", delay_level=1)
         clock.advance(SECOND)
         delivery = one(store)
-        send_back(store, "g", message_of(delivery), delay_level=2)
+        send_back(store.putting, "g", message_of(delivery), delay_level=2)
         delivery.ack()
         assert not store.cancel(id) and store.get(id) is None and store.count() == 1
         clock.advance(5 * SECOND)
@@ -89,13 +89,13 @@ def test_after_a_delay(tmp_path: Path) -> None:
         message = message_of(delivery)
         for wrong in (-SECOND, 5):
             with pytest.raises(InvalidArgumentError, match="Pass a timedelta"):
-                send_back(store, "g", message, delay=wrong)  # type: ignore[arg-type]
+                send_back(store.putting, "g", message, delay=wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError, match="exclude"):
-            send_back(store, "g", message, delay=SECOND, delay_level=1)
+            send_back(store.putting, "g", message, delay=SECOND, delay_level=1)
         with pytest.raises(InvalidArgumentError, match="delay_level is 0"):
-            send_back(store, "g", message, delay_level=0)
+            send_back(store.putting, "g", message, delay_level=0)
         assert store.count() == 0
-        send_back(store, "g", message, delay=timedelta(microseconds=1))
+        send_back(store.putting, "g", message, delay=timedelta(microseconds=1))
         delivery.ack()
         clock.advance(timedelta(milliseconds=1))
         assert one(store).attempt == 1
@@ -108,13 +108,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         message = message_of(one(store))
         large = message._replace(body=bytes(950))
         for refused in (
-            lambda: send_back(store, "g", large, delay_level=1),
-            lambda: send_back(store, "g", large),
-            lambda: send_to_dead(store, "g", large),
+            lambda: send_back(store.putting, "g", large, delay_level=1),
+            lambda: send_back(store.putting, "g", large),
+            lambda: send_to_dead(store.putting, "g", large),
         ):
             with pytest.raises(InvalidArgumentError):
                 refused()
-        send_to_dead(store, "g", message)
+        send_to_dead(store.putting, "g", message)
 
 
 def test_nothing_is_sent_from_a_closed_store(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_nothing_is_sent_from_a_closed_store(tmp_path: Path) -> None:
         store.put(b"body", topic="t")
         message = message_of(one(store))
     for refused in (
-        lambda: send_back(store, "g", message, delay_level=1),
-        lambda: send_to_dead(store, "g", message),
+        lambda: send_back(store.putting, "g", message, delay_level=1),
+        lambda: send_to_dead(store.putting, "g", message),
     ):
         with pytest.raises(timerstore.StoreClosedError):
             refused()

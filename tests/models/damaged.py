@@ -34,7 +34,7 @@ def check_damaged(store: TimerStore, before: Ledger, *, everything_due: bool = T
 
     `everything_due`: the clock is past the due time of all timers but those that lie months ahead.
     """
-    messages = read_past_damage(store.path, store.engine.level_ms)
+    messages = read_past_damage(store.path, store.core.engine.level_ms)
     named = sorted(
         place["offset"] for place in store.stats().damage if place["file"] == "commitlog"
     )
@@ -66,7 +66,7 @@ def check_damaged(store: TimerStore, before: Ledger, *, everything_due: bool = T
         fired = copies[root.offset]
         lost = [each for each in offsets[root.offset] if is_named(each)]
         assert len(fired) <= 1, f"{root} was fired at {fired}"
-        if root.pending and everything_due and root.due_ms < store.clock.now_ms:
+        if root.pending and everything_due and root.due_ms < store.core.clock.now_ms:
             assert fired or lost, f"{root} was lost without a word"
         if root.fired_ms:
             unread = [each for each in offsets[root.offset] if each not in messages]

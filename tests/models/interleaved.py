@@ -257,7 +257,7 @@ class Player:
                 self._live(life, number)
             self.count += self.baton.count
             self.published += self.baton.published
-            self.reused += self.store.engine.commitlog.reused_count
+            self.reused += self.store.core.engine.commitlog.reused_count
             self.now_ms = self.baton.latest_ms
 
     def _live(self, life: Life, number: int) -> None:
@@ -266,8 +266,8 @@ class Player:
         disk.baton = baton
         self.known = Ledger(levels_ms=self.config.delay_levels_ms())
         self.store = store = TimerStore(self.path, config=self.config, disk=disk)
-        store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
-        store.cleaner.leave_slots = 1
+        store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        store.core.cleaner.leave_slots = 1
         self.callers = [
             baton.spawn(f"caller {i}", lambda acts=acts: self._call(acts))  # type: ignore[misc]
             for i, acts in enumerate(life.callers)
@@ -290,7 +290,7 @@ class Player:
     def _end(self, life: Life, number: int) -> None:
         self.went_back |= self.baton.went_back
         target = self.folder / str(number)
-        disk = self.store.disk
+        disk = self.store.core.disk
         assert isinstance(disk, PowerDisk)
         if life.power and self.plan.group:
             disk.image(target, self.rnd)
@@ -405,7 +405,7 @@ class Player:
         """Whether nobody calls any more, and everything that was put has come."""
         if not all(caller.ended for caller in self.callers):
             return False
-        engine = self.store.engine
+        engine = self.store.core.engine
         if engine.world.enqueue_put.linked_index != engine.queues.table.next_index[0]:
             return False
         if (engine.wheel.slots["time"] >= engine.read_slot).any():
@@ -418,7 +418,7 @@ class Player:
 
     def check_nothing_is_due(self) -> None:
         """All sleep: so no timer may be due, unless somebody looks again within a millisecond."""
-        near.check(self.store.engine.near)
+        near.check(self.store.core.engine.near)
         now_ms = self.baton.now_ms
         if any(
             task.until_ms is not None and task.until_ms <= now_ms + 1 for task in self.baton.tasks
@@ -446,7 +446,7 @@ class Player:
         for root in roots.values():
             if root.replaces is not None:
                 check(roots[root.replaces].deleted, "both times of a reschedule hold")
-        engine = store.engine
+        engine = store.core.engine
         check(store.count() == 0, "the count is wrong")
         engine.cancelled.check()
         check(engine.cancelled.set.count == 0, "an entry stays in the cancelled set")

@@ -89,7 +89,7 @@ def test_fired_are_what_is_consumed(tmp_path: Path) -> None:
 
 def test_messages_are_all(tmp_path: Path) -> None:
     store, _ = live(tmp_path / "s")
-    end = store.engine.commitlog.end
+    end = store.core.engine.commitlog.end
     store.close()
     rows = list(export_messages(tmp_path / "s", "messages"))
     assert rows[0]["offset"] == 0

@@ -187,8 +187,8 @@ def test_store_without_its_start_is_sound(tmp_path: Path) -> None:
     clock.advance(10 * SECOND)
     store.put(b"pending too", delay=50 * SECOND)
     store.flush()
-    assert store.engine.commitlog.start > 0
-    assert store.engine.timerlog.start > 0
+    assert store.core.engine.commitlog.start > 0
+    assert store.core.engine.timerlog.start > 0
     store.close()
     report = verify(tmp_path / "s")
     assert report.ok and not report.warnings, str(report)
@@ -382,7 +382,7 @@ def test_rolls_that_recovery_passes_over_are_sound(tmp_path: Path) -> None:
     clock.advance(14 * SECOND)
     store.abandon()
     with timerstore.open(tmp_path / "s", config=config, clock=ManualClock(clock.now_ms)) as again:
-        assert again.findings.copies_count == 40
+        assert again.core.findings.copies_count == 40
     report = verify(tmp_path / "s")
     assert report.ok and not report.warnings, str(report)
     assert report.pending_count == 10

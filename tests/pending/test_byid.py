@@ -17,8 +17,9 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.pending import cancel as cancelling
-from timerstore.pending import look as reading
+from timerstore.pending import pending
+from timerstore.pending.cancel import cancel_many
+from timerstore.pending.get import get
 
 START_MS = 1_800_000_000_000
 FAR_MS = 4_000_000_000_000
@@ -26,12 +27,12 @@ FAR_MS = 4_000_000_000_000
 
 def long_get(store: TimerStore, id: str) -> Any:
     """What `get` says the long way."""
-    return reading.get(store, id)
+    return get(store.core, id)
 
 
 def long_cancel(store: TimerStore, id: str) -> bool:
     """What `cancel` says the long way."""
-    return bool(cancelling.cancel_many(store, [id])[0])
+    return bool(cancel_many(store.core, [id])[0])
 
 
 def counted(function: Any, calls: list[str]) -> Any:
@@ -58,12 +59,8 @@ def test_an_ordinary_timer_goes_the_short_way(
         expected = {id: long_get(store, id) for each in ids.values() for id in each}
         with monkeypatch.context() as patch:
             long_calls = list[str]()
-            for module, name in (
-                (reading, "get"),
-                (cancelling, "cancel_many"),
-                (cancelling, "judge"),
-            ):
-                patch.setattr(module, name, counted(getattr(module, name), long_calls))
+            for name in ("get", "cancel_many", "reschedule"):
+                patch.setattr(pending, name, counted(getattr(pending, name), long_calls))
             for pair in zip(*ids.values(), strict=True):  # topics in turn
                 for id in pair:
                     assert store.get(id) == expected[id] is not None
@@ -77,7 +74,7 @@ def test_an_ordinary_timer_goes_the_short_way(
             assert len(long_calls) < 2 * len(expected) + 20
         assert store.count() == 0 and not list(store.pending())
         assert not any(store.get(id) or long_get(store, id) for id in expected)
-        store.clock.advance(timedelta(seconds=20))
+        store.core.clock.advance(timedelta(seconds=20))
         assert not len(store.pull("a", timeout=0))
         assert not store.cancel(ids["a"][0])
     with TimerStore(tmp_path / "s", clock=ManualClock(START_MS + 60_000)) as store:
@@ -92,7 +89,7 @@ def moved_both_ways(
     for store, id, short in zip(stores, ids, (True, False), strict=True):
         with pytest.MonkeyPatch.context() as patch:
             if not short:
-                patch.setattr(store.by_id, "reschedule", lambda *_: None)
+                patch.setattr(store.timers._by_id, "reschedule", lambda *_: None)
             try:
                 moved.append(store.reschedule(id, at_ms=at_ms))
             except (TooLateError, InvalidArgumentError):
@@ -132,7 +129,7 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -
             elif what == "advance":
                 now_ms += value
                 for each in stores:
-                    each.clock.advance(timedelta(milliseconds=value))
+                    each.core.clock.advance(timedelta(milliseconds=value))
             elif what == "reopen":
                 for i, name in enumerate("ab"):
                     stores[i].abandon() if value else stores[i].close()
@@ -154,7 +151,7 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -
                         assert one == long_get(stores[0], short)
             assert stores[0].count() == stores[1].count()
             for each in stores:
-                each.engine.cancelled.check()
+                each.core.engine.cancelled.check()
     finally:
         for each in stores:
             each.close()
@@ -192,4 +189,4 @@ def test_many_threads(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert said == [True] * 1_200 and store.count() == 0
-        store.engine.cancelled.check()
+        store.core.engine.cancelled.check()

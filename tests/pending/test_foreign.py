@@ -145,7 +145,7 @@ def test_a_torn_move_is_finished(tmp_path: Path) -> None:
     data[delete.offset : delete.offset + delete.size_bytes] = bytes(delete.size_bytes)
     file.write_bytes(data)
     with open_store(path, clock) as store:
-        assert store.findings.repaired_reschedule
+        assert store.core.findings.repaired_reschedule
         assert store.count() == count
         clock.advance(299 * SECOND)
         assert b"3" not in bodies(store, "t")

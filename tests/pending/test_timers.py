@@ -13,7 +13,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.strategies import SOME_TEXT
 from timerstore import ManualClock
-from timerstore.pending.look import find_pending
+from timerstore.pending.found import find_pending
 from timerstore.pending.timers import decode_timers, read_timer
 
 START_MS = 1_700_000_000_000
@@ -51,12 +51,12 @@ def test_decoding_many_is_decoding_each(
         at_ms = START_MS + 300_000_000
         ids[moved % len(ids)] = store.reschedule(ids[moved % len(ids)], at_ms=at_ms)
         clock.advance(timedelta(seconds=ahead_s))  # some are fired, some roll
-        found = find_pending(store)
+        found = find_pending(store.core)
         each = [
-            read_timer(store, message, due_ms)
+            read_timer(store.core, message, due_ms)
             for message, due_ms in zip(found.message.tolist(), found.due_ms.tolist(), strict=True)
         ]
-        assert decode_timers(store, found.message, found.due_ms) == each
+        assert decode_timers(store.core, found.message, found.due_ms) == each
         assert sorted(timer.id for timer in store.pending()) == sorted(timer.id for timer in each)
         by_id = {timer.id: timer for timer in each}
         for id in ids:
@@ -69,4 +69,4 @@ def test_decoding_many_is_decoding_each(
             assert (timer.body, timer.topic) == (asked["body"], asked["topic"])
             assert (timer.key, timer.tag) == (asked.get("key"), asked.get("tag"))
             assert timer.properties == asked.get("properties", {})
-        assert decode_timers(store, np.zeros(0, np.int64), np.zeros(0, np.int64)) == []
+        assert decode_timers(store.core, np.zeros(0, np.int64), np.zeros(0, np.int64)) == []

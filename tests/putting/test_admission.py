@@ -68,10 +68,10 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 
 def fill(store: TimerStore) -> str:
     """Stop the services, then put as many as there is room for; return an id."""
-    wait_until(lambda: store.admission.backlog() == 0)
-    store.runner.stop()
+    wait_until(lambda: store.putting.admission.backlog() == 0)
+    store.core.runner.stop()
     ids = [store.put(b"x", topic="t", at_ms=FAR_MS) for _ in range(LIMIT)]
-    assert store.admission.backlog() == LIMIT
+    assert store.putting.admission.backlog() == LIMIT
     return ids[0]
 
 
@@ -84,10 +84,10 @@ def wait_until(holds: Callable[[], Any]) -> None:
 
 def test_the_default_is_that_the_queue_grows(tmp_path: Path) -> None:
     with TimerStore(tmp_path, config=SMALL) as store:
-        store.runner.stop()
+        store.core.runner.stop()
         assert len(store.put_many([b"x"] * 3_000, at_ms=FAR_MS)) == 3_000
         assert store.stats().services[0].queue_count == 3_000
-        store.runner.resume()
+        store.core.runner.resume()
 
 
 def test_what_adds_a_timer_waits_for_room(store: TimerStore) -> None:
@@ -106,8 +106,8 @@ def test_what_adds_a_timer_waits_for_room(store: TimerStore) -> None:
     ]
     time.sleep(0.15)
     assert all(call.is_alive() for call in calls)
-    assert store.admission.backlog() == LIMIT == store.stats().services[0].queue_count
-    store.runner.resume()
+    assert store.putting.admission.backlog() == LIMIT == store.stats().services[0].queue_count
+    store.core.runner.resume()
     for call in calls:
         call.end()
     assert len(set(calls[3].result)) == 3 * LIMIT
@@ -121,17 +121,17 @@ def test_what_makes_room_or_takes_none_does_not_wait(store: TimerStore) -> None:
     assert len(store.put_many([b"x"] * 3 * LIMIT, delay_level=2)) == 3 * LIMIT
     assert store.get(id) is None
     store.flush()
-    store.runner.resume()
+    store.core.runner.resume()
 
 
 def test_put_many_goes_in_as_there_is_room(store: TimerStore) -> None:
-    wait_until(lambda: store.admission.backlog() == 0)
-    store.runner.stop()
+    wait_until(lambda: store.putting.admission.backlog() == 0)
+    store.core.runner.stop()
     call = Call(lambda: store.put_many([b"%d" % i for i in range(100)], topic="t", at_ms=FAR_MS))
-    wait_until(lambda: store.admission.backlog() == LIMIT)
+    wait_until(lambda: store.putting.admission.backlog() == LIMIT)
     time.sleep(0.05)
     assert store.count() == LIMIT
-    store.runner.resume()
+    store.core.runner.resume()
     bodies = [store.get(id).body for id in call.end()]
     assert bodies == [b"%d" % i for i in range(100)]
 
@@ -139,13 +139,13 @@ def test_put_many_goes_in_as_there_is_room(store: TimerStore) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_a_wait_ends_when_the_store_is_closed(tmp_path: Path, many: bool) -> None:
     store = TimerStore(tmp_path, config=CONFIG)
-    wait_until(lambda: store.admission.backlog() == 0)
-    store.runner.stop()
+    wait_until(lambda: store.putting.admission.backlog() == 0)
+    store.core.runner.stop()
     for _ in range(0 if many else LIMIT):
         store.put(b"x", at_ms=FAR_MS)
     bodies = [b"x"] * 50
     call = Call(lambda: store.put_many(bodies, at_ms=FAR_MS) if many else store.put(b"y"))
-    wait_until(lambda: store.admission.backlog() == LIMIT)
+    wait_until(lambda: store.putting.admission.backlog() == LIMIT)
     time.sleep(0.05)
     store.close()
     with pytest.raises(StoreClosedError) as ended:
@@ -159,11 +159,11 @@ def test_a_wait_ends_when_nothing_may_be_put_any_more(store: TimerStore) -> None
     fill(store)
     call = Call(lambda: store.put(b"y"))
     time.sleep(0.05)
-    store.refuse("This is a test.")
+    store.core.refuse("This is a test.")
     with pytest.raises(ReadOnlyError):
         call.end()
-    store.refuse(None)
-    store.runner.resume()
+    store.core.refuse(None)
+    store.core.runner.resume()
 
 
 def test_a_wait_ends_with_what_ended_a_service(
@@ -178,7 +178,7 @@ def test_a_wait_ends_with_what_ended_a_service(
         raise MemoryError("this is a test")
 
     monkeypatch.setattr(runner_module, "run", end)
-    store.runner.resume()
+    store.core.runner.resume()
     with pytest.raises(MemoryError, match="this is a test"):
         call.end()
     with pytest.raises(MemoryError):
@@ -189,12 +189,12 @@ def test_a_wait_ends_where_services_find_no_space(store: TimerStore) -> None:
     fill(store)
     call = Call(lambda: store.put(b"y"))
     time.sleep(0.05)
-    store.runner.waiting_for_space = error = StoreFullError("The disk is full. Make room.")
+    store.core.runner.waiting_for_space = error = StoreFullError("The disk is full. Make room.")
     with pytest.raises(StoreFullError, match="The disk is full") as raised:
         call.end()
     assert raised.value is not error  # other threads raise it too
-    store.runner.waiting_for_space = None
-    store.runner.resume()
+    store.core.runner.waiting_for_space = None
+    store.core.runner.resume()
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -205,7 +205,7 @@ def test_a_wait_ends_after_its_time(tmp_path: Path, many: bool) -> None:
             store.put_many([b"y"] * 2, at_ms=FAR_MS) if many else store.put(b"y", at_ms=FAR_MS)
         assert list(refused.value.ids) == []
         assert store.count() == LIMIT
-        store.runner.resume()
+        store.core.runner.resume()
         assert store.put(b"y", at_ms=FAR_MS)
 
 
@@ -217,7 +217,7 @@ def test_a_signal_gets_through(store: TimerStore, raises: bool) -> None:
         seen.append(True)
         if raises:
             raise Alarm
-        store.runner.resume()
+        store.core.runner.resume()
 
     def send() -> None:
         signal.pthread_kill(main, signal.SIGUSR1)
@@ -235,7 +235,7 @@ def test_a_signal_gets_through(store: TimerStore, raises: bool) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert seen and store.count() == LIMIT + (not raises)
-    store.runner.resume()
+    store.core.runner.resume()
     store.put(b"z", at_ms=FAR_MS)
 
 
@@ -249,11 +249,11 @@ def test_a_manual_clock_runs_the_services_within_the_call(
         ids = store.put_many([b"x"] * 20 * LIMIT, topic="t", delay_ms=1_000)
         assert store.reschedule(ids[0], at_ms=clock.now_ms + 500)
         assert store.count() == 23 * LIMIT
-        assert store.admission.backlog() <= LIMIT + 2
+        assert store.putting.admission.backlog() <= LIMIT + 2
         clock.advance(SECOND)
         assert len(list(store.consume("t", timeout=0))) == 23 * LIMIT
         with monkeypatch.context() as patch:
-            patch.setattr(store.runner, "play", lambda start_ms, stop_ms: None)
+            patch.setattr(store.core.runner, "play", lambda start_ms, stop_ms: None)
             with pytest.raises(StoreFullError, match="manual clock") as refused:
                 store.put_many([b"x"] * 20, delay_ms=1_000)
         assert len(refused.value.ids) <= LIMIT
@@ -302,7 +302,7 @@ def test_putters_are_woken_and_nothing_is_lost(
     with TimerStore(tmp_path, config=replace(CONFIG, admission_count_max=limit)) as store:
         calls = [Call(lambda number=number: put(number)) for number in range(8)]
         while any(call.is_alive() for call in calls):
-            most = max(most, store.admission.backlog())
+            most = max(most, store.putting.admission.backlog())
             time.sleep(0.001)
         for call in calls:
             call.end()

@@ -38,7 +38,7 @@ def test_a_burst_is_refused_before_any_of_it_has_a_unit(tmp_path: Path, linked: 
     with TimerStore(tmp_path, config=CONFIG, clock=ManualClock(START_MS)) as store:
         crowd(store, 2 * LIMIT)
         if linked:
-            store.play_now()
+            store.core.play_now()
         assert store.count() == 2 * LIMIT
         for offset_ms in range(0, 1_000, 100):
             with pytest.raises(CongestedError, match="congestion_slot_count"):
@@ -54,13 +54,13 @@ def test_refusal_rises_from_the_limit_to_twice_the_limit(tmp_path: Path) -> None
     """The mean of many tries, against the rule of `naive.rejection_probability`."""
     rng = np.random.default_rng(7)
     with TimerStore(tmp_path, config=CONFIG, clock=ManualClock(START_MS)) as store:
-        store.congestion._rng = rng
+        store.putting.congestion._rng = rng
         for present in range(LIMIT - 2, 2 * LIMIT + 2):
             slot, tries, refused = 10**6, 400, 0
-            store.congestion._counts[slot] = present
+            store.putting.congestion._counts[slot] = present
             for _ in range(tries):
                 try:
-                    store.congestion._judge(slot, 1, LIMIT)
+                    store.putting.congestion._judge(slot, 1, LIMIT)
                 except CongestedError:
                     refused += 1
             chance = naive.rejection_probability(present, LIMIT)
@@ -87,7 +87,7 @@ def test_reschedules_count(tmp_path: Path) -> None:
                 done += 1
             except CongestedError:
                 assert done > LIMIT and store.cancel(id)
-                store.play_now()
+                store.core.play_now()
         with pytest.raises(CongestedError):
             store.put(b"x", at_ms=DUE_MS)
 
@@ -116,8 +116,8 @@ def test_hops_count_where_they_lie_and_come_through(tmp_path: Path) -> None:
         crowd(store, 2 * LIMIT, far_ms)
         with pytest.raises(CongestedError):
             store.put(b"y", at_ms=far_ms)
-        store.play_now()
-        wheel = store.engine.wheel.slots
+        store.core.play_now()
+        wheel = store.core.engine.wheel.slots
         (at,) = np.flatnonzero(wheel["count"] == 2 * LIMIT)
         hop_ms = int(wheel[at]["time"]) * 1_000
         assert START_MS < hop_ms < START_MS + 40_000
@@ -134,9 +134,9 @@ def test_hops_count_where_they_lie_and_come_through(tmp_path: Path) -> None:
 def test_a_cancel_makes_room(tmp_path: Path) -> None:
     with TimerStore(tmp_path, config=CONFIG, clock=ManualClock(START_MS)) as store:
         ids = crowd(store, 2 * LIMIT)
-        store.play_now()
+        store.core.play_now()
         assert store.cancel_many(ids).all()
-        store.play_now()
+        store.core.play_now()
         for _ in range(LIMIT):
             store.put(b"y", at_ms=DUE_MS)
 
@@ -144,13 +144,13 @@ def test_a_cancel_makes_room(tmp_path: Path) -> None:
 def test_what_was_let_in_and_never_came_is_forgotten(tmp_path: Path) -> None:
     """A put that fails behind the check, a reschedule of what has fired."""
     with TimerStore(tmp_path, config=CONFIG, clock=ManualClock(START_MS)) as store:
-        store.play_now()
+        store.core.play_now()
         for _ in range(5 * LIMIT):
-            store.congestion.check(DUE_MS, START_MS)
+            store.putting.congestion.check(DUE_MS, START_MS)
         store.put(b"x", at_ms=DUE_MS)
-        store.play_now()
-        store.congestion.check(DUE_MS, START_MS)
-        assert store.congestion._counts == {DUE_MS // 1_000: 1}
+        store.core.play_now()
+        store.putting.congestion.check(DUE_MS, START_MS)
+        assert store.putting.congestion._counts == {DUE_MS // 1_000: 1}
 
 
 @given(cases(), st.integers(0, 3))

@@ -283,4 +283,4 @@ def test_lateness_is_that_of_levels_too(tmp_path: Path) -> None:
         (delivery,) = store.consume("default", timeout=0)
         assert delivery.lateness_ms == 10_000
         assert store.stats().lateness_max_ms == 10_000 and store.stats().fired_count == 1
-        assert np.array(store.engine.world.lateness).sum() == 1
+        assert np.array(store.core.engine.world.lateness).sum() == 1

@@ -49,11 +49,11 @@ def test_both_ways_write_the_same(
 ) -> None:
     config = replace(SMALL, durability=durability, delay_levels=LEVELS)
     with TimerStore(tmp_path / "s", config=config) as store:
-        long = [store._put(b"body", "t", *arguments(way)) for way in WAYS]
-        store.engine.commitlog.make_room(store.engine.commitlog.end + (1 << 14))
+        long = [store.putting.put(b"body", "t", *arguments(way)) for way in WAYS]
+        store.core.engine.commitlog.make_room(store.core.engine.commitlog.end + (1 << 14))
         with monkeypatch.context() as patch:
             if not INTERPRETED:  # there is no short way there
-                patch.setattr(store, "_put", None)  # whatever goes the long way now fails
+                patch.setattr(store.putting, "put", None)  # whatever goes the long way now fails
             short = [store.put(b"body", topic="t", **way) for way in WAYS]
         for way, one, other in zip(WAYS, long, short, strict=True):
             first, second = store.get(one), store.get(other)
@@ -63,7 +63,7 @@ def test_both_ways_write_the_same(
             described = (first.body, first.topic, first.key, first.tag, first.properties)
             other_one = second.body, second.topic, second.key, second.tag, second.properties
             assert described == other_one
-        queues = store.engine.queues
+        queues = store.core.engine.queues
         codes = queues.read(0, 0, queues.next_index(0))["tags_code"].tolist()
         assert codes[: len(codes) // 2] == codes[len(codes) // 2 :] and any(codes)
     log = (tmp_path / "s" / "commitlog" / ("0" * 20)).read_bytes()
@@ -109,19 +109,19 @@ def test_what_is_wrong_is_said_and_nothing_put(tmp_path: Path, wrong: dict[str, 
     with TimerStore(tmp_path / "s", config=SMALL) as store:
         store.put(b"x", topic="t", at_ms=FAR_MS)  # from now on it may take the short way
         store.put(b"x", topic="t", delay_level=1)
-        end = store.engine.commitlog.end
+        end = store.core.engine.commitlog.end
         with pytest.raises(InvalidArgumentError):
             store.put(b"x", topic="t", **wrong)
         with pytest.raises(InvalidArgumentError):
             store.put(bytearray(), topic="t", **wrong)
-        assert store.engine.commitlog.end == end
+        assert store.core.engine.commitlog.end == end
 
 
 def test_the_largest_with_properties(tmp_path: Path) -> None:
     with TimerStore(tmp_path / "s", config=Config(durability="process")) as store:
         store.put(b"x", topic="t", at_ms=FAR_MS)
         key = "k" * 1_000
-        room = store.engine.content_bytes_max - len(b"KEYS\x01\x02") - len(key)
+        room = store.core.engine.content_bytes_max - len(b"KEYS\x01\x02") - len(key)
         id = store.put(bytes(room), topic="t", at_ms=FAR_MS, key=key)
         timer = store.get(id)
         assert timer is not None and len(timer.body) == room and timer.key == key

@@ -62,8 +62,8 @@ class SayingDisk(ArchivingDisk):
 
 def open_store(path: Path | str, kind: str) -> TimerStore:
     store = TimerStore(path, config=CONFIGS[kind], disk=SayingDisk())
-    store.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
-    store.cleaner.leave_slots = 2
+    store.core.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
+    store.core.cleaner.leave_slots = 2
     return store
 
 
@@ -108,7 +108,7 @@ def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, level
         elif act < 0.45:
             delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
             delay_ms %= most_ms
-            id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.clock.now_ms + delay_ms)
+            id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.core.clock.now_ms + delay_ms)
             say("put", id)
             known.ids.append(id)
         elif act < 0.55:
@@ -126,7 +126,9 @@ def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, level
                 continue
             say("cancelling", id)
             try:
-                new = store.reschedule(id, at_ms=store.clock.now_ms + rnd.randrange(500) % most_ms)
+                new = store.reschedule(
+                    id, at_ms=store.core.clock.now_ms + rnd.randrange(500) % most_ms
+                )
             except TooLateError:
                 say("late", id)
             else:
@@ -200,7 +202,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
         for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
             store.cancel(id)
-        store.reschedule(store.put(b"x", at_ms=store.clock.now_ms + 9000), at_ms=10**13)
+        store.reschedule(store.put(b"x", at_ms=store.core.clock.now_ms + 9000), at_ms=10**13)
         store.cancel_many(store.put_many([b"warm"] * 2, delay_level=1)[1:])
         store.put(b"warm", delay_level=1)
         store.pull("default", timeout=0.3).ack()

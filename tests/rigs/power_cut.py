@@ -92,7 +92,7 @@ def judge(path: Path, kind: str, account: Account, last: bool) -> None:
     now_ms = time.time_ns() // 1_000_000
     store = open_still(path, kind, now_ms)
     for step_s in (0, 6) if last else (0,):
-        store.clock.advance(timedelta(seconds=step_s))  # type: ignore[union-attr]
+        store.core.clock.advance(timedelta(seconds=step_s))  # type: ignore[union-attr]
         levels_ms = kill_worker.CONFIG.delay_levels_ms()
         ledger = read_ledger(path, Ledger(levels_ms=levels_ms))
         ledger.check()
@@ -100,7 +100,7 @@ def judge(path: Path, kind: str, account: Account, last: bool) -> None:
         check_store(store, ledger)
         assert not ledger.overdue(now_ms), "due timers did not fire at opening"
     assert not last or store.count() == 0
-    assert not last or kind != "cleaned" or store.engine.world.cleaning.floor > 0
+    assert not last or kind != "cleaned" or store.core.engine.world.cleaning.floor > 0
     store.close() if last else store.abandon()
 
 

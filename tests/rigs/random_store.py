@@ -117,7 +117,7 @@ class _Teller:
             batch = store.pull(topic, group="g", timeout=0, max_count=1 + number % 4)
             for delivery in batch:
                 message = delivery._batch.message(delivery._i)
-                send_back(store, "g", message, delay_level=1 + number % 4)
+                send_back(store.putting, "g", message, delay_level=1 + number % 4)
             batch.ack()
         elif what in ("nack", "pull"):
             batch = store.pull("a", timeout=0, max_count=1 + number % 4)

@@ -49,7 +49,7 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
     """
     clock = ManualClock(start_ms - 86_400_000)
     store = TimerStore(path, config=CONFIG, clock=clock)
-    store.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+    store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
     random = np.random.default_rng(1)
     due_ms = np.concatenate(
         [
@@ -77,7 +77,7 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
                 moved_ms = pending.pop(id) + 500
                 pending[store.reschedule(id, at_ms=moved_ms)] = moved_ms
                 cancelled.add(id)
-    cleaning, log = store.stats().cleaning, store.engine.commitlog
+    cleaning, log = store.stats().cleaning, store.core.engine.commitlog
     print(f"{cleaning.copied_count} copied, log from {log.start}, {log.reused_count} files again")
     assert cleaning.copied_count > 5_000 and log.reused_count > 20 and log.start > 10 << 20
     return store, pending, cancelled
@@ -123,7 +123,7 @@ def after_a_handover(jars: str, path: Path) -> None:
     """Let a broker go on with a store that was cleaned."""
     start_ms = int(time.time() * 1_000) + 120_000
     store, pending, cancelled = live(path, start_ms)
-    clock = store.clock
+    clock = store.core.clock
     assert isinstance(clock, ManualClock) and store.count() == len(pending)
     # Cleaning waits for what it left in place: that moves the clock.
     store.handover()
@@ -162,7 +162,7 @@ def before_names(path: Path, offset: int) -> list[str]:
 def after_a_kill(jars: str, path: Path) -> None:
     """Let a broker look for the end of a log behind which old bytes lie."""
     store, _, _ = live(path, int(time.time() * 1_000) + 60_000)
-    end = store.engine.commitlog.end
+    end = store.core.engine.commitlog.end
     store.abandon()
     segment = CONFIG.commitlog_segment_bytes
     behind = b"".join(

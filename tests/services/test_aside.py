@@ -65,7 +65,7 @@ class Stopped:
             ]
         self.clock._now_ms = OPENED_MS
         self.store = TimerStore(path, config=CONFIG, clock=self.clock)
-        self.engine, self.world = self.store.engine, self.store.engine.world
+        self.engine, self.world = self.store.core.engine, self.store.core.engine.world
         self.put = self.world.dequeue_put
         assert (self.engine.read_slot, self.put.front_slot) == (START_MS // SLOT_MS, self.now_slot)
 
@@ -118,7 +118,7 @@ class Stopped:
             judge(store, path, clock.now_ms)
             clock.advance(timedelta(seconds=10))
             judge(store, path, clock.now_ms)
-            assert store.engine.cancelled.set.count == 0
+            assert store.core.engine.cancelled.set.count == 0
         return [m.properties["UNIQ_KEY"] for m in read_messages(path) if m.topic in ("t", "now")]
 
 
@@ -185,7 +185,7 @@ def test_listing_cancelling_and_rescheduling_see_what_was_put_aside(
                 assert after.store.cancel(id) is False
         after.finish()
         assert len(gone) >= 5 and not gone & {*after.fired()}
-        assert after.store.engine.cancelled.set.count == 0
+        assert after.store.core.engine.cancelled.set.count == 0
 
 
 @pytest.mark.parametrize("rounds", range(9))
@@ -198,7 +198,7 @@ def test_a_kill_at_any_time(tmp_path: Path, rounds: int) -> None:
         for _ in range(rounds):
             after.round()
         assert after.is_aside() == (rounds < 7)
-        after.store.flusher.flush()
+        after.store.core.flusher.flush()
         after.round()
         fired = after.kill(tmp_path / "t")
         assert sorted(fired) == sorted([*fresh, *after.overdue, after.roller])
@@ -227,10 +227,10 @@ def test_deletes_of_the_front_wait_for_rolls_that_were_put_aside(tmp_path: Path)
         after.round()
         after.round()
         assert after.put.front_slot > (OPENED_MS + 15 * SLOT_MS) // SLOT_MS and after.is_aside()
-        assert after.store.engine.cancelled.set.count == 1  # still known
+        assert after.store.core.engine.cancelled.set.count == 1  # still known
         after.finish()
         assert after.roller not in after.fired()
-        assert after.store.engine.cancelled.set.count == 0
+        assert after.store.core.engine.cancelled.set.count == 0
 
 
 def test_r_waits_for_a_straggler(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_r_waits_for_a_straggler(tmp_path: Path) -> None:
         assert after.world.enqueue_put.straggler_slot == after.put.front_slot
         after.step(DEQUEUE_PUT)  # settles the last that was put aside
         assert after.put.passed_slot == after.put.aside_stop - 1
-        after.store.flusher.flush()
+        after.store.core.flusher.flush()
         assert straggler in after.kill(tmp_path / "t")
 
 
@@ -270,7 +270,7 @@ def test_after_a_stop_of_half_the_wheel_nothing_is_put_aside(tmp_path: Path) -> 
     for slots, stop in ((63, 63), (64, 0)):
         clock._now_ms = START_MS + slots * SLOT_MS
         with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
-            aside_stop = store.engine.world.dequeue_put.aside_stop
+            aside_stop = store.core.engine.world.dequeue_put.aside_stop
             assert aside_stop == (START_MS // SLOT_MS + stop if stop else 0)
             assert len(store.pull("t", timeout=0)) == 1
         shutil.rmtree(tmp_path)
@@ -289,7 +289,8 @@ def test_the_latest_copy_of_a_timer_that_rolled_may_be_put_aside(tmp_path: Path)
     with patch.object(Runner, "play"):
         store = TimerStore(tmp_path, config=CONFIG, clock=clock)
         aside = range(
-            store.engine.world.aside.claimed_slot, store.engine.world.dequeue_put.aside_stop
+            store.core.engine.world.aside.claimed_slot,
+            store.core.engine.world.dequeue_put.aside_stop,
         )
         assert START_MS // SLOT_MS + 64 in aside  # where it waits
         timer = store.get(id)

@@ -75,36 +75,36 @@ def end_run(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) 
 
 
 def end_meet(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.engine, "provide", raising(error))
+    patch.setattr(store.core.engine, "provide", raising(error))
     store.put_many([b"x"] * 300, delay_ms=3_600_000)  # more than a segment of units
 
 
 def end_ahead(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.engine, "prepare_ahead", raising(error))
+    patch.setattr(store.core.engine, "prepare_ahead", raising(error))
 
 
 def end_changed(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.flusher, "_changed", raising(error))
+    patch.setattr(store.core.flusher, "_changed", raising(error))
 
 
 def end_flush(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.flusher, "flush", raising(error))
+    patch.setattr(store.core.flusher, "flush", raising(error))
 
 
 def end_write(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.flusher, "_write", raising(error))
+    patch.setattr(store.core.flusher, "_write", raising(error))
 
 
 def end_offsets(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    store.flusher.before = raising(error)
+    store.core.flusher.before = raising(error)
 
 
 def end_retention(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.retention, "_remove", raising(error))
+    patch.setattr(store.core.retention, "_remove", raising(error))
 
 
 def end_after(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    store.flusher.after = raising(error)
+    store.core.flusher.after = raising(error)
 
 
 PLACES = {
@@ -134,9 +134,9 @@ def test_a_thread_that_ends_is_seen(
     store.put(b"x", delay=timedelta(hours=1))
     with monkeypatch.context() as patch:
         place(store, patch, error)
-        count = store.engine.queues.next_index(0)
+        count = store.core.engine.queues.next_index(0)
         os_wake(store)
-        wait_until(lambda: store.failure.error is not None)
+        wait_until(lambda: store.core.failure.error is not None)
     calls: list[Callable[[], Any]] = [
         lambda: store.put(b"x"),
         lambda: store.put(b"x", delay=timedelta(hours=1), key="k"),
@@ -165,11 +165,11 @@ def test_a_thread_that_ends_is_seen(
 
 def os_wake(store: TimerStore) -> None:
     """Have the services' threads come out of their kernel."""
-    store.engine.world.callers.stop = 1
-    for eventfd in store.engine.eventfds:
+    store.core.engine.world.callers.stop = 1
+    for eventfd in store.core.engine.eventfds:
         os.eventfd_write(eventfd, 1)
     time.sleep(0.1)
-    store.engine.world.callers.stop = 0
+    store.core.engine.world.callers.stop = 0
 
 
 def test_a_failure_is_the_first_one_and_its_trace_does_not_grow() -> None:
@@ -255,7 +255,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
             wait_until(lambda: store.stats().waiting_for_space is None)
             wait_until(lambda: store.stats().checkpoint_count > before)  # noqa: B023
     with timerstore.open(tmp_path, config=CONFIG) as again:
-        assert again.findings.clean and again.count() == len(ids)
+        assert again.core.findings.clean and again.count() == len(ids)
     messages = [each.getMessage() for each in caplog.records]
     assert any("No space left" in each for each in messages)
     assert any("there is room again" in each for each in messages)
@@ -267,7 +267,7 @@ def test_segments_ahead_wait_for_room(tmp_path: Path, kind: str, least_count: in
     disk = FaultyDisk()
     with TimerStore(tmp_path, config=CONFIG, disk=disk) as store:
         store.put(bytes(1_000), delay=timedelta(hours=1))
-        wait_until(lambda: store.engine.world.enqueue_put.linked_index == 1)
+        wait_until(lambda: store.core.engine.world.enqueue_put.linked_index == 1)
         disk.refuse(errno.ENOSPC, kind)
         ids: list[str] = []
 
@@ -306,11 +306,11 @@ def test_a_failing_disk_stops_the_store(tmp_path: Path, kind: str) -> None:
 
     with pytest.raises((FlushFailedError, OSError)) as first:
         repeat(put_and_take)
-    wait_until(lambda: store.failure.error is not None or first.type is OSError)
-    if store.failure.error is None:  # a call met it, and no thread of ours did
-        wait_until(lambda: disk.refused[kind] > 3 or store.failure.error is not None)
-    if store.failure.error is not None:
-        error = type(store.failure.error)
+    wait_until(lambda: store.core.failure.error is not None or first.type is OSError)
+    if store.core.failure.error is None:  # a call met it, and no thread of ours did
+        wait_until(lambda: disk.refused[kind] > 3 or store.core.failure.error is not None)
+    if store.core.failure.error is not None:
+        error = type(store.core.failure.error)
         with pytest.raises(error):
             store.count()
     with pytest.raises(error):
@@ -345,9 +345,9 @@ def test_removing_goes_on_where_a_full_disk_kept_a_segment(tmp_path: Path) -> No
     disk.heal()
     store.flush()
     left = sorted(int(each.name) for each in folder.iterdir())
-    assert left[0] == store.engine.commitlog.start > 0
+    assert left[0] == store.core.engine.commitlog.start > 0
     assert left == list(range(left[0], left[-1] + 1, CONFIG.commitlog_segment_bytes))
-    assert store.retention.removed_count >= len(kept) - len(left)
+    assert store.core.retention.removed_count >= len(kept) - len(left)
     store.close()
 
 
@@ -360,7 +360,7 @@ def test_topics_that_appear_while_segments_are_made_ahead(
     """NumPy counts what is not zero before it collects it; others append in between."""
     clock = timerstore.ManualClock()
     with timerstore.open(tmp_path, config=CONFIG, clock=clock) as store:
-        queues, stop = store.engine.queues, threading.Event()
+        queues, stop = store.core.engine.queues, threading.Event()
         next_index = queues.table.next_index
         count = len(next_index)
 
@@ -375,7 +375,7 @@ def test_topics_that_appear_while_segments_are_made_ahead(
         thread.start()
         try:
             for _ in range(200):
-                store.engine.prepare_ahead()
+                store.core.engine.prepare_ahead()
         finally:
             stop.set()
             thread.join()

@@ -63,7 +63,7 @@ def test_a_full_disk_leaves_a_prefix_cancelled_and_the_rest_pending(tmp_path: Pa
     clock = timerstore.ManualClock(START_MS)
     store = timerstore.open(tmp_path / "store", config=SMALL, clock=clock)
     disk = FullDisk()
-    for file in (store.engine.commitlog, *store.engine.queues.files):
+    for file in (store.core.engine.commitlog, *store.core.engine.queues.files):
         file.disk = disk
     ids = store.put_many([b"%d" % i for i in range(44)], topic="t", delay_ms=60_000)
     disk.full = True

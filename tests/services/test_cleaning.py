@@ -41,7 +41,7 @@ def drain(store: TimerStore) -> list[bytes]:
 
 def put_far(store: TimerStore, count: int = 5) -> list[str]:
     ids = [store.put(b"far %d" % i, delay=(500 + i) * SECOND) for i in range(count)]
-    store.play_now()  # each has its unit
+    store.core.play_now()  # each has its unit
     return ids
 
 
@@ -57,7 +57,7 @@ def live_on(store: TimerStore, clock: ManualClock, times: int = 20) -> list[byte
 
 
 def clean_all(store: TimerStore) -> None:
-    while store.cleaner.step():
+    while store.core.cleaner.step():
         pass
 
 
@@ -76,8 +76,8 @@ def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
         live_on(store, clock, 60)
         found = store.stats().cleaning
         assert found.copied_count >= 5 and found.segment_count > 0 and found.removed_count > 0
-        assert store.engine.commitlog.end - store.engine.commitlog.start < 200_000
-        assert store.engine.timerlog.end - store.engine.timerlog.start < 40_000
+        assert store.core.engine.commitlog.end - store.core.engine.commitlog.start < 200_000
+        assert store.core.engine.timerlog.end - store.core.engine.timerlog.start < 40_000
         assert bodies(store) == [b"far %d" % i for i in range(5)]
         for i, id in enumerate(ids):
             timer = store.get(id)
@@ -99,11 +99,11 @@ def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
     clock = ManualClock(START_MS)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)
-    store.cleaner.stopped = True
+    store.core.cleaner.stopped = True
     live_on(store, clock, 3)
-    store.cleaner.stopped, store.cleaner.units_at_once = False, 3
+    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 3
     for _ in range(4):
-        assert store.cleaner.step()
+        assert store.core.cleaner.step()
     copied = store.stats().cleaning.copied_count
     assert 0 < copied < 40
     assert len(bodies(store)) == store.count() == 40
@@ -113,8 +113,8 @@ def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
     with open_small(tmp_path / "s", clock, config) as store:
         assert len(bodies(store)) == store.count() == 40
         live_on(store, clock, 12)  # but that segment is finished, for L waits for it
-        assert store.engine.world.cleaning.floor >= 4_096
-        checkpoint = store.flusher.last
+        assert store.core.engine.world.cleaning.floor >= 4_096
+        checkpoint = store.core.flusher.last
         assert checkpoint is not None and checkpoint.scan_from > 4_096
         clock.advance(600 * SECOND)
         assert sorted(drain(store)) == sorted(b"far %d" % i for i in range(40))
@@ -125,15 +125,15 @@ def test_what_was_cancelled_is_not_copied_and_stays_cancelled(tmp_path: Path) ->
     store = open_small(tmp_path / "s", clock)
     ids = put_far(store, 20)
     assert store.cancel_many(ids).all()
-    store.cleaner.stopped = True
+    store.core.cleaner.stopped = True
     live_on(store, clock, 3)
-    store.cleaner.stopped = False
+    store.core.cleaner.stopped = False
     store.flush()
     clean_all(store)
     clock.advance(20 * SECOND)
     store.flush()
     store.flush()
-    assert store.engine.commitlog.start > 0
+    assert store.core.engine.commitlog.start > 0
     assert store.stats().cleaning.copied_count == 20  # the deletes
     store.abandon()
     with open_small(tmp_path / "s", clock) as store:
@@ -161,13 +161,13 @@ def test_not_at_all(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", clock, config) as store:
         put_far(store)
         live_on(store, clock, 4)
-        assert store.stats().cleaning.copied_count == 0 and store.engine.commitlog.start == 0
+        assert store.stats().cleaning.copied_count == 0 and store.core.engine.commitlog.start == 0
         store.clean()  # by hand it is done all the same
         assert store.stats().cleaning.copied_count >= 5
-        assert store.engine.world.cleaning.floor == 0  # what is left in place has not fired
+        assert store.core.engine.world.cleaning.floor == 0  # what is left in place has not fired
         clock.advance(15 * SECOND)
         store.clean()
-        assert store.engine.commitlog.start > 20_000
+        assert store.core.engine.commitlog.start > 20_000
 
 
 def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         drain(store)
         store.flush()
         for _ in range(10):
-            store.cleaner.step()
+            store.core.cleaner.step()
         assert store.stats().cleaning.copied_count == 5
-        assert store.engine.world.cleaning.floor == 0  # R has not passed them
+        assert store.core.engine.world.cleaning.floor == 0  # R has not passed them
         assert all(store.get(id) is not None for id in soon)
         clock.advance(15 * SECOND)
         assert drain(store) == [b"soon"] * 5
         store.flush()
-        assert store.engine.world.cleaning.floor > 0
+        assert store.core.engine.world.cleaning.floor > 0
 
 
 def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
@@ -195,12 +195,12 @@ def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
     clock, told_ms = ManualClock(START_MS), []
     with open_small(tmp_path / "s", clock) as store:
         put_far(store)
-        store.cleaner.stopped = True
+        store.core.cleaner.stopped = True
         live_on(store, clock)
-        store.cleaner.stopped = False
-        store.cleaner.on_copies = told_ms.append
+        store.core.cleaner.stopped = False
+        store.core.cleaner.on_copies = told_ms.append
         soonest_ms = (
-            store.engine.world.dequeue_get.claimed_slot + store.cleaner.leave_slots
+            store.core.engine.world.dequeue_get.claimed_slot + store.core.cleaner.leave_slots
         ) * 1_000
         clean_all(store)
         assert set(told_ms) == {soonest_ms} and store.stats().cleaning.copied_count == 5
@@ -212,9 +212,9 @@ def test_passes_are_bounded(tmp_path: Path) -> None:
         put_far(store, 20 * PASS_COUNT_MAX)
         store.flush()
         for _ in range(20 * PASS_COUNT_MAX):
-            store.cleaner.step()
-        assert store.engine.world.cleaning.pass_count == PASS_COUNT_MAX
-        assert not store.cleaner.step()
+            store.core.cleaner.step()
+        assert store.core.engine.world.cleaning.pass_count == PASS_COUNT_MAX
+        assert not store.core.cleaner.step()
         assert store.count() == len(bodies(store)) == 20 * PASS_COUNT_MAX
 
 
@@ -223,7 +223,7 @@ def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", clock) as store:
         ids = put_far(store, 30)
         at = int(ids[3][12:24], 16)
-        store.engine.commitlog.view(at)[95] ^= 1
+        store.core.engine.commitlog.view(at)[95] ^= 1
         clean_all(store)
         assert store.count() == 29
         assert [each["offset"] for each in store.stats().damage] == [at]
@@ -237,11 +237,11 @@ def test_units_out_of_order_are_waited_for(tmp_path: Path) -> None:
         ids = put_far(store, 30)
         store.cancel(ids[2])
         live_on(store, clock, 1)
-        store.cleaner._in_order_from_slot = store.engine.read_slot + 40
-        store.cleaner._is_known = True
-        assert not store.cleaner.step()
+        store.core.cleaner._in_order_from_slot = store.core.engine.read_slot + 40
+        store.core.cleaner._is_known = True
+        assert not store.core.cleaner.step()
         clock.advance(41 * SECOND)
-        assert store.cleaner.step()
+        assert store.core.cleaner.step()
 
 
 def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise timerstore.StoreFullError("no room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.engine, "prepare_commitlog", full)
+            patch.setattr(store.core.engine, "prepare_commitlog", full)
             with pytest.raises(timerstore.StoreFullError):
                 clean_all(store)
             store.flush()
@@ -268,9 +268,11 @@ def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
         put_far(store, 50)
-        end = store.engine.timerlog.end
-        assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end)) == 50
-        assert sum(len(part) for part in cleaning.all_units(store.engine, 0, end, 1 << 40)) == 0
+        end = store.core.engine.timerlog.end
+        assert sum(len(part) for part in cleaning.all_units(store.core.engine, 0, end)) == 50
+        assert (
+            sum(len(part) for part in cleaning.all_units(store.core.engine, 0, end, 1 << 40)) == 0
+        )
 
 
 @pytest.mark.parametrize("when", ["listed", "not listed"])
@@ -280,10 +282,10 @@ def test_segments_may_go_while_units_are_read(
     """A flush of a caller's reads units; that of the flush thread removes their segments."""
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
-        retention = store.retention.run
-        store.flusher.after = None
+        retention = store.core.retention.run
+        store.core.flusher.after = None
         live_on(store, clock, 30)
-        log = store.engine.timerlog
+        log = store.core.engine.timerlog
         start, end, map_from = log.start, log.end, ReadSegments.map_from
 
         def removed_first(reader: ReadSegments, offset: int, count: int = 2) -> bool:
@@ -295,7 +297,7 @@ def test_segments_may_go_while_units_are_read(
             monkeypatch.setattr(ReadSegments, "map_from", removed_first)
         else:
             assert retention()
-        read = sum(len(units) for units in cleaning.all_units(store.engine, start, end))
+        read = sum(len(units) for units in cleaning.all_units(store.core.engine, start, end))
         assert log.start > start
-        kept = sum(len(units) for units in cleaning.all_units(store.engine, log.start, end))
+        kept = sum(len(units) for units in cleaning.all_units(store.core.engine, log.start, end))
         assert read == kept < 600

@@ -86,7 +86,7 @@ def test_copies_are_their_twins_over_all_segments(
         tempfile.TemporaryDirectory() as folder,
         timerstore.open(Path(folder) / "store", config=SMALL, clock=clock) as store,
     ):
-        engine, world = store.engine, store.engine.world
+        engine, world = store.core.engine, store.core.engine.world
         thread = world.dequeue_put.thread
         for i, length in enumerate(lengths):
             store.put(b"%d" % i * length, topic="topic", delay=timedelta(hours=1))
@@ -127,7 +127,7 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
     clock = timerstore.ManualClock(START_MS)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         store.put_many([b"x" * 1_000] * 200, topic="t", delay_ms=60_000)
-        engine, thread = store.engine, store.engine.world.dequeue_put.thread
+        engine, thread = store.core.engine, store.core.engine.world.dequeue_put.thread
         with acting_as(DEQUEUE_PUT):
             for offset in (-1, engine.commitlog.end, 1 << 60):
                 assert _stage_one(engine.world, offset, 100, 0, 0, 0) == UNREADABLE

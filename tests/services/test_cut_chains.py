@@ -14,11 +14,11 @@ def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
     ids = [store.put(b"far %d" % (i % 3), delay=(500 + i % 3) * SECOND) for i in range(30)]
     cancelled = [ids[3], ids[7]]
     assert store.cancel_many(cancelled).all()
-    store.cleaner.stopped = True
+    store.core.cleaner.stopped = True
     live_on(store, clock, 5)
-    store.cleaner.stopped, store.cleaner.units_at_once = False, 7
+    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 7
     for _ in range(2):
-        store.cleaner.step()
+        store.core.cleaner.step()
     assert 0 < store.stats().cleaning.copied_count < 28
     store.handover()
     assert is_sound(path)
@@ -48,6 +48,6 @@ def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
 def test_there_may_be_nothing_to_cut(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
-        assert cut_chains(store.engine) == 0
+        assert cut_chains(store.core.engine) == 0
         store.put(b"far", delay=500 * SECOND)
-        assert cut_chains(store.engine) == 0
+        assert cut_chains(store.core.engine) == 0

@@ -61,7 +61,7 @@ def test_a_damaged_unit_is_written_again(field: int, number: int, tmp_path: Path
     before = read_ledger(path)
     units_in_segment = (520 - 16) // 52
     offset = number // units_in_segment * 520 + number % units_in_segment * 52
-    assert offset < store.engine.timerlog.end
+    assert offset < store.core.engine.timerlog.end
     flip(path, "timerlog", offset + field)
     clock.advance(60 * SECOND)
     check_damaged(store, before)
@@ -95,7 +95,7 @@ def test_what_cannot_be_written_again_waits_for_the_rebuild(tmp_path: Path) -> N
     assert (path / MARK_FILE).exists()
     store.close()
     again = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    assert "timer index" in again.findings.rebuilt
+    assert "timer index" in again.core.findings.rebuilt
     clock.advance(60 * SECOND)
     ledger = read_ledger(path)
     ledger.check()
@@ -107,7 +107,7 @@ def test_what_cannot_be_written_again_waits_for_the_rebuild(tmp_path: Path) -> N
 def test_a_damaged_slot_is_linked_anew(what: str, tmp_path: Path) -> None:
     path = tmp_path / "s"
     store, clock, _ = filled(path)
-    slots = store.engine.wheel.slots
+    slots = store.core.engine.wheel.slots
     used = np.flatnonzero(slots["time"] > START_MS // 1000 + 2)
     slots[what][used[1]] ^= 1 << 44 if what == "last" else 1 << 3
     clock.advance(60 * SECOND)
@@ -129,7 +129,7 @@ def test_a_damaged_message_is_named_and_passed_by(
     before = read_ledger(path)
     if when == "linked":
         clock.advance(SECOND)
-    store.engine.queues.table.told[:] = -1  # else it would be read only when it fires
+    store.core.engine.queues.table.told[:] = -1  # else it would be read only when it fires
     flip(path, "commitlog", offset + at)
     with caplog.at_level(logging.ERROR, "timerstore"):
         clock.advance(20 * SECOND)
@@ -153,7 +153,8 @@ def test_a_damaged_entry_is_written_again(at: int, tmp_path: Path) -> None:
     path, clock = tmp_path / "s", ManualClock(START_MS)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"body %d" % i for i in range(30)], topic="t", delay_ms=5_000)
-    store.engine.queues.table.told[:] = -1  # the put is long ago: enqueue-get reads it in the log
+    # The put is long ago: enqueue-get reads it in the log.
+    store.core.engine.queues.table.told[:] = -1
     flip(path, TIMER_QUEUE, 12 * 20 + at)
     clock.advance(20 * SECOND)
     ledger = read_ledger(path)

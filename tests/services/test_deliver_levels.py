@@ -252,10 +252,10 @@ def test_what_a_copy_keeps(tmp_path: Path) -> None:
     assert (delivery.id, delivery.key, delivery.tag) == (id, "k", "red")
     assert delivery.properties == {"user": "v"}
     assert (delivery.due_ms, delivery.fired_ms) == (START_MS + 5_000, START_MS + 5_000)
-    row = store.engine.queues.row(b"t")
-    assert store.engine.queues.read(row, 0, 1)[0]["tags_code"] == naive.java_hash("red")
-    row = store.engine.queues.row(LEVEL_TOPIC.encode(), 1)
-    assert store.engine.queues.read(row, 0, 1)[0]["tags_code"] == START_MS + 5_000
+    row = store.core.engine.queues.row(b"t")
+    assert store.core.engine.queues.read(row, 0, 1)[0]["tags_code"] == naive.java_hash("red")
+    row = store.core.engine.queues.row(LEVEL_TOPIC.encode(), 1)
+    assert store.core.engine.queues.read(row, 0, 1)[0]["tags_code"] == START_MS + 5_000
     store.close()
     source, copy = read_messages(tmp_path / "s")
     assert (source.topic, source.queue_id) == (LEVEL_TOPIC, 1)
@@ -279,7 +279,7 @@ def test_a_clock_that_went_back(tmp_path: Path) -> None:
     assert bodies(store) == []
     clock.advance(-timedelta(milliseconds=1))
     assert bodies(store) == [b"long ago"]
-    assert store.engine.levels.words[COUNT_CLAMPED] == 1
+    assert store.core.engine.levels.words[COUNT_CLAMPED] == 1
     clock.advance(-timedelta(hours=1))
     store.put(b"new", delay_level=1)  # a level after the clock's now, whatever stands in the log
     clock.advance(timedelta(milliseconds=999))
@@ -322,7 +322,7 @@ def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:
 def test_waits_grow_where_there_is_no_space(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     store = open_store(tmp_path, clock)
-    engine, waits = store.engine, []
+    engine, waits = store.core.engine, []
     for _ in range(16):
         engine.postpone_level(0, START_MS)
         waits.append(int(engine.levels.retry_ms[0]) - START_MS)
@@ -344,16 +344,16 @@ def test_only_the_level_waits(tmp_path: Path) -> None:
     """The runner postpones the level whose delivery failed, and nobody else."""
     clock, disk = ManualClock(START_MS), FullDisk()
     store = open_store(tmp_path, clock, disk=disk)
-    thread, levels = store.engine.services[DELIVER_LEVELS], store.engine.levels
+    thread, levels = store.core.engine.services[DELIVER_LEVELS], store.core.engine.levels
     disk.full = True
     with acting_as(DELIVER_LEVELS):
         thread.need, thread.need_offset = needs.COMMITLOG_SEGMENT, 0
     levels.words[LEVEL_FAILED] = 2
-    store.engine.commitlog.end = 10 * 4_096
-    store.runner._meet(DELIVER_LEVELS)
+    store.core.engine.commitlog.end = 10 * 4_096
+    store.core.runner._meet(DELIVER_LEVELS)
     assert thread.need == needs.NOTHING and levels.words[LEVEL_FAILED] == -1
     assert levels.fail_count[:4].tolist() == [0, 0, 1, 0]
-    assert isinstance(store.runner.waiting_for_space, StoreFullError)
+    assert isinstance(store.core.runner.waiting_for_space, StoreFullError)
     store.abandon()
 
 
@@ -367,7 +367,7 @@ def test_damage_is_passed_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "s" / "commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     store = open_store(tmp_path, clock)  # while it is open: at opening it would be an error
-    store.engine.commitlog.ensure(0).view[second.offset + 88] ^= 1
+    store.core.engine.commitlog.ensure(0).view[second.offset + 88] ^= 1
     clock.advance(SECOND)
     assert bodies(store) == [b"0", b"2", b"3", b"4"]
     assert store.stats().unreadable_count == 1
@@ -418,7 +418,7 @@ def test_retention_keeps_what_waits(tmp_path: Path) -> None:
         while len(batch := store.pull("default", timeout=0)):
             batch.ack()
         store.flush()
-    assert store.engine.commitlog.start == 0
+    assert store.core.engine.commitlog.start == 0
     store.abandon()
     store = open_store(tmp_path, clock, config=config)
     assert store.cancel(cancelled) and store.count() == 1
@@ -430,8 +430,8 @@ def test_retention_keeps_what_waits(tmp_path: Path) -> None:
     clock.advance(10 * SECOND)
     for _ in range(3):
         store.flush()
-    assert store.engine.commitlog.start > 0
-    assert np.all(store.engine.levels.offset[:4] == [301, 0, 0, 2])
+    assert store.core.engine.commitlog.start > 0
+    assert np.all(store.core.engine.levels.offset[:4] == [301, 0, 0, 2])
     store.close()
 
 
@@ -454,7 +454,7 @@ def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None
     assert bodies(store) == []
     clock.advance(timedelta(milliseconds=1))
     assert bodies(store) == [b"slow"]
-    assert store.engine.levels.words[COUNT_CLAMPED] == 0
+    assert store.core.engine.levels.words[COUNT_CLAMPED] == 0
     store.put(b"back", delay_level=4)  # and a clock that goes back keeps nothing for longer
     clock.advance(-timedelta(hours=1))
     assert bodies(store) == [b"back"]

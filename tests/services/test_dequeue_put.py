@@ -252,7 +252,7 @@ def test_a_cancel_counts_once_while_a_slot_is_half_passed(tmp_path: Path) -> Non
     """R stays at a slot whose deletes are forgotten in part, for one of them is not mapped."""
     clock = timerstore.ManualClock(START_MS)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
-        engine = store.engine
+        engine = store.core.engine
         rolled = store.put(b"a", topic="t", at_ms=START_MS + 60_900)  # beyond the roll window
         assert store.cancel(rolled)
         clock.advance(timedelta(seconds=50))  # it was dropped on the way, its delete went on

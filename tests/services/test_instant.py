@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.pending.look import capture_locked
+from timerstore.pending.found import capture_locked
 from timerstore.services.instant import capture_instant
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -27,15 +27,15 @@ START_MS = 1_700_000_000_000
 
 
 def slow_slots(store: timerstore.TimerStore) -> list[tuple[int, int]]:
-    world = store.engine.world
+    world = store.core.engine.world
     start = world.dequeue_get.claimed_slot
     stop = world.flush.checkpointed_slot + 2 * world.settings.slot_count
-    slots = store.engine.wheel.slots
+    slots = store.core.engine.wheel.slots
     return sorted((int(s["time"]), int(s["last"])) for s in slots if start <= s["time"] < stop)
 
 
 def slow_messages(store: timerstore.TimerStore) -> list[int]:
-    world = store.engine.world
+    world = store.core.engine.world
     head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
     tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
     places = [i % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE for i in range(head, tail)]
@@ -74,23 +74,23 @@ def test_an_instant_is_what_the_words_say(steps: list[tuple[str, int]]) -> None:
                 store.cancel(ids[value % len(ids)])
             elif what == "pass":
                 clock.advance(timedelta(milliseconds=value))
-        world, levels = store.engine.world, 18
+        world, levels = store.core.engine.world, 18
         found = capture_instant(world)
         assert sorted(found.messages.tolist()) == slow_messages(store)
         assert [tuple(row) for row in found.slots.tolist()] == slow_slots(store)
-        assert pairs(found.cancelled) == pairs(store.engine.cancelled.table)
-        assert len(pairs(found.cancelled)) == store.engine.cancelled.set.count
+        assert pairs(found.cancelled) == pairs(store.core.engine.cancelled.table)
+        assert len(pairs(found.cancelled)) == store.core.engine.cancelled.set.count
         assert found.pending_count == store.count() == len(list(store.pending()))
         snapshot = found.snapshot
         assert snapshot.claimed == world.dequeue_get.claimed_slot
         assert snapshot.claim_offset == world.dequeue_get.claim_offset
-        assert snapshot.timerlog_end == store.engine.timerlog.end
+        assert snapshot.timerlog_end == store.core.engine.timerlog.end
         assert snapshot.queue_start == world.enqueue_put.linked_index
-        assert snapshot.queue_end == store.engine.queues.next_index(0)
-        assert found.level_start.tolist() == store.engine.levels.offset[:levels].tolist()
+        assert snapshot.queue_end == store.core.engine.queues.next_index(0)
+        assert found.level_start.tolist() == store.core.engine.levels.offset[:levels].tolist()
         waiting = int((found.level_stop - found.level_start).sum())
-        assert waiting >= store.engine.queues.table.pending[QUEUE_COUNT_MAX:].sum()
-        assert capture_locked(store)[:-1] == snapshot[:-1]
-        light = capture_instant(store.engine.world, whole=False)
+        assert waiting >= store.core.engine.queues.table.pending[QUEUE_COUNT_MAX:].sum()
+        assert capture_locked(store.core)[:-1] == snapshot[:-1]
+        light = capture_instant(store.core.engine.world, whole=False)
         assert sorted(light.messages.tolist()) == slow_messages(store)
         assert len(light.cancelled) == len(light.slots) == 0

@@ -32,11 +32,11 @@ def row_of(index: int, offset: int, *, ours: bool = False) -> list[int]:
 
 def test_entries_say_it_and_what_has_none_waits_as_long_as_the_one_before(tmp_path: Path) -> None:
     store = open_store(tmp_path, ManualClock(START_MS))
-    row = store.engine.level_row(1)
+    row = store.core.engine.level_row(1)
     for number in (0, 1):  # three entries each
-        entries = store.engine.queues.files[row].ensure(number).view
+        entries = store.core.engine.queues.files[row].ensure(number).view
         entries[:] = 0
-    view = store.engine.queues.files[row].ensure(0).view
+    view = store.core.engine.queues.files[row].ensure(0).view
 
     def write(index: int, offset: int, size: int, due_ms: int) -> None:
         entry = np.zeros(1, [("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -47,11 +47,11 @@ def test_entries_say_it_and_what_has_none_waits_as_long_as_the_one_before(tmp_pa
     write(0, 1_000, 200, STORED_MS + 60_000)
     write(1, 2_000, 200, STORED_MS - 1)  # no level is as short as that
     write(2, 3_000, 199, STORED_MS + 70_000)  # it is another message's
-    other = store.engine.queues.row(b"t")
+    other = store.core.engine.queues.row(b"t")
     mine = [row_of(i, 1_000 * (i + 1)) for i in range(7)]
     rows = np.array([*mine, row_of(7, 9_000, ours=True), row_of(0, 9_500)], np.int64)
     queue_rows = np.array([row] * 8 + [other])
-    times = LevelDueTimes(store.engine)
+    times = LevelDueTimes(store.core.engine)
     times.keep(rows, queue_rows)
     waits = (rows[:, scan.ROW_TAGS_CODE] - rows[:, scan.ROW_STORED_MS]).tolist()
     assert waits == [60_000] * 7 + [1_000, 1_000]

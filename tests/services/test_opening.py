@@ -64,7 +64,7 @@ def test_a_store_whose_making_was_killed(tmp_path: Path) -> None:
         except PowerCutError:
             with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
                 id = store.put(b"x", topic="t", delay=timedelta(milliseconds=50))
-                store.play_now()
+                store.core.play_now()
                 store.flush()  # the wheel has a page to write
                 clock.advance(timedelta(milliseconds=60))
                 assert store.pull("t", timeout=0).ids.to_pylist() == [id]

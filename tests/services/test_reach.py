@@ -17,17 +17,17 @@ def test_what_everybody_has_consumed_is_in_reach(tmp_path: Path, retention_ms: i
     clock = ManualClock(START_MS)
     config = dataclasses.replace(SMALL, retention_ms=retention_ms)
     with open_small(tmp_path / "s", clock, config) as store:
-        reach = store.cleaner.reach
+        reach = store.core.cleaner.reach
         store.put_many([b"x"] * 40)
         clock.advance(SECOND)
-        end = store.engine.commitlog.end // 4_096 * 4_096
+        end = store.core.engine.commitlog.end // 4_096 * 4_096
         found = reach.find(0)
         assert found < end
         assert reach.kept_by == (
             "retention_ms" if retention_ms else "topic 'default', which no group has read"
         )
         drain(store)
-        store.write_offsets()
+        store.consuming.write_offsets()
         if retention_ms:
             assert reach.find(0) == 0
             clock.advance(11 * SECOND)
@@ -42,9 +42,11 @@ def test_what_a_slow_group_needs_stays(tmp_path: Path) -> None:
         store.put_many([b"x"] * 40)
         clock.advance(SECOND)
         drain(store)
-        store.write_offsets()
-        assert 0 < store.cleaner.reach.find(0) < store.engine.commitlog.end // 2  # what was put
-        assert store.cleaner.reach.kept_by == "topic 'default', of which a group is behind"
+        store.consuming.write_offsets()
+        assert (
+            0 < store.core.cleaner.reach.find(0) < store.core.engine.commitlog.end // 2
+        )  # what was put
+        assert store.core.cleaner.reach.kept_by == "topic 'default', of which a group is behind"
 
 
 def test_what_a_level_has_not_delivered_stays(tmp_path: Path) -> None:
@@ -54,20 +56,20 @@ def test_what_a_level_has_not_delivered_stays(tmp_path: Path) -> None:
         store.put_many([b"x"] * 40)
         clock.advance(SECOND)
         drain(store)
-        store.write_offsets()
-        assert store.cleaner.reach.find(0) == 0
-        assert store.cleaner.reach.kept_by == "delay level 3"
+        store.consuming.write_offsets()
+        assert store.core.cleaner.reach.find(0) == 0
+        assert store.core.cleaner.reach.kept_by == "delay level 3"
         clock.advance(20 * SECOND)
         drain(store)
-        store.write_offsets()
-        assert store.cleaner.reach.find(0) > 0
+        store.consuming.write_offsets()
+        assert store.core.cleaner.reach.find(0) > 0
 
 
 def test_what_is_not_linked_stays(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
-        store.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
+        store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         store.put_many([b"x"] * 40, delay_ms=1_000)
         clock._now_ms += 1_000
-        assert store.cleaner.reach.find(0) == 0
-        assert store.cleaner.reach.kept_by == "timers that have no unit yet"
+        assert store.core.cleaner.reach.find(0) == 0
+        assert store.core.cleaner.reach.kept_by == "timers that have no unit yet"

@@ -13,17 +13,17 @@ def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)
-    store.cleaner.stopped = True
+    store.core.cleaner.stopped = True
     live_on(store, clock, 3)
-    store.cleaner.stopped, store.cleaner.units_at_once = False, 3
+    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 3
     for _ in range(4):
-        store.cleaner.step()
+        store.core.cleaner.step()
     copied = store.stats().cleaning.copied_count
     assert 0 < copied < 40
-    first_copy = store.engine.world.cleaning.passes[3]
+    first_copy = store.core.engine.world.cleaning.passes[3]
     store.close()
     with open_small(tmp_path / "s", clock) as store:
-        engine = store.engine
+        engine = store.core.engine
         found = engine.recovered_sources
         learn_sources(engine)
         assert np.array_equal(found, engine.recovered_sources)
@@ -45,7 +45,7 @@ def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
 def test_what_was_fired_was_claimed(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock, SMALL) as store:
-        assume_sources(store.engine, np.array([7, 9]), 5)
-        assert store.engine.last_recovered_source(5) == 9
-        assert store.engine.last_recovered_source(6) == -1
+        assume_sources(store.core.engine, np.array([7, 9]), 5)
+        assert store.core.engine.last_recovered_source(5) == 9
+        assert store.core.engine.last_recovered_source(6) == -1
         clock.advance(SECOND)

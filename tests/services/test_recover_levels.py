@@ -55,32 +55,32 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
     disk = QuietDisk()
     store = open_store(tmp_path, clock, disk=disk)
     store.put(b"slow", delay_level=4)
-    levels = store.engine.levels
-    levels.level_ms[3] = store.engine.level_ms[3] = 1_000
+    levels = store.core.engine.levels
+    levels.level_ms[3] = store.core.engine.level_ms[3] = 1_000
     levels.head_index[3], levels.head_ms[3] = 0, START_MS + 7_200_000
     levels.level_ms[3] = 7_200_000  # so that the head is not clamped
     id = store.put(b"behind", delay_level=4)
     assert store.cancel(id)
-    delete = store.engine.commitlog.end
+    delete = store.core.engine.commitlog.end
     clock.advance(10 * SECOND)
-    cancelled = store.engine.cancelled.set
+    cancelled = store.core.engine.cancelled.set
     assert cancelled.held_count == cancelled.level_count == 1
     assert 0 < cancelled.held_from < delete
     assert store.stats().cancelled_count == 1 and not store.cancel(id)
     for _ in range(3):
         store.flush()
-        checkpoint = store.flusher.last
+        checkpoint = store.core.flusher.last
         assert checkpoint is not None and checkpoint.scan_from < delete
         store.close() if end == "close" else store.abandon()
         store = open_store(tmp_path, clock)
-        assert store.stats().cancelled_count == store.engine.cancelled.set.held_count == 1
-        store.engine.cancelled.check()
+        assert store.stats().cancelled_count == store.core.engine.cancelled.set.held_count == 1
+        store.core.engine.cancelled.check()
         assert store.count() == 1 and store.get(id) is None
     clock.advance(timedelta(hours=2))
     assert bodies(store) == [b"slow"]
-    assert store.engine.cancelled.set.held_count == store.stats().cancelled_count == 0
+    assert store.core.engine.cancelled.set.held_count == store.stats().cancelled_count == 0
     store.flush()
-    checkpoint = store.flusher.last
+    checkpoint = store.core.flusher.last
     assert checkpoint is not None and checkpoint.scan_from > delete
     store.close()
 
@@ -97,7 +97,7 @@ def test_an_offset_from_a_broker(tmp_path: Path, form: str) -> None:
     (tmp_path / "s" / "config" / "timercheck").write_bytes(data)
     offsets_file(tmp_path).write_text(form)
     store = open_store(tmp_path, clock)
-    assert store.findings.by_broker and store.stats().levels[0].offset == 3
+    assert store.core.findings.by_broker and store.stats().levels[0].offset == 3
     assert store.count() == 2
     clock.advance(SECOND)
     assert bodies(store) == [b"3", b"4"]
@@ -219,9 +219,9 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
         kept = {k: v for k, v in source.properties.items() if k not in ("DELAY", "__CRC32#")}
         text = b"".join(encode_property(k.encode(), v.encode()) for k, v in kept.items())
         message = compose(b"t", source.body, text, born_ms=source.born_ms)
-        entry = (message, store.engine.queues.row(b"t"), 0, -1, 0)
+        entry = (message, store.core.engine.queues.row(b"t"), 0, -1, 0)
         append_all(
-            store.engine,
+            store.core.engine,
             stage,
             stage_messages(stage, [entry], own_key=False),
             START_MS + 1_000,
@@ -232,7 +232,7 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     data[48:56] = (99).to_bytes(8, "big")
     (tmp_path / "s" / "config" / "timercheck").write_bytes(data)
     store = open_store(tmp_path, clock)
-    assert store.findings.by_broker and store.findings.copies_count == 2
+    assert store.core.findings.by_broker and store.core.findings.copies_count == 2
     assert store.stats().levels[0].offset == 1 and store.count() == 2
     clock.advance(SECOND)
     assert sorted(bodies(store, "t")) == [b"0", b"1", b"2", b"3"]

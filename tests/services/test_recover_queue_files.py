@@ -27,7 +27,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], i
     store.put(b"only", topic="small", delay=SECOND)
     store.put_many([b"later"] * 30, topic="b", delay_ms=60_000)
     clock.advance(3 * SECOND)
-    store.flusher.flush()
+    store.core.flusher.flush()
     killed = copy_tree(path, path.parent / "killed")
     store.close()
     return {"closed": path, "killed": killed}, clock.now_ms
@@ -52,7 +52,7 @@ def test_nothing_is_lost(
             grown.write(b"\0" * 20)
     clock = ManualClock(stores[1])
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    assert store.findings.rebuilt == ([] if what == "nothing" else ["consume queues"])
+    assert store.core.findings.rebuilt == ([] if what == "nothing" else ["consume queues"])
     store.put(b"new", topic="a", delay=SECOND)
     store.put(b"new", topic="a", delay_level=1)
     store.put(b"new", topic="small")

@@ -212,7 +212,7 @@ def test_the_first_opening_ends_early(tmp_path: Path, kind: str, name: str) -> N
         clock.advance(timedelta(milliseconds=1))
         store.flush()
     with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
-        assert store.findings.clean and store.count() == 1
+        assert store.core.findings.clean and store.count() == 1
 
 
 # --- the table
@@ -320,7 +320,7 @@ def test_decision_table(case: Case, tmp_path: Path) -> None:
         return
 
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    found = {name: getattr(store.findings, name) for name in case.findings}
+    found = {name: getattr(store.core.findings, name) for name in case.findings}
     assert found == case.findings
     if case.lost:
         assert [place["file"] for place in store.stats().damage] == ["commitlog"]
@@ -404,8 +404,8 @@ def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
     disk = SyncWatch()
     store = TimerStore(path, config=CONFIG, clock=clock, disk=disk)
     for folder, end, length in (
-        (path / "commitlog", store.engine.commitlog.end, CONFIG.commitlog_segment_bytes),
-        (path / "timerlog", store.engine.timerlog.end, CONFIG.timerlog_segment_bytes),
+        (path / "commitlog", store.core.engine.commitlog.end, CONFIG.commitlog_segment_bytes),
+        (path / "timerlog", store.core.engine.timerlog.end, CONFIG.timerlog_segment_bytes),
         (path / "consumequeue" / TIMER_TOPIC / "0", 60 * 20, CONFIG.consumequeue_segment_bytes),
     ):
         used = {folder / f"{start:020d}" for start in range(0, end, length)}
@@ -443,7 +443,7 @@ def test_a_brokers_store_goes_on(
     config = Config(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
     clock = ManualClock(newest)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
-    assert store.findings.by_broker and not store.findings.rebuilt
+    assert store.core.findings.by_broker and not store.core.findings.rebuilt
     waiting = timers.keys() - before.keys() - deleted
     now_fired = fired_by_key(path)
     assert store.count() == len(waiting - now_fired.keys())

@@ -78,9 +78,9 @@ def test_consumed_segments_go(tmp_path: Path) -> None:
         assert len(files(store, "commitlog")) > 10
         store.flush()
         assert store.stats().disk_bytes < before
-        assert store.engine.commitlog.start > 0
+        assert store.core.engine.commitlog.start > 0
         assert len(files(store, "commitlog")) <= 3
-        assert store.engine.timerlog.start > 0
+        assert store.core.engine.timerlog.start > 0
         assert len(files(store, "timerlog")) <= 3
         assert len(files(store, "consumequeue/default/0")) <= 2
         assert len(files(store, "consumequeue/rmq_sys_wheel_timer/0")) <= 2
@@ -96,7 +96,7 @@ def test_young_segments_stay(tmp_path: Path) -> None:
         drain(store)
         clock.advance(5 * SECOND)
         store.flush()
-        assert store.engine.commitlog.start == 0
+        assert store.core.engine.commitlog.start == 0
 
 
 def test_unread_topic_stays(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_unread_topic_stays(tmp_path: Path) -> None:
         store.put(b"unread", topic="other")
         live_through(store, clock)
         store.flush()
-        assert store.engine.commitlog.start == 0
+        assert store.core.engine.commitlog.start == 0
         assert drain(store, "other") == [b"unread"]
         store.flush()
-        assert store.engine.commitlog.start > 0
+        assert store.core.engine.commitlog.start > 0
 
 
 def test_what_is_not_acknowledged_stays(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_what_is_not_acknowledged_stays(tmp_path: Path) -> None:
         drain(store)
         clock.advance(30 * SECOND)
         store.flush()
-        kept = store.engine.commitlog.start
+        kept = store.core.engine.commitlog.start
         first.ack()
         store.flush()
-        assert store.engine.commitlog.start > kept
+        assert store.core.engine.commitlog.start > kept
 
 
 def test_slowest_group_counts(tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ def test_pending_timer_keeps_its_segment(tmp_path: Path, reopen: bool) -> None:
         store.close()
         store = open_small(tmp_path / "s", clock)
     store.flush()
-    assert store.engine.commitlog.start == 0
+    assert store.core.engine.commitlog.start == 0
     timer = store.get(id)
     assert timer is not None and timer.body == b"pending"
     clock.advance(30 * SECOND)
     assert drain(store) == [b"pending"]
     clock.advance(20 * SECOND)
     store.flush()
-    assert store.engine.commitlog.start > 0
+    assert store.core.engine.commitlog.start > 0
     store.close()
 
 
@@ -185,10 +185,10 @@ def test_cancelled_timers_segment_goes_with_its_slot(tmp_path: Path) -> None:
         assert store.cancel(id)
         live_through(store, clock)
         store.flush()
-        assert store.engine.commitlog.start == 0
+        assert store.core.engine.commitlog.start == 0
         clock.advance(30 * SECOND)
         store.flush()
-        assert store.engine.commitlog.start > 0
+        assert store.core.engine.commitlog.start > 0
         assert drain(store) == []
 
 
@@ -199,7 +199,7 @@ def test_rolls_carry_timers_out(tmp_path: Path) -> None:
     for _ in range(7):
         live_through(store, clock)
         store.flush()
-    assert store.engine.commitlog.start > 0
+    assert store.core.engine.commitlog.start > 0
     assert store.count() == 20
     assert sorted(t.body for t in store.pending()) == sorted(b"far %d" % i for i in range(20))
     store.abandon()
@@ -218,7 +218,7 @@ def test_id_leads_to_a_timer_whose_first_message_is_gone(tmp_path: Path, reopen:
     for _ in range(7):
         live_through(store, clock)
         store.flush()
-    assert store.engine.commitlog.start > int(ids[-1][12:24], 16)
+    assert store.core.engine.commitlog.start > int(ids[-1][12:24], 16)
     if reopen:
         store.close()
         store = open_small(tmp_path / "s", clock)
@@ -251,14 +251,14 @@ def test_reopening_after_removal(tmp_path: Path, clean: bool) -> None:
     live_through(store, clock)
     store.put_many([b"later %d" % i for i in range(30)], delay_ms=40_000)
     store.flush()
-    start = store.engine.commitlog.start
+    start = store.core.engine.commitlog.start
     assert start > 0
     if clean:
         store.close()
     else:
         store.abandon()
     store = open_small(tmp_path / "s", clock)
-    assert store.engine.commitlog.start == start
+    assert store.core.engine.commitlog.start == start
     assert store.count() == 30
     clock.advance(50 * SECOND)
     assert sorted(drain(store)) == sorted(b"later %d" % i for i in range(30))
@@ -274,15 +274,15 @@ def test_queues_are_rebuilt_behind_a_removed_start(tmp_path: Path, count: int) -
     store.put_many([b"later %d" % i for i in range(12)], delay_ms=1_000)
     clock.advance(2 * SECOND)
     store.flush()
-    start = store.engine.commitlog.start
+    start = store.core.engine.commitlog.start
     assert start > 0
-    next_index = store.engine.queues.next_index(1)
+    next_index = store.core.engine.queues.next_index(1)
     store.close()
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     for _ in range(3):  # the second time it reads what the first has rebuilt
         store = open_small(tmp_path / "s", clock, config=config)
-        row = store.engine.queues.row(b"default")
-        assert store.engine.queues.next_index(row) == next_index
+        row = store.core.engine.queues.row(b"default")
+        assert store.core.engine.queues.next_index(row) == next_index
         bodies = store.pull("default", timeout=0).bodies.to_pylist()
         assert bodies == [b"later %d" % i for i in range(12)]
         store.close()
@@ -295,11 +295,11 @@ def test_crash_while_removing(tmp_path: Path, stop_at: int) -> None:
     store = open_small(tmp_path / "s", clock, disk)
     live_through(store, clock)
     store.put_many([b"later %d" % i for i in range(30)], delay_ms=40_000)
-    store.flusher.after = None
+    store.core.flusher.after = None
     store.flush()
     disk.armed = True
     with contextlib.suppress(StoppedDiskError):
-        store.retention.run()
+        store.core.retention.run()
     disk.armed = False
     store.abandon()
     store = open_small(tmp_path / "s", clock)
@@ -357,9 +357,9 @@ def test_services_run_while_segments_go(tmp_path: Path) -> None:
             got += len(batch)
             batch.ack()
         stop = time.monotonic() + 30  # a slow disk: every segment is made durable on its own
-        while store.retention.removed_count <= 10 and time.monotonic() < stop:
+        while store.core.retention.removed_count <= 10 and time.monotonic() < stop:
             time.sleep(0.1)
-        assert store.retention.removed_count > 10
+        assert store.core.retention.removed_count > 10
         assert store.stats().unreadable_count == 0
         assert store.stats().commitlog_start > 0
     with timerstore.open(tmp_path / "s", config=config) as store:
@@ -370,7 +370,7 @@ def test_an_idle_store_gives_back_what_it_kept_for_use_again(tmp_path: Path) -> 
     clock = ManualClock(1_800_000_000_000)
     config = dataclasses.replace(SMALL, commitlog_segment_bytes=1 << 16, retention_ms=0)
     with open_small(tmp_path / "store", clock, config=config) as store:
-        log = store.engine.commitlog
+        log = store.core.engine.commitlog
 
         def live(count: int) -> None:
             live_through(store, clock, count)

@@ -11,7 +11,7 @@ from timerstore.services.rebuild import MARK_FILE
 
 def scrub(store: TimerStore) -> list[tuple[str, int]]:
     """Let one pass come to its end; return the places that are known now."""
-    while store.flusher.scrub.step():
+    while store.core.flusher.scrub.step():
         pass
     return [(each["file"], each["offset"]) for each in store.stats().damage]
 
@@ -22,7 +22,7 @@ def test_a_sound_store_has_nothing_to_find(tmp_path: Path) -> None:
     store.flush()
     assert scrub(store) == []
     assert store.stats().scrub == {"pass_count": 1, "file": "", "offset": 0}
-    assert store.flusher.scrub.step() > 0
+    assert store.core.flusher.scrub.step() > 0
     assert store.stats().scrub["file"] == "timerwheel"
     store.close()
 
@@ -31,7 +31,7 @@ def test_entries_and_pages_are_written_again(tmp_path: Path) -> None:
     path = tmp_path / "s"
     store, _, _ = filled(path)
     store.flush()
-    page = store.engine.wheel.array.slots[4096:8192]
+    page = store.core.engine.wheel.array.slots[4096:8192]
     page[:] = page.copy()  # it was written to, so what the file holds is not seen any more
     sound = [(path / TIMER_QUEUE / f"{0:020d}").read_bytes(), (path / "timerwheel").read_bytes()]
     flip(path, TIMER_QUEUE, 3 * 20 + 6)
@@ -77,5 +77,5 @@ def test_units_and_messages_are_named(tmp_path: Path) -> None:
     store.close()
     clock = ManualClock(START_MS + 1_000)
     with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as again:
-        assert again.findings.rebuilt == ["timer index"]
+        assert again.core.findings.rebuilt == ["timer index"]
         assert again.count() == count - 1  # without the one that is lost

@@ -28,7 +28,7 @@ def make(path: Path) -> int:
     store = TimerStore(path, config=CONFIG, clock=ManualClock(START_MS), disk=QuietDisk())
     ids = store.put_many([b"x" * 100] * 200, topic="a", at_ms=START_MS + 5_000)
     store.cancel(ids[3])
-    tag = store.engine.store_tag
+    tag = store.core.engine.store_tag
     store.close()
     return tag
 
@@ -52,8 +52,8 @@ def test_the_copy_does(tmp_path: Path) -> None:
     forget(path, copies=False, checkpoint=False)
     clock = ManualClock(START_MS)
     store = TimerStore(path, clock=clock, disk=QuietDisk())
-    assert sizes_of(store.engine.config) == sizes_of(CONFIG)
-    assert store.engine.store_tag == tag and store.findings.restored_sizes
+    assert sizes_of(store.core.engine.config) == sizes_of(CONFIG)
+    assert store.core.engine.store_tag == tag and store.core.findings.restored_sizes
     assert (path / "timerstore.json").read_text() == before
     assert store.count() == 199
     clock.advance(timedelta(seconds=6))
@@ -87,7 +87,7 @@ def test_a_brokers_store_is_measured(golden: Callable[[str], Path]) -> None:
     os.truncate(path / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}", 0)  # the first of many
     config = Config(precision_ms=1_000, roll_window_slots=20)
     store = TimerStore(path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
-    sizes = sizes_of(store.engine.config)
+    sizes = sizes_of(store.core.engine.config)
     assert (sizes["precision_ms"], sizes["roll_window_slots"]) == (100, 20)
     assert sizes["commitlog_segment_bytes"] == 1 << 20
     assert sizes["consumequeue_segment_bytes"] == 2_000

@@ -27,8 +27,8 @@ def segments(folder: Path) -> dict[int, bytes]:
 
 def walked(store: timerstore.TimerStore, slot: int, chunk_rows: int, start: int = -1) -> list[int]:
     """Offsets, newest first, after all segments have been unmapped that may be."""
-    store.engine.timerlog.trim()
-    parts = [each.copy() for each in slot_units(store.engine, slot, start, chunk_rows)]
+    store.core.engine.timerlog.trim()
+    parts = [each.copy() for each in slot_units(store.core.engine, slot, start, chunk_rows)]
     assert all(0 < len(part) <= chunk_rows for part in parts)
     found = np.concatenate([np.zeros((0, chain.WALK_COLUMNS), np.int64), *parts])
     return list(found[:, chain.WALK_OFFSET].tolist())
@@ -46,7 +46,7 @@ def test_it_is_what_the_twins_say(slots: list[int], chunk_rows: int, skipped: in
         tempfile.TemporaryDirectory() as folder,
         timerstore.open(Path(folder) / "store", config=TINY, clock=clock) as store,
     ):
-        precision_ms = store.engine.precision_ms
+        precision_ms = store.core.engine.precision_ms
         for slot in slots:
             store.put(b"x", topic="t", at_ms=START_MS + slot * precision_ms)
         clock.advance(timedelta(milliseconds=1))
@@ -68,9 +68,9 @@ def test_a_segment_that_is_missing(tmp_path: Path) -> None:
     """What lies before the log's start was removed; what lies behind it must be there."""
     clock = timerstore.ManualClock(START_MS)
     store = timerstore.open(tmp_path / "store", config=TINY, clock=clock)
-    log, slot = store.engine.timerlog, START_MS // store.engine.precision_ms + 1
+    log, slot = store.core.engine.timerlog, START_MS // store.core.engine.precision_ms + 1
     for _ in range(40):
-        store.put(b"x", topic="t", at_ms=slot * store.engine.precision_ms)
+        store.put(b"x", topic="t", at_ms=slot * store.core.engine.precision_ms)
     clock.advance(timedelta(milliseconds=1))
     whole = walked(store, slot, 100)
     assert len(whole) == 40

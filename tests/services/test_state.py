@@ -58,9 +58,9 @@ def test_every_word_has_its_owners(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         found = [
             each
-            for name in store.engine.world.numba_type.places  # type: ignore[attr-defined]
-            if hasattr(getattr(store.engine.world, name), "numba_type")
-            for each in words_of(getattr(store.engine.world, name), name)
+            for name in store.core.engine.world.numba_type.places  # type: ignore[attr-defined]
+            if hasattr(getattr(store.core.engine.world, name), "numba_type")
+            for each in words_of(getattr(store.core.engine.world, name), name)
         ]
         assert {where for _, where, _, shared in found if not shared} == set(OWNERS)
         for each, where, name, shared in found:
@@ -79,7 +79,7 @@ def test_every_word_has_its_owners(tmp_path: Path) -> None:
 def test_records_share_no_cache_line(tmp_path: Path) -> None:
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
-        world = store.engine.world
+        world = store.core.engine.world
         records = {
             id(each): each
             for name in world.numba_type.places  # type: ignore[attr-defined]

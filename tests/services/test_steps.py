@@ -39,10 +39,10 @@ def test_a_need_of_one_does_not_keep_the_others_from_running(tmp_path: Path) -> 
     """Enqueue-put needs a segment at every call, for more is put than it ever gets done."""
     clock = timerstore.ManualClock(START_MS)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
-        engine = store.engine
+        engine = store.core.engine
         store.put(b"due", topic="t", at_ms=START_MS + 1_000)
-        with store.gate:
-            store.runner.play(START_MS, START_MS)  # it has its unit
+        with store.core.gate:
+            store.core.runner.play(START_MS, START_MS)  # it has its unit
         for _ in range(200):
             store.put_many([b"later"] * 101, topic="t", delay_ms=3_600_000)  # a segment's units
             run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, START_MS + 1_001, START_MS + 1_001)

@@ -36,7 +36,7 @@ COMPARED = (
 
 def read_all(store: timerstore.TimerStore) -> Words:
     """Have enqueue-get read everything anew; return what it handed on."""
-    engine = store.engine
+    engine = store.core.engine
     words = engine.world.ring_words
     words[ENQUEUE_RING + RING_HEAD] = words[ENQUEUE_RING + RING_TAIL] = 0
     with acting_as(ALONE):
@@ -87,7 +87,9 @@ def test_told_or_read(
             elif way == "reschedule":
                 store.reschedule(id, at_ms=at_ms + 5)
     told = read_all(store)
-    assert (store.engine.queues.table.told >= 0).any() or all(way != "put_many" for *_, way in puts)
-    store.engine.queues.table.told[:] = -1
+    assert (store.core.engine.queues.table.told >= 0).any() or all(
+        way != "put_many" for *_, way in puts
+    )
+    store.core.engine.queues.table.told[:] = -1
     assert told.tolist() == read_all(store).tolist()
     store.abandon()

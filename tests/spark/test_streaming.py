@@ -33,8 +33,8 @@ def test_each_row_once(spark: Any, tmp_path: Path, table: str) -> None:
     store, out = live(tmp_path / "s", EVENTFUL), tmp_path / "out"
     store.flush()
     assert follow(spark, tmp_path / "s", out, table) == offsets(tmp_path / "s", table)
-    assert isinstance(store.clock, timerstore.ManualClock)
-    store.clock.advance(3_000 * MILLISECOND)
+    assert isinstance(store.core.clock, timerstore.ManualClock)
+    store.core.clock.advance(3_000 * MILLISECOND)
     store.flush()
     first = offsets(tmp_path / "s", table)
     store.put(b"behind the checkpoint")

@@ -75,7 +75,7 @@ def test_the_stores_are_stores(spark: Any, tmp_path: Path) -> None:
     clock = timerstore.ManualClock(START_MS - 1_000)
     with timerstore.open(store, clock=clock) as opened:
         assert opened.count() == 50 and opened.count("t") == 17
-        assert opened.engine.config.precision_ms == 100
+        assert opened.core.engine.config.precision_ms == 100
         clock.advance(2 * SECOND)
         fired = [d for topic in ("t", "topic-1", "topic-2") for d in opened.pull(topic, timeout=0)]
         assert sorted(d.due_ms for d in fired) == [START_MS + 7 * i for i in range(50)]

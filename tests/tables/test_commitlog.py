@@ -248,7 +248,7 @@ def test_splits_agree_about_damage(
 def test_a_live_store_up_to_its_checkpoint(tmp_path: Path) -> None:
     store = live(tmp_path / "s", EVENTFUL)
     store.flush()
-    flushed = store.engine.commitlog.end
+    flushed = store.core.engine.commitlog.end
     store.put(b"behind the checkpoint", delay=9 * SECOND)
     read = whole(tmp_path / "s")
     assert read[-1]["offset"] + read[-1]["size"] == flushed
@@ -263,7 +263,7 @@ def test_a_torn_tail_is_no_problem(tmp_path: Path) -> None:
     store = live(tmp_path / "s", EVENTFUL)
     store.flush()
     store.put(b"torn", topic="second")
-    last = store.engine.commitlog.end - 30
+    last = store.core.engine.commitlog.end - 30
     store.abandon()
     Folder(tmp_path / "s" / "commitlog").flip(last)
     read = read_table(tmp_path / "s", "messages", ["body"], upto="end")["body"].to_pylist()

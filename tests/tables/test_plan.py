@@ -124,7 +124,7 @@ def test_offsets_skip_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_times_skip_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = [("put", [1_000] * 20, "default"), ("advance", 4_000)] * 8
     store = live(tmp_path / "s", life)
-    low = store.clock.now_ms - 4_000
+    low = store.core.clock.now_ms - 4_000
     store.close()
     path = str(tmp_path / "s")
     for table, name in (("messages", "stored_ms"), ("fired", "fired_ms"), ("fired", "due_ms")):
@@ -142,7 +142,7 @@ def test_due_times_skip_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         tmp_path / "s",
         [("put", [i * 100 for i in range(1, 150)], "default")] * 3 + [("advance", 1)],
     )
-    start = store.clock.now_ms - 1
+    start = store.core.clock.now_ms - 1
     store.close()
     whole = read_table(tmp_path / "s", "timers").to_pylist()
     due = bounds(due_ms=(start + 5_000, start + 5_400))

@@ -50,7 +50,7 @@ def test_bounds_leave_out_what_is_outside_alone(life: list[Any], low: int, span:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s"
         store = live(path, life)
-        start = store.clock.now_ms + low
+        start = store.core.clock.now_ms + low
         store.close()
         bounds = Bounds()
         bounds.narrow("due_ms", start, start + span)
@@ -81,7 +81,7 @@ def test_places(tmp_path: Path) -> None:
 def test_delay_levels(tmp_path: Path) -> None:
     life = [("level", [3, 1, 2], "second"), ("put", [9_000], "default"), ("level", [2, 2], "third")]
     store = live(tmp_path / "s", [*life, ("cancel", 5), ("advance", 2_000)])
-    start = store.clock.now_ms - 2_000
+    start = store.core.clock.now_ms - 2_000
     expected = pending(store)
     store.close()
     assert len(expected) == 4 and read(tmp_path / "s") == expected

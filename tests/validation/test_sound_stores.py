@@ -75,7 +75,7 @@ def test_a_store_that_is_open_is_read_up_to_its_checkpoint(tmp_path: Path) -> No
     config = Config(durability="process", wheel_slot_count=128, roll_window_slots=6)
     with TimerStore(tmp_path / "store", config=config, clock=ManualClock()) as store:
         store.put_many([b"flushed"] * 5, delay_ms=[0, 500, 3_000, 9_000, 90_000])
-        store.clock.advance(timedelta(seconds=4))
+        store.core.clock.advance(timedelta(seconds=4))
         store.flush()
         store.put_many([b"not yet"] * 3, delay_ms=1_000)
         found = validate(tmp_path / "store")

@@ -92,7 +92,7 @@ def show_levels(out: Output, stats: Stats) -> None:
 
 def pending_by_topic(store: timerstore.TimerStore) -> dict[str, int]:
     """Return how many timers each topic has pending, for those that have any."""
-    names = sorted({topic.decode("utf-8", "replace") for topic in store.engine.queues.topics})
+    names = sorted({topic.decode("utf-8", "replace") for topic in store.core.engine.queues.topics})
     counts = {name: store.count(name) for name in names}
     return {name: count for name, count in counts.items() if count}
 
@@ -212,7 +212,8 @@ def resolve_times(
     """Return one due time for all lines."""
     from timerstore.arguments import resolve_due_ms
 
-    return resolve_due_ms(store.clock.now_ms, delay, at, at_ms, store.engine.config.max_delay_ms)
+    core = store.core
+    return resolve_due_ms(core.clock.now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
 
 
 def put_lines(
@@ -334,7 +335,7 @@ def redrive_dead_letters(
 ) -> None:
     """Put a group's dead letters back, each at once, with its id, as attempt 0; tell how many."""
     with answering(as_json=as_json) as out, open_store(path, config) as store:
-        count = redrive(store, group, limit)
+        count = redrive(store.consuming, group, limit)
         if as_json:
             out.json({"group": group, "redriven": count})
         else:

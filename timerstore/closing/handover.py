@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from timerstore.closing.close import close
+from timerstore.consuming.consuming import Consuming
+from timerstore.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.ids import format_id
 from timerstore.services.clock import ManualClock
 from timerstore.services.cut_chains import cut_chains
-from timerstore.services.deletes import DELETE_BODY, append_all
+from timerstore.services.deletes import append_all, compose_delete
 from timerstore.services.engine import Engine
 from timerstore.services.levels import LEVEL_STOP
 from timerstore.services.recover_deletes import live_units
@@ -35,21 +37,14 @@ from timerstore.services.world import (
     RING_TAIL,
     World,
 )
-from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
-    PROPERTY_DELETES,
-    PROPERTY_DUE,
-    PROPERTY_REAL_QUEUE,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_UNIQUE_KEY,
-    TIMER_TOPIC,
     UNIT_BYTES,
     UNIT_DELETE,
     UNIT_PLAIN,
     UNIT_ROLL,
 )
-from timerstore.timelog.frame import encode_property
 from timerstore.timelog.jsonfile import write_json
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
@@ -70,52 +65,50 @@ from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timer
 from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last
 
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
-
 _HANDOVER_TOPIC = b"timerstore_handover"
 
 
-def handover(store: TimerStore) -> None:
+def handover(core: Core, consuming: Consuming) -> None:
     """Make the store fit for a broker and close it; see `TimerStore.handover`."""
-    engine, world = store.engine, store.engine.world
+    core.check_open()
+    engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
-    if engine.read_slot > store.clock.now_ms // precision + 1:
+    if engine.read_slot > core.clock.now_ms // precision + 1:
         raise TimerStoreError(
             f"The store has fired up to {engine.read_slot * precision} ms, which the clock has not "
             "reached again. Set the clock, or wait until then."
         )
-    store.refuse("The store is being handed over to a broker. Put into the broker.")
+    core.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
-        while store.gate.others_inside():  # those who put before it was refused
+        while core.gate.others_inside():  # those who put before it was refused
             time.sleep(0.0005)
-        with store.gate:
-            _stop_levels(store)
-            _finish_cleaning(store)
-            _finish_slot(store)
-            _place_deletes(store)
-            _append_last(store)
-            store.flusher.flush()  # F and the copies of what is cut off have to be durable before
+        with core.gate:
+            _stop_levels(core)
+            _finish_cleaning(core)
+            _finish_slot(core)
+            _place_deletes(core)
+            _append_last(core)
+            core.flusher.flush()  # F and the copies of what is cut off have to be durable before
             cut_chains(engine)
-            store.check_open()
-            _write_topics(store)
+            core.check_open()
+            _write_topics(core)
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
-        store.cleaner.resume()
-        store.runner.resume()
-        store.refuse(None)
+        core.cleaner.resume()
+        core.runner.resume()
+        core.refuse(None)
         raise
-    store.refuse(None)
-    store.close()
+    core.refuse(None)
+    close(core, consuming, flush=True)
 
 
 # --- the delay levels
 
 
-def _stop_levels(store: TimerStore) -> None:
+def _stop_levels(core: Core) -> None:
     """Deliver nothing from the levels any more; refuse where a broker would deliver too much."""
-    engine = store.engine
+    engine = core.engine
     with engine.locks:
         cancelled = engine.cancelled.set.level_count
         engine.levels.words[LEVEL_STOP] = int(cancelled == 0)
@@ -129,17 +122,17 @@ def _stop_levels(store: TimerStore) -> None:
 # --- finish what was begun
 
 
-def _finish_cleaning(store: TimerStore) -> None:
+def _finish_cleaning(core: Core) -> None:
     """Copy nothing any more; fire what was left in place until F is past all that was copied."""
-    store.cleaner.stop()
-    while not store.cleaner.has_passed():
-        store.check_open()
-        _let_time_pass(store)
+    core.cleaner.stop()
+    while not core.cleaner.has_passed():
+        core.check_open()
+        _let_time_pass(core)
 
 
-def _finish_slot(store: TimerStore) -> None:
+def _finish_slot(core: Core) -> None:
     """Fire until R is behind the last slot from which anything was taken."""
-    engine, world = store.engine, store.engine.world
+    engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
     with engine.locks:
         last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
@@ -149,19 +142,19 @@ def _finish_slot(store: TimerStore) -> None:
             linked = world.enqueue_put.linked_index == engine.queues.next_index(0)
             if engine.read_slot > last and linked:
                 break
-            if engine.read_slot <= last and store.clock.now_ms >= (last + 2) * precision:
+            if engine.read_slot <= last and core.clock.now_ms >= (last + 2) * precision:
                 last += 1  # a broker's timer of this slot is due in the next one
                 world.callers.take_limit_ms = (last + 1) * precision - 1
-        store.check_open()
-        _let_time_pass(store)
-    store.runner.stop()
+        core.check_open()
+        _let_time_pass(core)
+    core.runner.stop()
 
 
-def _let_time_pass(store: TimerStore) -> None:
+def _let_time_pass(core: Core) -> None:
     """Wait a little; on a manual clock until the next slot: to wait is to move it."""
-    precision = store.engine.precision_ms
-    if isinstance(store.clock, ManualClock):
-        store.clock.advance(timedelta(milliseconds=precision - store.clock.now_ms % precision))
+    precision = core.engine.precision_ms
+    if isinstance(core.clock, ManualClock):
+        core.clock.advance(timedelta(milliseconds=precision - core.clock.now_ms % precision))
     else:
         time.sleep(0.005)
 
@@ -229,16 +222,16 @@ def _link_delete(
     return True
 
 
-def _place_deletes(store: TimerStore) -> None:
+def _place_deletes(core: Core) -> None:
     """Link a delete into the slot of each cancelled timer that a broker would still reach."""
-    engine = store.engine
+    engine = core.engine
     if not engine.cancelled.set.count:
         return
     deletes: dict[tuple[int, int], tuple[int, int]] = {}
     beside: set[tuple[int, int, int]] = set()
     timers: list[tuple[tuple[int, int], int, int]] = []
     for units in live_units(engine):
-        columns = _identities(store, units)
+        columns = _identities(core, units)
         times_ms = units[:, chain.WALK_UNIT_MS].tolist()
         for i, (high, low, topic_hash) in enumerate(columns.T.tolist()):
             who = (high, low)
@@ -252,13 +245,13 @@ def _place_deletes(store: TimerStore) -> None:
         if who not in deletes or (*who, unit_ms) in beside:
             continue
         message, size = deletes[who]
-        place = (engine.world, unit_ms, message, size, topic_hash, store.clock.now_ms)
+        place = (engine.world, unit_ms, message, size, topic_hash, core.clock.now_ms)
         while not _link_delete(*place):
             engine.make_unit_room()
 
 
-def _identities(store: TimerStore, units: Any) -> Any:
-    engine, found = store.engine, np.zeros(FOUND_WORDS, np.int64)
+def _identities(core: Core, units: Any) -> Any:
+    engine, found = core.engine, np.zeros(FOUND_WORDS, np.int64)
     columns = np.zeros((3, len(units)), np.int64)
     done, pins = 0, []
     while True:
@@ -272,21 +265,15 @@ def _identities(store: TimerStore, units: Any) -> Any:
 # --- the last unit is the last entry
 
 
-def _append_last(store: TimerStore) -> None:
+def _append_last(core: Core) -> None:
     """Append a delete of nothing, and link it: then the last unit is of the last entry."""
-    engine, now_ms = store.engine, store.clock.now_ms
+    engine, now_ms = core.engine, core.clock.now_ms
     due_ms = max(now_ms, engine.read_slot * engine.precision_ms)
-    own = format_id(due_ms, 0, engine.store_tag).encode()
-    properties = encode_property(PROPERTY_DUE, str(due_ms).encode())
-    properties += encode_property(PROPERTY_UNIQUE_KEY, own)
-    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
-    properties += encode_property(PROPERTY_REAL_TOPIC, _HANDOVER_TOPIC)
-    properties += encode_property(PROPERTY_DELETES, _HANDOVER_TOPIC + b"+" + b"0" * 32)
-    message = compose(TIMER_TOPIC, DELETE_BODY.tobytes(), properties, born_ms=now_ms)
-    stage = store._putter.take_stage()
+    message = compose_delete(engine, _HANDOVER_TOPIC, b"0" * 32, due_ms, now_ms)
+    stage = core.take_stage()
     count = stage_messages(stage, [(message, 0, 0, -1, 0)])
     append_all(engine, stage, count, now_ms, together=True)
-    store._putter.free_stage(stage)
+    core.free_stage(stage)
     world = engine.world
     world.callers.take_limit_ms = engine.read_slot * engine.precision_ms - 1
     while world.enqueue_put.linked_index < engine.queues.next_index(0):
@@ -307,10 +294,10 @@ def _latest_taken_ms(engine: Engine) -> int:
     return int(taken_ms.max()) if len(taken_ms) else -1
 
 
-def _write_topics(store: TimerStore) -> None:
+def _write_topics(core: Core) -> None:
     """Write the JSON files that a broker wants besides the cursors."""
-    engine = store.engine
-    version = {"counter": 1, "stateVersion": 0, "timestamp": store.clock.now_ms}
+    engine = core.engine
+    version = {"counter": 1, "stateVersion": 0, "timestamp": core.clock.now_ms}
     table: dict[str, dict[str, Any]] = {}
     for row, topic in enumerate(engine.queues.topics):
         queues = int(engine.queues.table.queue_id[row]) + 1

@@ -22,7 +22,7 @@ from timerstore.consuming.dead_letters import dead_topic, redrive
 from timerstore.consuming.starting import Start, begin_groups, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_bool, check_int, check_kind
-from timerstore.pending.look import find_pending
+from timerstore.pending.found import find_pending
 from timerstore.services.clock import ManualClock
 from timerstore.store import TimerStore
 
@@ -94,6 +94,7 @@ class Consumer:
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
         self.store, self.group = store, group
+        self._core, self._consuming = store.core, store.consuming
         self._reads_as = group
         if broadcast:
             self._reads_as = check_group(BROADCAST_PREFIX + group + (instance and "%" + instance))
@@ -106,7 +107,7 @@ class Consumer:
         self._threads: Threads | None = None
         self._stepping = False
         self._handling = Handling(
-            store,
+            store.putting,
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
@@ -133,7 +134,7 @@ class Consumer:
         are done for the whole group, so all its consumers need the same subscriptions. What comes
         again after a failure is not filtered.
         """
-        self.store.check_process()
+        self._core.check_process()
         check_topic_to_consume(topic)
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started. Subscribe before start().")
@@ -151,16 +152,16 @@ class Consumer:
         On a manual clock no thread is started; the clock's `advance` then calls handlers on its
         way, at the very time at which something falls due.
         """
-        self.store.check_writable()
+        self._core.check_writable()
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started before. Make another one.")
         if not self._subscriptions:
             raise InvalidArgumentError("There is no handler. Subscribe one before start().")
         self._open()
-        if isinstance(self.store.clock, ManualClock):
-            self.store.clock.attend(self)
+        if isinstance(self._core.clock, ManualClock):
+            self._core.clock.attend(self)
         else:
-            self._threads = Threads(self.store, self._handling, self._pull)
+            self._threads = Threads(self._core, self._handling, self._pull)
             self._threads.start(self._threads_count, f"timerstore-{self.group}")
 
     def _open(self) -> None:
@@ -173,14 +174,14 @@ class Consumer:
                 )
             names.add(self._reads_as)
         pairs = [(each.topic, self._reads_as) for each in self._subscriptions]
-        begin_groups(self.store, pairs, self._start)
+        begin_groups(self._consuming, pairs, self._start)
         if not self._broadcast:
             # So that nobody's reading of the dead letters lets retention remove them.
-            begin_groups(self.store, [(dead_topic(self.group), self.group)], "earliest")
+            begin_groups(self._consuming, [(dead_topic(self.group), self.group)], "earliest")
         held: defaultdict[int, Held] = defaultdict(Held)
-        limits = Limits.of(self.store.engine.config)
+        limits = Limits.of(self._core.engine.config)
         for subscription in self._subscriptions:
-            subscription.open(self.store, self._reads_as, limits, held)
+            subscription.open(self._consuming, self._reads_as, limits, held)
         self._state = _STARTED
 
     def step(self) -> int:
@@ -188,15 +189,15 @@ class Consumer:
 
         For tests, in the calling thread, one after the other. Works with and without `start`.
         """
-        self.store.check_process()
-        if not self.store.clock.manual:
+        self._core.check_process()
+        if not self._core.clock.manual:
             raise InvalidArgumentError("The store has the wall clock. Call start() instead.")
         if self._state == _CLOSED:
             raise InvalidArgumentError("The consumer was closed. Make another one.")
-        self.store.check_writable()
+        self._core.check_writable()
         if self._state == _NEW:
             self._open()
-        self.store.play_now()
+        self._core.play_now()
         return self._step()
 
     def _step(self) -> int:
@@ -225,29 +226,29 @@ class Consumer:
         for i in range(len(subscriptions)):
             place = (self._turn + i) % len(subscriptions)
             subscription = subscriptions[place]
-            self.store.make_visible(subscription.group)
+            subscription.group.make_visible()
             tasks = subscription.pull(self._pull_count, self._batch_count)
             if tasks:
                 self._turn = place + 1
                 return tasks, False
             limited |= subscription.limited
-        self.store.check_open()
+        self._core.check_open()
         return [], limited
 
     # --- for a manual clock, see `ManualClock.attend`
 
     def next_ms(self, start_ms: int, stop_ms: int) -> int:
         """Return where an advancing clock has to stop for this consumer."""
-        if self.store.closed:
+        if self._core.closed:
             return stop_ms
-        due_ms = find_pending(self.store).due_ms
+        due_ms = find_pending(self._core).due_ms
         due_ms = due_ms[due_ms > start_ms]
         first = int(due_ms.min()) if len(due_ms) else stop_ms
         return int(min(first, max(self._handling.next_ms(), start_ms + 1), stop_ms))
 
     def arrived(self) -> None:
         """Call handlers at the clock's present time."""
-        if not self.store.closed and self._state == _STARTED:
+        if not self._core.closed and self._state == _STARTED:
             self._step()
 
     # --- the end
@@ -263,7 +264,7 @@ class Consumer:
         """
         if timeout is not None and not isinstance(timeout, timedelta):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a timedelta.")
-        if self.store.forked:
+        if self._core.forked:
             return True
         was_started, self._state = self._state == _STARTED, _CLOSED
         if not was_started:
@@ -279,8 +280,8 @@ class Consumer:
 
     def _stop(self, timeout: timedelta | None) -> bool:
         ended = True
-        if isinstance(self.store.clock, ManualClock):
-            self.store.clock.leave(self)
+        if isinstance(self._core.clock, ManualClock):
+            self._core.clock.leave(self)
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(None if timeout is None else timeout.total_seconds())
@@ -319,7 +320,7 @@ class Consumer:
         Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
         crash in the middle may double up to 256 of them. May be called before `start` too.
         """
-        return redrive(self.store, self.group, limit)
+        return redrive(self._consuming, self.group, limit)
 
 
 _broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()

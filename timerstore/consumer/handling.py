@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
@@ -22,9 +22,7 @@ from timerstore.consumer.subscription import Task
 from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
+from timerstore.putting.putting import Putting
 
 log = logging.getLogger("timerstore")
 
@@ -37,7 +35,7 @@ class Handling:
 
     def __init__(
         self,
-        store: TimerStore,
+        putting: Putting,
         group: str,
         *,
         as_list: bool,
@@ -47,7 +45,7 @@ class Handling:
         hooks: Sequence[Hook],
     ) -> None:
         """Begin with nothing to do."""
-        self._store, self._group = store, group
+        self._putting, self._group = putting, group
         self._as_list, self._max_attempts = as_list, max_attempts
         self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
         self.on_room: Callable[[], None] | None = None
@@ -59,7 +57,7 @@ class Handling:
 
     def now_ms(self) -> float:
         """Return the time by which handlers are judged: one that is never set, or the manual."""
-        clock = self._store.clock
+        clock = self._putting.core.clock
         return float(clock.now_ms) if clock.manual else time.monotonic() * 1000
 
     # --- handling
@@ -161,7 +159,7 @@ class Handling:
         except (TimerStoreError, OSError) as e:
             failure = e
         try:
-            wait_durable(self._store)
+            wait_durable(self._putting)
         except StoreClosedError:
             return
         good, rest = task.deliveries[:sent], task.deliveries[sent:]
@@ -181,9 +179,9 @@ class Handling:
         level = level_after(message.reconsume_times, delay_level, self._max_attempts)
         if level == DEAD:
             log.error("%s: message %s is a dead letter now", delivery.topic, delivery.id)
-            send_to_dead(self._store, self._group, message, wait=False)
+            send_to_dead(self._putting, self._group, message, wait=False)
         else:
-            send_back(self._store, self._group, message, delay_level=level, wait=False)
+            send_back(self._putting, self._group, message, delay_level=level, wait=False)
 
     def _done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
         try:

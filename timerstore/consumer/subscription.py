@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from timerstore.config import Config
+from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.consuming.retries import RetryCursor
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.text import java_hash_of
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 ALL_TAGS = "*"
 Handler = Callable[[Any], Any]
@@ -76,10 +74,10 @@ class Subscription:
         self.limited = False
 
     def open(
-        self, store: TimerStore, group: str, limits: Limits, held: defaultdict[int, Held]
+        self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
     ) -> None:
         """Begin to read; `held` is what the consumer has in flight, by queue."""
-        self.group = store.group(self.topic, group)
+        self.group = consuming.group(self.topic, group)
         self._limits, self._held = limits, held
 
     # --- pulling
@@ -123,9 +121,9 @@ class Subscription:
     def _room_in_bytes(self, cursor: QueueCursor, count: int, held: Held) -> int:
         """Return how many of the next messages fit; one always does where none is in flight."""
         left = self._limits.bytes - held.bytes
-        if count <= 0 or count * self.group.store.engine.message_bytes_max <= left:
+        if count <= 0 or count * self.group.core.engine.message_bytes_max <= left:
             return count
-        sizes = self.group.store.engine.queues.read(cursor.row, cursor.next, count)["size"]
+        sizes = self.group.core.engine.queues.read(cursor.row, cursor.next, count)["size"]
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
         return max(fit, 1) if held.count == 0 else fit
 

@@ -4,7 +4,6 @@
     batchcolumns.py a batch's columns
     blocks.py       the memory that they lie in
     cursors.py      how far one group has come in a queue
-    offsets.py      how far all groups have come, on disk
     starting.py     where a new group begins
     waiting.py      waiting for what is not there yet
     pace.py         waiting for more, where much is coming

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timerstore.arguments import check_group
+from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.sendback import send_to, wait_durable
 from timerstore.kinds import check_int
 from timerstore.timelog.format import DEAD_PREFIX, RETRY_PREFIX
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""
@@ -22,7 +20,7 @@ def dead_topic(group: str) -> str:
     return DEAD_PREFIX.decode() + group
 
 
-def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
+def redrive(consuming: Consuming, group: str, limit: int | None = None) -> int:
     """Put a group's dead letters back, `limit` at most; return how many.
 
     Each comes to the group again, to no other one, at once, with its id, as attempt 0. It is
@@ -32,26 +30,24 @@ def redrive(store: TimerStore, group: str, limit: int | None = None) -> int:
     check_group(group)
     if limit is not None:
         check_int(limit, "limit", 0, sys.maxsize)
-    retries = RETRY_PREFIX + group.encode()
+    core, putting, retries = consuming.core, consuming.putting, RETRY_PREFIX + group.encode()
     left, count = sys.maxsize if limit is None else limit, 0
     while left > 0:
-        letters = store.pull(
-            dead_topic(group), group=group, max_count=min(left, _AT_ONCE), timeout=0
-        )
+        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
         if len(letters) == 0:
             break
         revived = 0
         try:
             for i in range(len(letters)):
-                send_to(store, retries, letters.message(i), 0, wait=False)
+                send_to(putting, retries, letters.message(i), 0, wait=False)
                 revived += 1
         finally:
-            wait_durable(store)
+            wait_durable(putting)
             letters._group.settle_some(letters, list(range(revived)))
             letters._group.give_back(letters, revived)
-            with store.gate:
-                store.check_open()
-                store.write_offsets()
+            with core.gate:
+                core.check_open()
+                consuming.write_offsets()
         left -= revived
         count += revived
     return count

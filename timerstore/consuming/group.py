@@ -10,20 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
+from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.pace import Pace
-from timerstore.consuming.retries import NOT_ITS_MESSAGE, RetryCursor
-from timerstore.errors import CorruptStoreError, StoreClosedError
+from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
+from timerstore.consuming.sendback import send_back
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError
 from timerstore.inside import inside
 from timerstore.kinds import check_int
-from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import ENTRY_BYTES, RESERVED_PROPERTIES
+from timerstore.putting.putting import Putting
+from timerstore.timelog.decode import Message, decode_message, text, user_properties
+from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pull import (
     PULL_DAMAGED,
@@ -41,12 +45,7 @@ from timerstore.timelog.pull import (
 )
 from timerstore.timelog.record import Bytes
 
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
-
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-CONSUME_COUNT: Final = 512
-"""How many an iterator takes from its group at once; it gives back what it did not yield."""
 Room = Callable[[QueueCursor, int, int], int]
 
 
@@ -225,20 +224,23 @@ def body_bytes(deliveries: list[Delivery]) -> int:
     return sum(each._batch.bodies[each._i].as_buffer().size for each in deliveries)
 
 
-def user_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties without those of the system."""
-    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
-
-
 class Group:
     """A group's reading of one topic, shared by all its iterators and pulls."""
 
-    def __init__(self, store: TimerStore, topic: str, name: str) -> None:
+    def __init__(
+        self,
+        core: Core,
+        putting: Putting,
+        retries: GroupRetries,
+        blocks: Blocks,
+        topic: str,
+        name: str,
+    ) -> None:
         """Begin at the offsets that were committed, or at the earliest message."""
-        self.store, self.topic, self.name = store, topic, name
-        self.gate = store.gate
-        self.retries = store.retries(name)
-        self.lock = self.retries.lock
+        self.core, self.topic, self.name = core, topic, name
+        self.gate, self._putting = core.gate, putting
+        self.retries, self.lock = retries, retries.lock
+        self._blocks = blocks
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
         self.pace = Pace()
@@ -253,7 +255,7 @@ class Group:
 
         `room` tells, under the lock, how many a queue may give that has any.
         """
-        self.store.check_open()
+        self.core.check_open()
         while True:
             run = self._hand_out(count_max, room)
             if run is None:
@@ -298,7 +300,7 @@ class Group:
         return None
 
     def _find_queues(self) -> None:
-        rows = self.store.engine.queues.rows(self._topic_bytes)
+        rows = self.core.engine.queues.rows(self._topic_bytes)
         if len(rows) != self._row_count:  # a row, once given, stays
             for row in rows:
                 if row not in self.cursors:
@@ -309,10 +311,10 @@ class Group:
             self.cursors[retries.row] = retries
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
-        queues = self.store.engine.queues
+        queues = self.core.engine.queues
         queue_id = int(queues.table.queue_id[row])
-        committed = self.store.offsets.get(topic, self.name, queue_id)
-        first = queues.first_kept(row, self.store.engine.commitlog.start)
+        committed = self.core.offsets.get(topic, self.name, queue_id)
+        first = queues.first_kept(row, self.core.engine.commitlog.start)
         return QueueCursor(row, max(first, min(committed, queues.next_index(row))))
 
     def _visible_end(self, cursor: QueueCursor) -> int:
@@ -320,11 +322,11 @@ class Group:
 
         Under "group" durability that is what is durable.
         """
-        engine = self.store.engine
+        engine = self.core.engine
         end = engine.queues.seen_index(cursor.row)
         if engine.config.durability == "process" or end <= cursor.next:
             return end
-        durable = self.store.flusher.durable_end
+        durable = self.core.flusher.durable_end
         low, high = max(cursor.next, engine.queues.first_index(cursor.row)), end
         while low < high:
             middle = (low + high) // 2
@@ -341,7 +343,7 @@ class Group:
             return self._read_kept(cursor, flight, start, stop)
         except CorruptStoreError:
             # Retention may have removed them just before it knew of this group.
-            engine = self.store.engine
+            engine = self.core.engine
             first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
             if first <= start:
                 raise
@@ -353,7 +355,7 @@ class Group:
 
     def _read_kept(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Batch:
         """Read entries [start, stop) into a batch; what cannot be read is settled and counted."""
-        engine, count = self.store.engine, stop - start
+        engine, count = self.core.engine, stop - start
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
         words = np.empty(RUN_WORDS, np.int64)
@@ -368,7 +370,7 @@ class Group:
         pins: list[Any] = []
         id_room = ID_BYTES_USUAL * count
         while True:
-            columns = Columns(self.store.blocks, count, id_room, room)
+            columns = Columns(self._blocks, count, id_room, room)
             if low < high:
                 pins = commitlog.pin(low, high)
             sound = pull_messages(
@@ -411,9 +413,9 @@ class Group:
         self._pass_by(cursor, flight, indexes[verdicts == PULL_WILD], "it points at no message")
         self._pass_by(cursor, flight, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
         self._pass_by(cursor, flight, indexes[damaged], None)
-        offsets = self.store.engine.queues.read(cursor.row, start, count)["offset"]
+        offsets = self.core.engine.queues.read(cursor.row, start, count)["offset"]
         for offset in offsets[damaged].tolist():
-            self.store.report_unreadable("commitlog", offset, "the message is damaged")
+            self.core.report_unreadable("commitlog", offset, "the message is damaged")
 
     def _pass_by(
         self, cursor: QueueCursor, flight: Flight, indexes: Int64s, reason: str | None
@@ -421,7 +423,7 @@ class Group:
         """Settle entries that cannot be handed out, and count them; with a `reason` report them."""
         if len(indexes) == 0:
             return
-        queues = self.store.engine.queues
+        queues = self.core.engine.queues
         with self.lock:
             self.unreadable_count += len(indexes)
             for index in indexes.tolist():
@@ -429,11 +431,11 @@ class Group:
             cursor.trim()
         if reason is not None:
             for index in indexes.tolist():
-                self.store.report_unreadable(queues.name(cursor.row), index * ENTRY_BYTES, reason)
+                self.core.report_unreadable(queues.name(cursor.row), index * ENTRY_BYTES, reason)
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""
-        segment_bytes = self.store.engine.commitlog.segment_bytes
+        segment_bytes = self.core.engine.commitlog.segment_bytes
         for file in pins:
             start = int(file.path.name)
             if start <= offset < start + segment_bytes:
@@ -442,26 +444,33 @@ class Group:
 
     def empty(self) -> Batch:
         """Return a batch of nothing."""
-        columns = Columns(self.store.blocks, 0, 0, 0)
+        columns = Columns(self._blocks, 0, 0, 0)
         columns.ends[:] = 0
         return Batch(self, None, None, columns, 0, [])
 
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""
-        self.store.check_process()
+        self.core.check_process()
         with self.lock:
             self._find_queues()
-            queues = self.store.engine.queues
+            queues = self.core.engine.queues
             return any(
                 queues.next_index(row) > self._visible_end(cursor)
                 for row, cursor in self.cursors.items()
             )
 
+    @inside
+    def make_visible(self) -> None:
+        """Under "group" durability, make durable what was fired for who waits."""
+        self.core.check_open()
+        if self.core.is_group and self.has_hidden():
+            self.core.flusher.sync_log()
+
     # --- taking back
 
     def settle_batch(self, batch: Batch) -> None:
         """Acknowledge a whole batch."""
-        self.store.check_open()
+        self.core.check_open()
         flight, cursor = batch._flight, batch._cursor
         if len(batch) == 0:
             return
@@ -477,8 +486,8 @@ class Group:
 
     def settle(self, batch: Batch, index: int) -> None:
         """Acknowledge one message."""
-        if self.store.closed:
-            self.store.check_open()
+        if self.core.closed:
+            self.core.check_open()
         flight, cursor = batch._flight, batch._cursor
         assert flight is not None and cursor is not None
         with self.lock:
@@ -489,8 +498,8 @@ class Group:
 
     def settle_some(self, batch: Batch, places: list[int]) -> None:
         """Acknowledge the messages at some places of a batch."""
-        if self.store.closed:
-            self.store.check_open()
+        if self.core.closed:
+            self.core.check_open()
         flight, cursor = batch._flight, batch._cursor
         assert flight is not None and cursor is not None
         indexes = batch._indexes
@@ -510,7 +519,7 @@ class Group:
 
     def give_back_some(self, batch: Batch, places: list[int]) -> None:
         """Take back the messages at some places of a batch, to be handed out again."""
-        self.store.check_process()
+        self.core.check_process()
         cursor, flight = batch._cursor, batch._flight
         assert cursor is not None and flight is not None
         with self.lock:
@@ -518,13 +527,13 @@ class Group:
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
-        self.store.send_back(self, batch.message(i), delay)
+        send_back(self._putting, self.name, batch.message(i), delay=delay)
         self.settle(batch, int(batch._indexes[i]))
 
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""
-        self.store.check_process()
-        queues = self.store.engine.queues
+        self.core.check_process()
+        queues = self.core.engine.queues
         with self.lock:
             return {
                 (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.committed
@@ -537,23 +546,3 @@ class Group:
         for (topic, queue_id), index in self.committed().items():
             needed.setdefault(topic, {})[str(queue_id)] = index
         return list(needed.items())
-
-    def iterate(self, timeout: float | None) -> Iterator[Delivery]:
-        """Yield deliveries; end after `timeout` seconds of nothing."""
-        while True:
-            try:
-                batch = self.store.wait_for_batch(self, CONSUME_COUNT, timeout)
-            except StoreClosedError:
-                return
-            if batch is None:
-                return
-            done = 0
-            try:
-                for delivery in batch:
-                    if self.store.forked:
-                        self.store.check_process()
-                    done += 1
-                    yield delivery
-            finally:
-                if done < len(batch) and not self.store.closed:
-                    self.give_back(batch, done)

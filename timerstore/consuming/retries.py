@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.format import ENTRY_BYTES, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 NOT_ITS_MESSAGE: Final = "the message it points at is that of another entry"
 _ROUTE_COUNT: Final = 256
@@ -29,10 +27,10 @@ _RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
 class RetryCursor(QueueCursor):
     """A cursor whose entries are kept apart by the topic that they came from."""
 
-    def __init__(self, store: TimerStore, row: int, committed: int) -> None:
+    def __init__(self, core: Core, row: int, committed: int) -> None:
         """Begin at the committed index."""
         super().__init__(row, committed)
-        self._store = store
+        self.core = core
         self.unreadable_count = 0
         self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
 
@@ -58,7 +56,7 @@ class RetryCursor(QueueCursor):
         return start, stop, flight
 
     def _route(self, flight: Flight, start: int, stop: int) -> None:
-        engine = self._store.engine
+        engine = self.core.engine
         queues, mine = engine.queues, text(engine.queues.topics[self.row])
         offsets = queues.read(self.row, start, stop - start)["offset"]
         for index, offset in zip(range(start, stop), offsets.tolist(), strict=True):
@@ -71,7 +69,7 @@ class RetryCursor(QueueCursor):
             except CorruptStoreError as e:
                 flight.settle(index)
                 self.unreadable_count += 1
-                self._store.report_unreadable(e.file, e.offset, e.reason)
+                self.core.report_unreadable(e.file, e.offset, e.reason)
             else:
                 self._waiting[message.properties.get(_RETRY_TOPIC, "")].append((flight, index))
         self.trim()
@@ -84,9 +82,9 @@ class RetryCursor(QueueCursor):
 class GroupRetries:
     """The retry queue that all groups of one name share, with their lock."""
 
-    def __init__(self, store: TimerStore, name: str) -> None:
+    def __init__(self, core: Core, name: str) -> None:
         """Begin without a cursor: the queue may not exist yet."""
-        self._store = store
+        self.core = core
         # The garbage collector may close an iterator in the midst of another call, and it gives
         # back what it did not yield. So a thread may take it again.
         self.lock = threading.RLock()
@@ -108,12 +106,12 @@ class GroupRetries:
     def cursor(self) -> RetryCursor | None:
         """Return the cursor once anything was sent back. Under the lock."""
         if self._cursor is None:
-            engine = self._store.engine
+            engine = self.core.engine
             rows = engine.queues.rows(self._topic_bytes)
             if rows:
                 row = rows[0]
-                committed = self._store.offsets.get(self.topic, self._name, 0)
+                committed = self.core.offsets.get(self.topic, self._name, 0)
                 first = engine.queues.first_kept(row, engine.commitlog.start)
                 start = max(first, min(committed, engine.queues.next_index(row)))
-                self._cursor = RetryCursor(self._store, row, start)
+                self._cursor = RetryCursor(self.core, row, start)
         return self._cursor

@@ -9,13 +9,15 @@ consumed from, `ORIGIN_MESSAGE_ID` its first id.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timerstore.arguments import check_due_ms, whole_ms
 from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
 from timerstore.putting.levels import Staged, check_level, stage_at_level
+from timerstore.putting.putting import Putting
 from timerstore.services.deletes import append_all
+from timerstore.services.engine import Engine
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.decode import Message
 from timerstore.timelog.format import (
@@ -33,10 +35,6 @@ from timerstore.timelog.frame import encode_property
 from timerstore.timelog.limits import CARRIED_BYTES_MAX, SENT_BACK_GROWTH_BYTES
 from timerstore.timelog.text import java_hash_of
 
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
-    from timerstore.store import TimerStore
-
 _DROPPED: Final = frozenset(
     (
         *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),
@@ -49,7 +47,7 @@ _DROPPED: Final = frozenset(
 
 @inside
 def send_back(
-    store: TimerStore,
+    putting: Putting,
     group: str,
     message: Message,
     *,
@@ -62,8 +60,9 @@ def send_back(
     Through a delay level, or after `delay`, or at once. Durable like a put; without `wait` only
     after `wait_durable`, which can so serve many. Errors as for `put`; then nothing was appended.
     """
-    store.check_writable()
-    engine, now_ms, topic = store.engine, store.clock.now_ms, RETRY_PREFIX + group.encode()
+    core, topic = putting.core, RETRY_PREFIX + group.encode()
+    core.check_writable()
+    engine, now_ms = core.engine, core.clock.now_ms
     if delay_level is not None and delay is not None:
         raise InvalidArgumentError("delay and delay_level exclude each other. Pass one of them.")
     if delay_level is not None:
@@ -83,28 +82,29 @@ def send_back(
         due_ms = entry[2]
     else:
         due_ms = check_due_ms(now_ms + _delay_ms(delay), "the due time")
-        store.congestion.count(due_ms, now_ms)
-        store.admission.enter()
+        putting.congestion.count(due_ms, now_ms)
+        putting.admission.enter()
         entry = _as_timer(engine, topic, message, due_ms)
-    _append(store, entry, now_ms, due_ms, wait)
+    _append(putting, entry, now_ms, due_ms, wait)
 
 
-def send_to_dead(store: TimerStore, group: str, message: Message, *, wait: bool = True) -> None:
+def send_to_dead(putting: Putting, group: str, message: Message, *, wait: bool = True) -> None:
     """Append a consumed message to `%DLQ%group`, at once; durable as by `send_back`."""
     topic = DEAD_PREFIX + group.encode()
-    send_to(store, topic, message, message.reconsume_times + 1, wait=wait)
+    send_to(putting, topic, message, message.reconsume_times + 1, wait=wait)
 
 
 @inside
 def send_to(
-    store: TimerStore, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
+    putting: Putting, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
 ) -> None:
     """Append a consumed message to any topic, at once; durable as by `send_back`.
 
     The next who consumes it sees `reconsume_times` as its attempt.
     """
-    store.check_writable()
-    engine, now_ms = store.engine, store.clock.now_ms
+    core = putting.core
+    core.check_writable()
+    engine, now_ms = core.engine, core.clock.now_ms
     composed = compose(
         topic,
         message.body,
@@ -114,15 +114,16 @@ def send_to(
         reconsume_times=reconsume_times,
     )
     entry = composed, engine.queues.row(topic), _tags_code(message), -1, 0
-    _append(store, entry, now_ms, now_ms, wait)
+    _append(putting, entry, now_ms, now_ms, wait)
 
 
 @inside
-def wait_durable(store: TimerStore) -> None:
+def wait_durable(putting: Putting) -> None:
     """Return once all that was appended is as durable as a put."""
-    store.check_open()
-    now_ms = store.clock.now_ms
-    store._after_put(now_ms, now_ms)
+    core = putting.core
+    core.check_open()
+    now_ms = core.clock.now_ms
+    core.after_append(now_ms, now_ms)
 
 
 def _delay_ms(delay: timedelta | None) -> int:
@@ -148,21 +149,21 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> St
     return composed, 0, _tags_code(message), engine.queues.row(topic), 1
 
 
-def _append(store: TimerStore, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:
-    engine, putter = store.engine, store._putter
+def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:
+    core, engine = putting.core, putting.core.engine
     if len(entry[0]) + SENT_BACK_GROWTH_BYTES > engine.message_bytes_max:
         raise InvalidArgumentError(
             f"With what sending back adds, the message would take {len(entry[0])} bytes. "
             "Acknowledge it, and put a shorter one."
         )
-    stage = putter.take_stage()
+    stage = core.take_stage()
     try:
         count = stage_messages(stage, [entry], own_key=False)
         append_all(engine, stage, count, now_ms, together=True)
     finally:
-        putter.free_stage(stage)
+        core.free_stage(stage)
     if wait:
-        store._after_put(due_ms, now_ms)
+        core.after_append(now_ms, due_ms)
 
 
 # --- properties

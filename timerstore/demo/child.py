@@ -67,7 +67,7 @@ def cancel_some(
     chosen = np.flatnonzero((rng.random(len(offsets)) < CANCEL_SHARE) & (due_ms > now_ms + LEAD_MS))
     if len(chosen) == 0:
         return
-    tag = store.engine.store_tag
+    tag = store.core.engine.store_tag
     ids = timerstore.TimerIds(due_ms[chosen], offsets[chosen], tag)
     ledger.write(CANCEL_ASKED, ids.offsets)
     worked = store.cancel_many(ids)

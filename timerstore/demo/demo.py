@@ -107,7 +107,7 @@ def _demonstrate(
     )
     out.say("3. Reopening the store.")
     with timerstore.open(path, create=False) as store:
-        ready_ms = store.clock.now_ms
+        ready_ms = store.core.clock.now_ms
         stats = store.stats()
         recovery = stats.recovery
         out.say(

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.config import Config
-from timerstore.consuming.group import user_properties
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.kinds import check_choice, check_kind, check_path
 from timerstore.offline.pending import find_pending, in_timer_topic, in_topic, read_message
 from timerstore.timelog import scan
-from timerstore.timelog.decode import Message
+from timerstore.timelog.decode import Message, user_properties
 from timerstore.timelog.format import LEVEL_TOPIC
 from timerstore.timelog.message import REASONS
 from timerstore.timelog.oserrors import telling, told_of

@@ -2,7 +2,7 @@
 
 A caller with many ids has arrays; one with a single id would pay for making them. What is out of
 the ordinary (a delay level's message, a broker's key, a timer that may have been taken, or may have
-rolled, a segment that is not mapped) goes the long way, `cancel.py` and `look.py`.
+rolled, a segment that is not mapped) goes the long way, `get.py`, `cancel.py`, `reschedule.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.ids import ID_DIGITS, TimerId, format_id, parse_id
-from timerstore.pending.cancel import encode_described, row_of_first_put
+from timerstore.pending.moved import encode_described
 from timerstore.pending.timers import (
     PART_BORN_MS,
     PART_COLUMNS,
@@ -26,6 +26,7 @@ from timerstore.pending.timers import (
     from_parts,
     note_parts,
 )
+from timerstore.pending.verdict import row_of_first_put
 from timerstore.services.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,

@@ -8,34 +8,27 @@ a timer in the cancelled set is a hash of its topic with its key, as for the del
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import format_id
-from timerstore.pending.look import find_pending
+from timerstore.pending.found import find_pending
+from timerstore.pending.moved import compose_moved
 from timerstore.pending.overdue import find_waiting_foreign
 from timerstore.pending.timers import Timer, read_timer
+from timerstore.putting.levels import Staged
 from timerstore.services.cancel_ahead import cancel_with
-from timerstore.timelog.compose import compose, stage_messages
+from timerstore.services.deletes import compose_delete
+from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
-    PROPERTY_DELETES,
-    PROPERTY_DUE,
-    PROPERTY_REAL_QUEUE,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_UNIQUE_KEY,
-    TIMER_TOPIC,
 )
-from timerstore.timelog.frame import encode_property
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.timeridentity import identity_of
-
-if TYPE_CHECKING:
-    from timerstore.putting.levels import Staged
-    from timerstore.store import TimerStore
 
 
 class Foreign(NamedTuple):
@@ -51,10 +44,10 @@ class Foreign(NamedTuple):
     key: bytes
 
 
-def find(store: TimerStore, id: str) -> list[Foreign]:
+def find(core: Core, id: str) -> list[Foreign]:
     """Find the pending timers with this key; raise UnknownTimerError where there is none."""
-    engine, key = store.engine, id.encode("utf-8", "surrogateescape")
-    pending = find_pending(store)
+    engine, key = core.engine, id.encode("utf-8", "surrogateescape")
+    pending = find_pending(core)
     theirs = np.flatnonzero(pending.high != IDENTITY_OURS)
     for i in theirs[pending.row[theirs] < 0].tolist():  # of topics that nothing was fired to yet
         engine.row_of_message(int(pending.message[i]))
@@ -78,24 +71,22 @@ def find(store: TimerStore, id: str) -> list[Foreign]:
     return found
 
 
-def cancel(store: TimerStore, id: str, now_ms: int) -> bool:
+def cancel(core: Core, id: str, now_ms: int) -> bool:
     """Cancel the broker's timers with this key; tell whether one was pending, or was cancelled."""
-    if _cancelled_before(store, id):
+    if _cancelled_before(core, id):
         return True
-    found = find(store, id)
+    found = find(core, id)
     if not found:
         raise _unknown(id)
-    done = [_replace(store, timer, [], now_ms) >= 0 for timer in found]
+    done = [_replace(core, timer, [], now_ms) >= 0 for timer in found]
     return any(done)
 
 
-def reschedule(store: TimerStore, id: str, due_ms: int, now_ms: int) -> str:
+def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
     """Put a timer of ours in the place of a broker's; return its id."""
-    from timerstore.pending.cancel import compose_moved
-
-    if _cancelled_before(store, id):
+    if _cancelled_before(core, id):
         raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
-    found = find(store, id)
+    found = find(core, id)
     if not found:
         raise _unknown(id)
     if len(found) > 1:
@@ -103,12 +94,12 @@ def reschedule(store: TimerStore, id: str, due_ms: int, now_ms: int) -> str:
         raise InvalidArgumentError(
             f"{id} stands for timers of the topics {topics}. Cancel them, and put new ones."
         )
-    timer: Timer = read_timer(store, found[0].message, found[0].due_ms)
-    entry = compose_moved(store, timer, due_ms, id)
-    offset = _replace(store, found[0], [entry], now_ms)
+    timer: Timer = read_timer(core, found[0].message, found[0].due_ms)
+    entry = compose_moved(core, timer, due_ms, id)
+    offset = _replace(core, found[0], [entry], now_ms)
     if offset < 0:
         raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
-    return format_id(due_ms, offset, store.engine.store_tag)
+    return format_id(due_ms, offset, core.engine.store_tag)
 
 
 def _unknown(id: object) -> UnknownTimerError:
@@ -117,32 +108,32 @@ def _unknown(id: object) -> UnknownTimerError:
     )
 
 
-def _cancelled_before(store: TimerStore, id: str) -> bool:
-    engine, key = store.engine, id.encode("utf-8", "surrogateescape")
+def _cancelled_before(core: Core, id: str) -> bool:
+    engine, key = core.engine, id.encode("utf-8", "surrogateescape")
     topics = dict.fromkeys(engine.queues.topics)
     pairs = np.array([identity_of(topic, key, engine.store_tag) for topic in topics], np.int64)
     with engine.locks:
         return bool(engine.cancelled.contains(pairs[:, 0].copy(), pairs[:, 1].copy()).any())
 
 
-def _replace(store: TimerStore, timer: Foreign, entries: list[Staged], now_ms: int) -> int:
+def _replace(core: Core, timer: Foreign, entries: list[Staged], now_ms: int) -> int:
     """Append what comes in a timer's place, then its delete; −1, and nothing, where it is late."""
-    engine, stage = store.engine, store._putter.take_stage()
+    engine, stage = core.engine, core.take_stage()
     try:
-        delete = (_compose_delete(store, timer, now_ms), 0, 0, timer.row, -1)
-        count = stage_messages(stage, [*entries, delete])
+        delete = compose_delete(engine, timer.topic, timer.key, timer.out_ms, now_ms)
+        count = stage_messages(stage, [*entries, (delete, 0, 0, timer.row, -1)])
         with engine.locks:
-            if not _waits(store, timer):
+            if not _waits(core, timer):
                 return -1
             engine.cancelled.reserve(1)
             return cancel_with(engine, stage, count, timer.high, timer.low, now_ms)
     finally:
-        store._putter.free_stage(stage)
+        core.free_stage(stage)
 
 
-def _waits(store: TimerStore, timer: Foreign) -> bool:
+def _waits(core: Core, timer: Foreign) -> bool:
     """Tell whether a timer that was pending just now still is. Under the locks of the services."""
-    engine, world = store.engine, store.engine.world
+    engine, world = core.engine, core.engine.world
     high, low = np.array([timer.high], np.int64), np.array([timer.low], np.int64)
     if engine.cancelled.contains(high, low)[0]:
         return False
@@ -150,14 +141,4 @@ def _waits(store: TimerStore, timer: Foreign) -> bool:
     frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     if min(timer.due_ms, timer.out_ms) > frontier_ms:
         return True
-    return find_waiting_foreign(store, timer.due_ms, timer.high, timer.low)
-
-
-def _compose_delete(store: TimerStore, timer: Foreign, now_ms: int) -> bytes:
-    own = format_id(timer.out_ms, 0, store.engine.store_tag).encode()
-    properties = encode_property(PROPERTY_DUE, str(timer.out_ms).encode())
-    properties += encode_property(PROPERTY_UNIQUE_KEY, own)
-    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
-    properties += encode_property(PROPERTY_REAL_TOPIC, timer.topic)
-    properties += encode_property(PROPERTY_DELETES, timer.topic + b"+" + timer.key)
-    return compose(TIMER_TOPIC, b"\x01", properties, born_ms=now_ms)
+    return find_waiting_foreign(core, timer.due_ms, timer.high, timer.low)

@@ -8,11 +8,12 @@ dequeue-put queue was taken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from timerstore.pending.look import (
+from timerstore.core import Core
+from timerstore.pending.found import (
     Int64s,
     capture_locked,
     half_claimed,
@@ -20,6 +21,7 @@ from timerstore.pending.look import (
     slot_messages,
     unlinked_messages,
 )
+from timerstore.services.engine import Engine
 from timerstore.services.instant import Snapshot
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -35,40 +37,36 @@ from timerstore.services.world import (
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.wheel.near import near_entries
 
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
-    from timerstore.store import TimerStore
-
 
 def find_overdue(
-    store: TimerStore, due_ms: Int64s, offsets: Int64s, rows: Int64s
+    core: Core, due_ms: Int64s, offsets: Int64s, rows: Int64s
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Tell which timers still wait: bool[n]. Under all locks of the services.
 
     `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
     the chains of the slots that can hold one of them.
     """
-    engine, messages = store.engine, _waiting_messages(store, due_ms)
+    engine, messages = core.engine, _waiting_messages(core, due_ms)
     if not engine.world.done.count:
         waiting = np.isin(offsets, messages)
         if waiting.all():
             return waiting
     # The rest may have rolled: then a later copy waits. A retry has its origin's key, but goes to
     # another topic.
-    found = read_messages(store, np.unique(messages[messages >= offsets.min()]))
+    found = read_messages(core, np.unique(messages[messages >= offsets.min()]))
     ours = found.high == IDENTITY_OURS
     copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
     wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
     return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
 
 
-def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
     its real topic. Under all locks of the services. Costs as `find_overdue`.
     """
-    found = read_messages(store, np.unique(_waiting_messages(store, due_ms)))
+    found = read_messages(core, np.unique(_waiting_messages(core, due_ms)))
     ours = np.flatnonzero(found.high == IDENTITY_OURS)
     # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
     # another time.
@@ -81,39 +79,39 @@ def find_moved(store: TimerStore, due_ms: Int64s, offsets: Int64s) -> tuple[Int6
         if who in copies:
             messages[i], rows[i] = copies[who]
             if rows[i] < 0:  # nothing was put to that topic, or fired, since opening
-                rows[i] = store.engine.row_of_message(int(messages[i]))
+                rows[i] = core.engine.row_of_message(int(messages[i]))
     return messages, rows
 
 
-def find_waiting_foreign(store: TimerStore, due_ms: int, high: int, low: int) -> bool:
+def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
     """Tell whether a broker's timer that may have been taken still waits. Under all locks.
 
     It is due soon or overdue, so it waits in no slot behind its own; but its rolls are on no grid,
     so any slot up to that can hold it.
     """
-    engine, snapshot = store.engine, capture_locked(store)
+    engine, snapshot = core.engine, capture_locked(core)
     _, near = near_entries(engine.near)
-    parts = [near, unlinked_messages(store, snapshot), half_claimed(store, snapshot)]
+    parts = [near, unlinked_messages(core, snapshot), half_claimed(core, snapshot)]
     times = engine.wheel.slots["time"]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
     for slot in np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist():
-        parts.append(slot_messages(store, snapshot, slot))
-    found = read_messages(store, np.unique(np.concatenate(parts)))
+        parts.append(slot_messages(core, snapshot, slot))
+    found = read_messages(core, np.unique(np.concatenate(parts)))
     return bool(((found.high == high) & (found.low == low)).any())
 
 
-def _waiting_messages(store: TimerStore, due_ms: Int64s) -> Int64s:
+def _waiting_messages(core: Core, due_ms: Int64s) -> Int64s:
     """Return the messages that wait wherever timers that are due then can wait."""
-    engine, snapshot = store.engine, capture_locked(store)
+    engine, snapshot = core.engine, capture_locked(core)
     own = due_ms // engine.precision_ms
     parts = [
         _near_messages(engine, due_ms, own),
         _handed_on_messages(engine),
-        unlinked_messages(store, snapshot),
-        half_claimed(store, snapshot),
+        unlinked_messages(core, snapshot),
+        half_claimed(core, snapshot),
     ]
     for slot in _unclaimed_slots(engine, snapshot, own):
-        parts.append(slot_messages(store, snapshot, slot))
+        parts.append(slot_messages(core, snapshot, slot))
     return np.concatenate(parts)
 
 

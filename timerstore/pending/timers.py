@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from timerstore.consuming.group import user_properties
+from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.decode import decode_message, decode_properties, text
+from timerstore.timelog.decode import decode_message, decode_properties, text, user_properties
 from timerstore.timelog.format import KEY_DIGITS, MESSAGE_BORN_AT
 from timerstore.timelog.intrinsics import copy_bytes, get_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
@@ -36,9 +36,6 @@ from timerstore.timelog.message import (
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -132,9 +129,9 @@ def _find_parts(
     return len(messages)
 
 
-def decode_timers(store: TimerStore, messages: Int64s, due_ms: Int64s) -> list[Timer]:
+def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
     """Decode pending messages; those that were fired, consumed and removed since are left out."""
-    log, queues, timers = store.engine.commitlog, store.engine.queues, []
+    log, queues, timers = core.engine.commitlog, core.engine.queues, []
     parts, found = np.empty(len(messages) * PART_COLUMNS, np.int64), np.zeros(FOUND_WORDS, np.int64)
     ids = np.zeros(len(messages) * KEY_DIGITS, np.uint8)
     numbers = messages // log.segment_bytes
@@ -158,7 +155,7 @@ def decode_timers(store: TimerStore, messages: Int64s, due_ms: Int64s) -> list[T
                 continue
             if part[PART_STATUS] != GOOD:
                 try:  # where its map was dropped just now
-                    timers.append(read_timer(store, message, due))
+                    timers.append(read_timer(core, message, due))
                 except CorruptStoreError:
                     if message >= log.start:
                         raise
@@ -196,9 +193,9 @@ def from_parts(view: Bytes, part: list[int], id: str, topic: str, due_ms: int) -
     return Timer(id, topic, body, key, tag, {}, due_ms, born_ms, 0)
 
 
-def read_timer(store: TimerStore, offset: int, due_ms: int) -> Timer:
+def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
     """Decode the pending message at `offset`."""
-    message = decode_message(store.engine.commitlog.view(offset).view(np.ndarray), offset)
+    message = decode_message(core.engine.commitlog.view(offset).view(np.ndarray), offset)
     return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
 
 

@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import time
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from timerstore.consuming.waiting import Waiter, Waiters
+from timerstore.core import Core
 from timerstore.errors import StoreFullError
 from timerstore.services.state import (
     ENQUEUE_GET,
 )
 from timerstore.services.world import (
     PUTTERS_WOKEN_AT,
-    WAITER_COUNT_MAX,
 )
 from timerstore.timelog.append import STAGE_COUNT_MAX
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
+from timerstore.waiting import Waiter
 
 UNLIMITED: Final = 1 << 62
 """The room where nothing is bounded."""
@@ -42,16 +39,14 @@ _POLL_MS: Final = 50
 class Admission:
     """Lets timers into the timer topic's queue."""
 
-    def __init__(self, store: TimerStore) -> None:
+    def __init__(self, core: Core) -> None:
         """Nobody waits yet."""
-        engine, config = store.engine, store.engine.config
-        self.store, self.engine = store, engine
+        engine, config = core.engine, core.engine.config
+        self.core, self.engine = core, engine
         self.is_limited = config.admission == "wait"
         self.count_max = config.admission_count_max if self.is_limited else UNLIMITED
         self._timeout_ms = config.admission_timeout_ms
-        putters = engine.world.putters
-        self._waiters = Waiters(putters[: 2 * WAITER_COUNT_MAX])
-        putters[PUTTERS_WOKEN_AT] = self.count_max // 2 if self.is_limited else -1
+        engine.world.putters[PUTTERS_WOKEN_AT] = self.count_max // 2 if self.is_limited else -1
 
     def enter(self) -> int:
         """Return how many timers the caller may put now, at least one; wait for that.
@@ -62,15 +57,11 @@ class Admission:
         if not self.is_limited:
             return UNLIMITED
         room = self._room()
-        if room == 0 and self.store.clock.manual:
+        if room == 0 and self.core.clock.manual:
             room = self._play()
         if room == 0:
             room = self._wait()
         return min(room, PIECE_COUNT_MAX)
-
-    def close(self) -> None:
-        """Let go of what waiting threads were woken by; only once no kernel runs."""
-        self._waiters.close()
 
     def backlog(self) -> int:
         """Return how many entries of the timer topic's queue enqueue-get has not read."""
@@ -81,8 +72,8 @@ class Admission:
 
     def _play(self) -> int:
         """On a manual clock, run the services within the call; nobody else does."""
-        now_ms = self.store.clock.now_ms
-        self.store.runner.play(now_ms, now_ms)
+        now_ms = self.core.clock.now_ms
+        self.core.runner.play(now_ms, now_ms)
         room = self._room()
         if room == 0:
             raise StoreFullError(
@@ -94,10 +85,10 @@ class Admission:
 
     def _wait(self) -> int:
         started = time.monotonic()
-        with self._waiters.waiter() as waiter:
+        with self.core.putters.waiter() as waiter:
             while True:
                 waiter.arm()
-                self.store.check_writable()
+                self.core.check_writable()
                 room = self._room()
                 if room > 0:
                     return room
@@ -106,7 +97,7 @@ class Admission:
 
     def _check_space(self) -> None:
         """Raise where services wait for space: there may be no room before somebody makes some."""
-        error = self.store.runner.waiting_for_space
+        error = self.core.runner.waiting_for_space
         if error is not None:
             raise copy(error)  # others may raise it too
 
@@ -120,5 +111,5 @@ class Admission:
                     f"{self._timeout_ms} ms. Put more slowly, or raise admission_count_max "
                     f"({self.count_max}) or admission_timeout_ms."
                 )
-        self.store.runner.wake(ENQUEUE_GET)
+        self.core.runner.wake(ENQUEUE_GET)
         waiter.wait(wait_ms)

@@ -1,24 +1,25 @@
-"""Putting: from arguments to messages in the log."""
+"""Appending new timers: composed one by one, or many framed by a kernel."""
 
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.arguments import Binaries, Int64s
+from timerstore.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.ids import TimerIds, format_id
+from timerstore.putting.admission import Admission
 from timerstore.putting.levels import Staged
 from timerstore.services.deletes import append_all
+from timerstore.services.engine import Engine
 from timerstore.timelog.append import (
     QUEUE_COUNT_MAX,
-    STAGE_COUNT_MAX,
     QueueTable,
     Stage,
     append,
-    new_stage,
 )
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.format import (
@@ -41,9 +42,6 @@ from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.text import java_hash_of
-
-if TYPE_CHECKING:
-    from timerstore.store import TimerStore
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""
@@ -101,14 +99,39 @@ def _with_ids(error: TimerStoreError, ids: TimerIds) -> TimerStoreError:
     return error
 
 
+def compose_timer(
+    engine: Engine,
+    topic: bytes,
+    body: bytes,
+    due_ms: int,
+    properties: bytes,
+    tag: str | None,
+    *,
+    replaces: str | None = None,
+) -> Staged:
+    """Compose one timer message, and say where it is staged.
+
+    `properties`: as they stand in a message. `replaces`: the id in whose place it comes.
+    """
+    text = encode_property(PROPERTY_DUE, str(due_ms).encode())
+    key = format_id(due_ms, 0, engine.store_tag).encode()
+    text += encode_property(PROPERTY_UNIQUE_KEY, key)
+    text += encode_property(PROPERTY_REAL_QUEUE, b"0")
+    text += encode_property(PROPERTY_REAL_TOPIC, topic)
+    if replaces is not None:
+        text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
+    message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
+    tags_code = 0 if tag is None else java_hash_of(tag)
+    return message, 0, tags_code, engine.queues.row(topic), 1
+
+
 class Putter:
     """Appends new timers; any number of threads may use it."""
 
-    def __init__(self, store: TimerStore) -> None:
+    def __init__(self, core: Core, admission: Admission) -> None:
         """Begin with no template."""
-        self.store, self.engine = store, store.engine
+        self.core, self.engine, self._admission = core, core.engine, admission
         self._templates: dict[tuple[bytes, str | None, int], Template] = {}
-        self._stages: list[Stage] = []
 
     def template(self, topic: bytes, tag: str | None, level: int = 0) -> Template:
         """Return the template for a topic with a tag, of timers or of a delay level."""
@@ -128,18 +151,7 @@ class Putter:
             )
         return found
 
-    def take_stage(self) -> Stage:
-        """Return a stage for one call; give it back with `free_stage`."""
-        try:
-            return self._stages.pop()
-        except IndexError:
-            return new_stage(STAGE_COUNT_MAX)
-
-    def free_stage(self, stage: Stage) -> None:
-        """Take a stage back."""
-        self._stages.append(stage)
-
-    def many(
+    def append_many(
         self,
         topic: bytes,
         tag: str | None,
@@ -154,7 +166,7 @@ class Putter:
         `due_ms`: with a `level` that level, for all.
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
-        template, stage, done = self.template(topic, tag, level), self.take_stage(), 0
+        template, stage, done = self.template(topic, tag, level), self.core.take_stage(), 0
 
         def put_so_far() -> TimerIds:
             due, places = due_ms[:done], offsets[:done]
@@ -165,7 +177,7 @@ class Putter:
         try:
             while done < len(due_ms):
                 # What goes through a delay level takes no room in the timer topic's queue.
-                stop = len(due_ms) if level else done + self.store.admission.enter()
+                stop = len(due_ms) if level else done + self._admission.enter()
                 piece = due_ms[:stop]
                 done = put_batch(
                     engine.commitlog.table,
@@ -192,54 +204,27 @@ class Putter:
                 raise _with_ids(e, put_so_far()) from e
             raise
         finally:
-            self.free_stage(stage)
+            self.core.free_stage(stage)
         self._announce(put_so_far(), now_ms)
         return put_so_far()
 
     def _announce(self, ids: TimerIds, now_ms: int) -> None:
         """Make what was put durable, and seen by the services; an error carries the ids."""
         try:
-            self.store._after_put(int(ids.due_ms.min()), now_ms)
+            self.core.after_append(now_ms, int(ids.due_ms.min()))
         except TimerStoreError as e:
             raise _with_ids(e, ids) from e
 
-    def one(
-        self,
-        topic: bytes,
-        body: bytes,
-        due_ms: int,
-        properties: bytes,
-        tag: str | None,
-        *,
-        replaces: str | None = None,
-    ) -> tuple[bytes, int]:
-        """Compose one timer message: what to stage, and its pending row."""
-        engine = self.engine
-        text = encode_property(PROPERTY_DUE, str(due_ms).encode())
-        key = format_id(due_ms, 0, engine.store_tag).encode()
-        text += encode_property(PROPERTY_UNIQUE_KEY, key)
-        text += encode_property(PROPERTY_REAL_QUEUE, b"0")
-        text += encode_property(PROPERTY_REAL_TOPIC, topic)
-        if replaces is not None:
-            text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
-        message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
-        return message, engine.queues.row(topic)
-
-    def append_one(self, message: bytes, row: int, tag: str | None) -> int:
-        """Append one composed timer; return its offset."""
-        tags_code = 0 if tag is None else java_hash_of(tag)
-        return self.append_staged((message, 0, tags_code, row, 1), self.engine.clock.now_ms)
-
-    def append_staged(self, entry: Staged, now_ms: int) -> int:
+    def append(self, entry: Staged, now_ms: int) -> int:
         """Append one composed message; return its offset."""
-        engine, stage = self.engine, self.take_stage()
+        engine, stage = self.engine, self.core.take_stage()
         try:
             count = stage_messages(stage, [entry])
             self.check_space()
             append_all(engine, stage, count, now_ms, together=True)
             return int(stage.offset[0])
         finally:
-            self.free_stage(stage)
+            self.core.free_stage(stage)
 
     # --- limits
 

@@ -11,31 +11,28 @@ goes the long way, which says what is wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
-from numba import types
-from numba.core.extending import intrinsic
 
 from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
 from timerstore.errors import InvalidArgumentError
 from timerstore.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
+from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.steps import WAKE_COUNT
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
+from timerstore.timelog.entrypoint import entry_ahead, entry_point, record_at
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import INTERPRETED, kernel_with_gil
+from timerstore.timelog.kernel import INTERPRETED
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, record
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms, wake
 from timerstore.timelog.text import java_hash_of
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 NEEDS_LONG_WAY: Final = -1
 TOPICS_MAX: Final = 4_096
@@ -58,17 +55,9 @@ class PutPlace:
     unread_max: int = 0  # entries that enqueue-get has not read, where a put goes the long way
 
 
-@intrinsic
-def _place_at(typingctx: Any, address: Any) -> Any:
-    return PutPlace.numba_type(types.int64), lambda context, builder, sig, args: args[0]  # type: ignore[attr-defined]
+_place_at, _template_at = record_at(PutPlace), record_at(Template)
 
 
-@intrinsic
-def _template_at(typingctx: Any, address: Any) -> Any:
-    return Template.numba_type(types.int64), lambda context, builder, sig, args: args[0]  # type: ignore[attr-defined]
-
-
-@kernel_with_gil
 def _put_one(
     place_address: int,
     template_address: int,
@@ -114,22 +103,17 @@ def _put_one(
     return stage.offset[0]
 
 
-def _entry() -> Callable[..., int] | None:
-    """Return the kernel's bare entry point, which saves Numba's dispatcher 400 ns a call."""
-    if INTERPRETED or not OBJECTS_ARE_READABLE:
-        return None
-    dispatcher: Any = _put_one
-    entry = dispatcher.compile((types.int64,) * 9)  # it is there: see `kernel_with_gil`
-    return entry if callable(entry) else dispatcher
+entry_ahead(_put_one, keeps_gil=True)
 
 
-class FastPutter:
+class ShortWay:
     """Puts to topics that were put to before."""
 
-    def __init__(self, engine: Engine, unread_max: int) -> None:
+    def __init__(self, engine: Engine, unread_max: int, *, is_open: bool) -> None:
         """Prepare the stage that all threads share under the GIL.
 
         `unread_max`: entries that enqueue-get has not read, where a put goes the long way.
+        `is_open`: else every put does.
         """
         self._engine, self.body_bytes_max = engine, engine.content_bytes_max
         self._tag_digits = f"{engine.store_tag:08X}"
@@ -150,12 +134,14 @@ class FastPutter:
         self._templates: dict[tuple[str, int], Template] = {}
         self._addresses: dict[str, int] = {}  # of the templates without a level
         self._level_ms = [0, *engine.level_ms.tolist()]
-        self.call = _entry()
+        short = OBJECTS_ARE_READABLE and not INTERPRETED
+        self.call = entry_point(_put_one, keeps_gil=True) if short else None
+        self._is_open = is_open and self.call is not None
 
     def add(self, topic: str, level: int = 0) -> None:
         """Let a topic that was put to take the short way from now on."""
         known = (topic, level) in self._templates
-        if known or self.call is None or len(self._templates) >= TOPICS_MAX:
+        if known or not self._is_open or len(self._templates) >= TOPICS_MAX:
             return
         engine = self._engine
         self._templates[topic, level] = template = new_template(
@@ -222,6 +208,8 @@ class FastPutter:
 
         None: go the long way.
         """
+        if not self._templates:
+            return None
         if (delay is not None) + (at is not None) + (at_ms is not None) + (level is not None) > 1:
             return None
         now_ms = time.time_ns() // 1_000_000

@@ -276,7 +276,7 @@ class AppendWriter(_JobWriter):
         """Put all rows, and flush. Where that fails, what was put is cancelled."""
         try:
             with timerstore.open(self.options.path, config=self.options.config) as store:
-                start = store.engine.commitlog.end
+                start = store.core.engine.commitlog.end
                 try:
                     for each in self._parts(messages):
                         with pa.memory_map(str(self.staging / each.name)) as file:

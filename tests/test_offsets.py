@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.watched import StoppedHereError, Watched
-from timerstore.consuming.offsets import ConsumerOffsets
+from timerstore.offsets import ConsumerOffsets
 from timerstore.timelog.disk import Disk
 
 

@@ -15,17 +15,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
 
 from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.timelog.record import Words
-
-if TYPE_CHECKING:
-    from timerstore.consuming.group import Batch, Group
-    from timerstore.store import TimerStore
-
-_POLL_MS: Final = 50
-"""A waiting consumer looks up at least this often."""
 
 
 class Waiter:
@@ -112,34 +104,3 @@ class Waiters:
             fd, waiter.fd = waiter.fd, -1
             if fd >= 0:
                 os.close(fd)
-
-
-def wait_for_batch(
-    store: TimerStore, group: Group, count_max: int, timeout: float | None
-) -> Batch | None:
-    """Return what a group can hand out, waiting for it; None when the time is over."""
-    store.check_open()
-    if store.clock.manual:
-        store.play_now()
-        store.make_visible(group)
-    elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
-        time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-    batch = group.pull(count_max)
-    if batch is not None or (store.clock.manual and timeout is not None):
-        return batch
-    deadline = None if timeout is None else time.monotonic() + timeout
-    hides = store.engine.config.durability == "group"
-    with store.waiters.waiter() as waiter:
-        while True:
-            waiter.arm()
-            if hides:
-                store.make_visible(group)
-            batch = group.pull(count_max)
-            if batch is not None:
-                return batch
-            wait_ms = float(_POLL_MS)
-            if deadline is not None:
-                wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
-                if wait_ms <= 0:
-                    return None
-            waiter.wait(wait_ms)

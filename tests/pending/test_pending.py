@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from timerstore.pending.look import find_pending
+from timerstore.pending.found import find_pending
 from timerstore.services.instant import capture_instant
 
 pytestmark = pytest.mark.slow
@@ -99,9 +99,9 @@ def test_a_listing_is_of_one_instant(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_as_many_are_listed_as_were_counted_at_that_instant(tmp_path: Path) -> None:
     def look(store: timerstore.TimerStore, ledger: Ledger) -> None:
-        instant = capture_instant(store.engine.world)
+        instant = capture_instant(store.core.engine.world)
         time.sleep(random.Random(len(ledger.gone)).choice([0, 0, 0.01, 0.3]))
-        assert len(find_pending(store, instant).message) == instant.pending_count
+        assert len(find_pending(store.core, instant).message) == instant.pending_count
 
     while_threads_work(tmp_path / "store", 5, look)
 
@@ -118,9 +118,9 @@ def test_what_was_cancelled_stays_out_of_a_listing_that_began_before_it_was_pass
         levels = [store.put(b"l", topic="t", delay_level=1) for _ in range(20)]
         assert store.cancel_many(ids[100:200]).all() and store.cancel(levels[3])
         clock.advance(timedelta(milliseconds=100))
-        instant = capture_instant(store.engine.world)
+        instant = capture_instant(store.core.engine.world)
         count = store.count()
         clock.advance(timedelta(seconds=1_000))  # all of it is fired, and R passes the deletes
         assert store.count() == 0
-        found = find_pending(store, instant)
+        found = find_pending(store.core, instant)
         assert len(found.message) == instant.pending_count == count == 300 - 100 - 11 + 19

@@ -1,0 +1,146 @@
+"""The calls that consume; they find a group's reading, or wait for it to have something."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.consuming.blocks import Blocks
+from timerstore.consuming.group import Batch, Delivery, Group
+from timerstore.consuming.retries import GroupRetries
+from timerstore.core import Core
+from timerstore.errors import StoreClosedError
+from timerstore.kinds import check_int, check_timeout
+from timerstore.offsets import CommittedIndexes
+from timerstore.putting.putting import Putting
+
+PULL_COUNT_MAX: Final = 1 << 16
+"""Messages in one batch."""
+CONSUME_COUNT: Final = 512
+"""How many an iterator takes from its group at once; it gives back what it did not yield."""
+_POLL_MS: Final = 50
+"""A waiting consumer looks up at least this often."""
+
+
+class Consuming:
+    """Groups that read an open store, each once."""
+
+    def __init__(self, core: Core, putting: Putting) -> None:
+        """Nobody reads yet."""
+        self.core, self.gate, self.putting = core, core.gate, putting
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._retries: dict[str, GroupRetries] = {}
+        self._blocks = Blocks()
+        self._lock = threading.Lock()
+
+    def group(self, topic: str, name: str) -> Group:
+        """Return the group's reading of a topic, the same for all who ask."""
+        self.core.check_process()
+        if type(topic) is str and type(name) is str and (topic, name) in self._groups:
+            return self._groups[topic, name]
+        check_topic_to_consume(topic)
+        check_group(name)
+        with self._lock:
+            found = self._groups.get((topic, name))
+            if found is None:
+                retries = self.retries(name)
+                found = Group(self.core, self.putting, retries, self._blocks, topic, name)
+                self._groups[topic, name] = found
+            return found
+
+    def retries(self, name: str) -> GroupRetries:
+        """Return what all groups of one name share."""
+        return self._retries.setdefault(name, GroupRetries(self.core, name))
+
+    def consume(self, topic: str, group: str, timeout: float | None) -> Iterator[Delivery]:
+        """Yield messages; see `TimerStore.consume`."""
+        self.core.check_open()
+        return self._iterate(self.group(topic, group), check_timeout(timeout))
+
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
+        """Return a batch; see `TimerStore.pull`."""
+        self.core.check_open()
+        check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        timeout = check_timeout(timeout)
+        reader = self.group(topic, group)
+        batch = self._wait_for_batch(reader, max_count, timeout)
+        return reader.empty() if batch is None else batch
+
+    def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
+        """Yield deliveries; end after `timeout` seconds of nothing."""
+        core = self.core
+        while True:
+            try:
+                batch = self._wait_for_batch(group, CONSUME_COUNT, timeout)
+            except StoreClosedError:
+                return
+            if batch is None:
+                return
+            done = 0
+            try:
+                for delivery in batch:
+                    if core.forked:
+                        core.check_process()
+                    done += 1
+                    yield delivery
+            finally:
+                if done < len(batch) and not core.closed:
+                    group.give_back(batch, done)
+
+    def _wait_for_batch(self, group: Group, count_max: int, timeout: float | None) -> Batch | None:
+        """Return what a group can hand out, waiting for it; None when the time is over."""
+        core = self.core
+        core.check_open()
+        if core.clock.manual:
+            core.play_now()
+            group.make_visible()
+        elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
+            time.sleep(wait_s if timeout is None else min(wait_s, timeout))
+        batch = group.pull(count_max)
+        if batch is not None or (core.clock.manual and timeout is not None):
+            return batch
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with core.waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                if core.is_group:
+                    group.make_visible()
+                batch = group.pull(count_max)
+                if batch is not None:
+                    return batch
+                wait_ms = float(_POLL_MS)
+                if deadline is not None:
+                    wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
+                    if wait_ms <= 0:
+                        return None
+                waiter.wait(wait_ms)
+
+    # --- how far they have come
+
+    def write_offsets(self) -> None:
+        """Make durable how far all groups have come."""
+        offsets = self.core.offsets
+        for group in list(self._groups.values()):
+            for (topic, queue_id), index in group.committed().items():
+                offsets.set(topic, group.name, queue_id, index)
+        offsets.write()
+
+    def committed_indexes(self) -> CommittedIndexes:
+        """Return what all groups have consumed."""
+        reading = [each for group in list(self._groups.values()) for each in group.reading()]
+        return self.core.offsets.committed(reading)
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many entries were passed by since the store was opened."""
+        groups, retries = list(self._groups.values()), list(self._retries.values())
+        count = sum(each.unreadable_count for each in groups)
+        return count + sum(each.unreadable_count for each in retries)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread is inside an acknowledgement, which passes no gate."""
+        return any(each.is_held for each in list(self._retries.values()))

@@ -1,0 +1,216 @@
+"""What an open store consists of: its engine, clock, threads, files.
+
+The rooms (`putting/`, `pending/`, `consuming/`, `closing/`) work on it; it knows none of them, nor
+the store, which is the face before them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Final
+
+from timerstore.ahead import load_kernels
+from timerstore.config import Config
+from timerstore.directory import lock_directory
+from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
+from timerstore.inside import inside
+from timerstore.offsets import ConsumerOffsets
+from timerstore.services.background import Failure
+from timerstore.services.cleaning import Cleaner
+from timerstore.services.clock import ManualClock, SystemClock
+from timerstore.services.flush import Flusher
+from timerstore.services.opening import open_engine
+from timerstore.services.rebuild import remove_mark
+from timerstore.services.retention import Retention
+from timerstore.services.runner import Runner
+from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.lockfile import LockFile
+from timerstore.timelog.locks import Gate
+from timerstore.waiting import Waiters
+
+log = logging.getLogger("timerstore")
+
+_REPORTS_MAX: Final = 100
+"""Damaged messages that are logged one by one; all are counted."""
+_NO_HURRY_MS: Final = 1_000_000
+"""A delete need not be linked soon: the cancelled set has its target."""
+
+
+class Core:
+    """An open store without its calls; any number of threads may use it."""
+
+    cleaner: Cleaner  # these two are set by cleannow.py
+    retention: Retention
+
+    def __init__(self, path: Path, disk: Disk, clock: ManualClock | None) -> None:
+        """Hold nothing yet."""
+        self.path, self.disk = path, disk
+        self.clock = SystemClock() if clock is None else clock
+        self.closed, self.gate = True, Gate()
+        self.closing, self.ended, self.flushed = threading.RLock(), False, False
+        self.forked = False
+        self.failure = Failure()
+        self._refusal: str | None = None
+        self._reported: set[tuple[str, int]] = set()
+        self._stages: list[Stage] = []
+
+    def lock(self, create: bool) -> None:
+        """Check the directory, or make it; hold its lock."""
+        self.lock_file: LockFile = lock_directory(self.disk, self.path, create)
+
+    def open(self, config: Config) -> None:
+        """Open the files, and recover what the last life left."""
+        load_kernels()
+        started = time.monotonic()
+        self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
+        self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
+        for row, topic in enumerate(self.engine.queues.topics):
+            self.offsets.cut(topic, row, self.engine.queues)
+        self.offsets.cut_missing(self.engine.queues)
+        self.offsets.write()  # before anything fires, or the next crash would find the old ones
+        self.flusher = Flusher(self.engine)
+        self.flusher.flush()
+        remove_mark(self.disk, self.path)
+        self.is_group = self.engine.config.durability == "group"
+        self.waiters = Waiters(self.engine.world.waiters)
+        self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])
+        self.runner = Runner(self.engine, self.flusher, self.stop)
+        self.flusher.on_failure = self.stop
+        self.opened_s = time.monotonic()
+        self.open_s = self.opened_s - started
+
+    def start(self) -> None:
+        """Let time pass; from now on a fork is seen."""
+        self.closed = False
+        _open_cores.add(self)
+        if not self.findings.clean:
+            log.warning("%s was not closed cleanly: %s", self.path, self.findings)
+        self._start_services()
+
+    def _start_services(self) -> None:
+        if isinstance(self.clock, ManualClock):
+            self.clock.listen(self.clock_moved)
+            self.runner.play(self.clock.now_ms, self.clock.now_ms)
+        else:
+            self.runner.start()
+            self.flusher.start()
+
+    @inside
+    def clock_moved(self, start_ms: int, stop_ms: int) -> None:
+        """Play what happens while a manual clock moves."""
+        self.check_open()
+        self.runner.play(start_ms, stop_ms)
+
+    @inside
+    def play_now(self) -> None:
+        """On a manual clock, do all that is due at its present time."""
+        self.check_open()
+        self.runner.play(self.clock.now_ms, self.clock.now_ms)
+
+    def stop(self, error: BaseException) -> None:
+        """Have the next call raise what ended a background thread, or made flushing impossible."""
+        self.failure.keep(error)
+        self.end_short_way()
+        log.error("%s has stopped: %r", self.path, error, exc_info=error)
+
+    def let_go(self) -> None:
+        """Close the files, then release the lock; the services have stopped."""
+        self.waiters.close()
+        self.putters.close()
+        self.engine.close_files()
+        self.lock_file.release()
+        self.ended = True
+
+    # --- who may call
+
+    def check_process(self) -> None:
+        """Raise in a forked child, before any lock: a thread of the parent may have held it."""
+        if self.forked:
+            raise ForkedProcessError(
+                "This store belongs to the parent process. Open it after the fork, in one process."
+            )
+
+    def check_open(self, *, stopped: bool = False) -> None:
+        """Raise where the store cannot be used any more; `stopped`: one that has stopped can."""
+        self.check_process()
+        if self.closed:
+            raise StoreClosedError(f"{self.path} was closed. Open it again.")
+        if not stopped:
+            self.failure.check()
+
+    def check_writable(self) -> None:
+        """Raise where nothing may be put, cancelled or sent back."""
+        self.check_open()
+        if self._refusal is not None:
+            raise ReadOnlyError(self._refusal)
+
+    def refuse(self, reason: str | None) -> None:
+        """Refuse everything that would append, for this reason; None: refuse no longer."""
+        self._refusal = reason
+        self.end_short_way()
+
+    def end_short_way(self) -> None:
+        """Let no put take the short way any more (`putting/short_way.py`)."""
+        self.engine.world.callers.short_way_ended = 1
+
+    def report_unreadable(self, file: str, offset: int, reason: str) -> None:
+        """Log what cannot be read, and is not passed on."""
+        if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
+            self._reported.add((file, offset))
+            log.error("%s: %s, offset %d: %s; passed by", self.path, file, offset, reason)
+
+    # --- appending
+
+    def take_stage(self) -> Stage:
+        """Return a stage for one call; give it back with `free_stage`."""
+        try:
+            return self._stages.pop()
+        except IndexError:
+            return new_stage(STAGE_COUNT_MAX)
+
+    def free_stage(self, stage: Stage) -> None:
+        """Take a stage back."""
+        self._stages.append(stage)
+
+    def after_append(self, now_ms: int, due_ms: int | None = None) -> None:
+        """Have what was appended noticed by the services, then wait until it is durable.
+
+        `due_ms`: of the earliest timer in it; None where there is none.
+        """
+        if not self.clock.manual:
+            self.runner.wake_for(now_ms + _NO_HURRY_MS if due_ms is None else due_ms)
+        elif due_ms is not None and due_ms <= now_ms:
+            self.runner.play(now_ms, now_ms)
+        if self.is_group:
+            self.flusher.wait_durable(self.engine.commitlog.end)
+
+    @inside
+    def wait_durable(self) -> None:
+        """Return once all that was appended is durable."""
+        self.flusher.wait_durable(self.engine.commitlog.end)
+
+    @inside
+    def flush(self) -> None:
+        """Write a checkpoint; see `TimerStore.flush`."""
+        self.check_open()
+        self.flusher.flush()
+
+
+_open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Let the parent's stores be closed to a child; what looks at `closed` alone asks no more."""
+    for core in _open_cores:
+        core.forked = core.closed = True
+        core.end_short_way()
+
+
+os.register_at_fork(after_in_child=_after_fork)

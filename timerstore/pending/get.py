@@ -1,0 +1,74 @@
+"""One pending timer by its id, whatever it is; `byid.py` is the short way of an ordinary one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ids import parse_id
+from timerstore.pending.found import (
+    find_pending,
+    half_claimed,
+    read_messages,
+    slot_messages,
+    unlinked_messages,
+)
+from timerstore.pending.timers import Timer, read_timer
+from timerstore.pending.verdict import judge
+from timerstore.services.instant import capture_instant
+from timerstore.wheel.place import may_have_rolled
+
+
+def get(core: Core, id: str) -> Timer | None:
+    """Return a pending timer; see `TimerStore.get`."""
+    if not isinstance(id, str):
+        raise InvalidArgumentError(f"id is {id!r}. Pass an id that put returned, a str.")
+    parsed = parse_id(id)
+    if parsed is None or parsed.tag != core.engine.store_tag:
+        return find_foreign(core, id)
+    offset, due_ms = parsed.offset, parsed.due_ms
+    while True:
+        verdict = judge(core, [id])
+        message = int(verdict.message[0])
+        if not verdict.pending[0]:
+            return None
+        try:
+            first = read_timer(core, message, due_ms)
+            latest = offset
+            if message == offset:
+                latest = latest_copy(core, offset, due_ms, first.put_ms)
+            return first if latest == offset else read_timer(core, latest, due_ms)
+        except CorruptStoreError:
+            if message >= core.engine.commitlog.start:
+                raise  # else it rolled, and retention removed its segment just now
+
+
+def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
+    """Return the offset of the latest copy of a timer that may have rolled."""
+    engine, world = core.engine, core.engine.world
+    if not may_have_rolled(world.settings, due_ms, put_ms):
+        return offset
+    own = due_ms // engine.precision_ms
+    instant = capture_instant(engine.world, whole=False)
+    at = instant.snapshot
+    parts = [instant.messages, unlinked_messages(core, at), half_claimed(core, at)]
+    hop = world.settings.hop_slots
+    latest = own - max(0, -(-(own - at.top + 1) // hop)) * hop
+    waits_aside = range(at.aside_claimed, at.aside_stop)
+    for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
+        if slot >= at.claimed or slot in waits_aside:
+            parts.append(slot_messages(core, at, slot))
+    found = read_messages(core, np.concatenate(parts))
+    mine = found.message[found.low == offset]
+    return int(mine.max()) if len(mine) else offset
+
+
+def find_foreign(core: Core, id: str) -> Timer | None:
+    """Return the pending timer of a broker with this unique key. O(pending)."""
+    found = find_pending(core)
+    for i in np.flatnonzero(found.high != -1).tolist():
+        timer = read_timer(core, int(found.message[i]), int(found.due_ms[i]))
+        if timer.id == id:
+            return timer
+    return None

@@ -1,0 +1,115 @@
+"""Listing pending timers: all in order, or how many fall due when."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.core import Core
+from timerstore.kinds import check_int, check_name
+from timerstore.pending.found import Int64s, find_pending
+from timerstore.pending.timers import Timer, decode_timers
+
+_AT_ONCE: Final = 256
+"""Timers that are decoded together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How many timers fall due when.
+
+    `start_ms`: int64[n], the beginning of each bucket that holds any; `count`: int64[n].
+    """
+
+    start_ms: Int64s
+    count: Int64s
+    bucket_ms: int
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the counts over time with matplotlib; return the axes."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.gca() if ax is None else ax
+        times = self.start_ms.astype("datetime64[ms]")
+        axes.bar(times, self.count, width=np.timedelta64(self.bucket_ms, "ms"), align="edge")
+        axes.set_xlabel("due (UTC)")
+        axes.set_ylabel(f"timers in {self.bucket_ms} ms")
+        return axes
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{np.datetime64(start, 'ms')}</td><td>{count}</td></tr>"
+            for start, count in zip(self.start_ms[:50].tolist(), self.count[:50], strict=True)
+        )
+        more = f"<p>… {len(self.count) - 50} more buckets</p>" if len(self.count) > 50 else ""
+        return f"<table><tr><th>due (UTC)</th><th>timers</th></tr>{rows}</table>{more}"
+
+
+def list_pending(
+    core: Core,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    """Yield pending timers in order; see `TimerStore.pending`."""
+    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
+        if value is not None:
+            check_due_ms(value, name)
+    if limit is not None:
+        check_int(limit, "limit", 0, sys.maxsize)
+    if topic is not None:
+        check_name(topic)
+    return _pending(core, topic, start_ms, end_ms, limit)
+
+
+def _pending(
+    core: Core,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    core.check_process()
+    found = find_pending(core)
+    keep = np.ones(len(found.due_ms), np.bool_)
+    if topic is not None:
+        keep &= np.isin(found.row, core.engine.queues.rows(check_name(topic)))
+    if start_ms is not None:
+        keep &= found.due_ms >= start_ms
+    if end_ms is not None:
+        keep &= found.due_ms < end_ms
+    order = np.flatnonzero(keep)
+    order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
+    for at in range(0, len(order), _AT_ONCE):
+        part = order[at : at + _AT_ONCE]
+        with core.gate:
+            core.check_open()
+            timers = decode_timers(core, found.message[part], found.due_ms[part])
+        for timer in timers:
+            core.check_process()
+            if core.closed:
+                core.check_open()
+            yield timer
+
+
+def count_by_bucket(
+    core: Core, bucket_ms: int, start_ms: int | None, end_ms: int | None
+) -> Horizon:
+    """Count pending timers by bucket; see `TimerStore.horizon`."""
+    check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
+    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
+        if value is not None:
+            check_int(value, name, -DUE_MS_MAX, 2 * DUE_MS_MAX)
+    due_ms = find_pending(core).due_ms
+    if start_ms is not None:
+        due_ms = due_ms[due_ms >= start_ms]
+    if end_ms is not None:
+        due_ms = due_ms[due_ms < end_ms]
+    buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
+    return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)

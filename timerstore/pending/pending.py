@@ -1,0 +1,90 @@
+"""The calls on pending timers: looking, cancelling, moving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from timerstore.arguments import resolve_due_ms
+from timerstore.core import Core
+from timerstore.inside import inside
+from timerstore.kinds import check_name
+from timerstore.pending.byid import ById
+from timerstore.pending.cancel import cancel_many
+from timerstore.pending.get import get
+from timerstore.pending.listing import Horizon, count_by_bucket, list_pending
+from timerstore.pending.reschedule import reschedule
+from timerstore.pending.timers import Timer
+from timerstore.pending.verdict import Bools
+from timerstore.putting.putting import Putting
+
+
+class PendingTimers:
+    """What is pending in an open store; any number of threads may use it."""
+
+    def __init__(self, core: Core, putting: Putting) -> None:
+        """Know no topic yet."""
+        self.core, self.gate, self._putting = core, core.gate, putting
+        self._by_id = ById(core.engine)
+
+    @inside
+    def get(self, id: str) -> Timer | None:
+        """Return a timer; see `TimerStore.get`."""
+        self.core.check_open()
+        return self._by_id.get(id) or get(self.core, id)
+
+    def list(
+        self, topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
+    ) -> Iterator[Timer]:
+        """Yield timers in order; see `TimerStore.pending`."""
+        self.core.check_open()
+        return list_pending(self.core, topic, start_ms, end_ms, limit)
+
+    @inside
+    def count(self, topic: str | None) -> int:
+        """Return how many there are. O(1)."""
+        self.core.check_open()
+        return self.core.engine.pending_count(None if topic is None else check_name(topic))
+
+    @inside
+    def horizon(self, bucket_ms: int, start_ms: int | None, end_ms: int | None) -> Horizon:
+        """Count them by bucket; see `TimerStore.horizon`."""
+        self.core.check_open()
+        return count_by_bucket(self.core, bucket_ms, start_ms, end_ms)
+
+    @inside
+    def cancel(self, id: str) -> bool:
+        """Cancel one; see `TimerStore.cancel`."""
+        self.core.check_writable()
+        now_ms = self.core.clock.now_ms
+        cancelled = self._by_id.cancel(id, now_ms)
+        if cancelled is None:
+            cancelled = bool(cancel_many(self.core, [id])[0])
+        self.core.after_append(now_ms)
+        return cancelled
+
+    @inside
+    def cancel_many(self, ids: Sequence[str]) -> Bools:
+        """Cancel many; see `TimerStore.cancel_many`."""
+        self.core.check_writable()
+        done = cancel_many(self.core, ids)
+        self.core.after_append(self.core.clock.now_ms)
+        return done
+
+    @inside
+    def reschedule(
+        self, id: str, delay: timedelta | None, at: datetime | None, at_ms: int | None
+    ) -> str:
+        """Move one; see `TimerStore.reschedule`."""
+        core, putting = self.core, self._putting
+        core.check_writable()
+        now_ms = core.clock.now_ms
+        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
+        putting.congestion.check(due_ms, now_ms)
+        putting.admission.enter()  # before any lock
+        now_ms = core.clock.now_ms
+        new_id = self._by_id.reschedule(id, due_ms, now_ms)
+        if new_id is None:
+            new_id = reschedule(core, id, due_ms, now_ms)
+        core.after_append(now_ms, due_ms)
+        return new_id

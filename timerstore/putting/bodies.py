@@ -1,0 +1,60 @@
+"""Checks of what `put_many` takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.arguments import Binaries, check_description, encode_properties, too_long
+from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.format import PROPERTY_KEYS
+from timerstore.timelog.frame import encode_property
+from timerstore.timelog.intrinsics import view_bytes
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Words
+
+
+def check_keys(keys: Binaries, count: int) -> None:
+    """Refuse keys that cannot stand in a property."""
+    if len(keys) != count:
+        raise InvalidArgumentError(f"There are {len(keys)} keys for {count} bodies. Pass one each.")
+    bad = first_bad_key(keys.address, keys.length)
+    if bad >= 0:
+        raise InvalidArgumentError(
+            f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass other text."
+        )
+
+
+@kernel_ahead
+def first_bad_key(address: Words, length: Words) -> int:
+    """Return the first text that is empty or holds a separator, or −1."""
+    for i in range(len(length)):
+        if length[i] == 0:
+            return i
+        buf = view_bytes(address[i], length[i])
+        for k in range(length[i]):
+            if buf[k] == 1 or buf[k] == 2:
+                return i
+    return -1
+
+
+def check_lengths(bodies: Binaries, keys: Binaries | None, tag: str | None, bytes_max: int) -> None:
+    """Refuse bodies or keys that are empty or too long.
+
+    `bytes_max`: what a body, its key and the tag may take together.
+    """
+    if int(bodies.length.min()) == 0:
+        i = int(np.argmin(bodies.length))
+        raise InvalidArgumentError(
+            f"bodies[{i}] is empty, which a broker drops. Pass at least one byte."
+        )
+    tag_bytes = len(encode_properties(None, tag, None))
+    if keys is None and int(bodies.length.max()) + tag_bytes <= bytes_max:
+        check_description(tag_bytes)
+        return
+    described = np.full(len(bodies), tag_bytes, np.int64)
+    if keys is not None:
+        described += len(encode_property(PROPERTY_KEYS, b"")) + keys.length
+    check_description(int(described.max()))
+    i = int(np.argmax(bodies.length + described))
+    if bodies.length[i] + described[i] > bytes_max:
+        raise too_long(f"bodies[{i}]", int(bodies.length[i]), int(described[i]), bytes_max)

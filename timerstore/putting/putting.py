@@ -1,0 +1,128 @@
+"""The calls that put: from checked arguments to messages in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from timerstore.arguments import (
+    Binaries,
+    check_body,
+    check_due_array,
+    check_text,
+    check_topic,
+    encode_properties,
+    resolve_due_ms,
+)
+from timerstore.core import Core
+from timerstore.ids import TimerIds, format_id
+from timerstore.inside import inside
+from timerstore.putting.admission import Admission
+from timerstore.putting.bodies import check_keys, check_lengths
+from timerstore.putting.congestion import Congestion
+from timerstore.putting.levels import check_level, stage_at_level
+from timerstore.putting.putter import Putter, compose_timer
+from timerstore.putting.short_way import ShortWay
+from timerstore.timelog.format import LEVEL_MARK
+
+
+class Putting:
+    """Puts into an open store; any number of threads may use it."""
+
+    def __init__(self, core: Core) -> None:
+        """Nothing was put yet."""
+        self.core, self.gate = core, core.gate
+        self.admission, self.congestion = Admission(core), Congestion(core.engine)
+        self.putter = Putter(core, self.admission)
+        config = core.engine.config
+        limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
+        is_open = not core.clock.manual and not any(limits)
+        self.short_way = ShortWay(core.engine, self.admission.count_max, is_open=is_open)
+
+    @inside
+    def put(
+        self,
+        body: bytes,
+        topic: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        key: str | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        delay_level: int | None,
+    ) -> str:
+        """Put one timer the long way; see `TimerStore.put`."""
+        core, engine = self.core, self.core.engine
+        core.check_writable()
+        if delay_level is not None:
+            level = check_level(engine, delay_level, delay, at, at_ms)
+            return self._put_at_level(body, topic, level, key, tag, properties)
+        now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
+        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
+        encoded = encode_properties(key, tag, properties)
+        body = check_body(body, len(encoded), engine.content_bytes_max)
+        self.congestion.check(due_ms, now_ms)
+        self.admission.enter()
+        entry = compose_timer(engine, topic_bytes, body, due_ms, encoded, tag)
+        self.short_way.add(topic)
+        offset = self.putter.append(entry, core.clock.now_ms)
+        core.after_append(now_ms, due_ms)
+        return format_id(due_ms, offset, engine.store_tag)
+
+    def _put_at_level(
+        self,
+        body: bytes,
+        topic: str,
+        level: int,
+        key: str | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+    ) -> str:
+        core, engine = self.core, self.core.engine
+        now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
+        encoded = encode_properties(key, tag, properties)
+        body = check_body(body, len(encoded), engine.content_bytes_max)
+        entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
+        self.short_way.add(topic, level)
+        offset, due_ms = self.putter.append(entry, now_ms), entry[2]
+        core.after_append(now_ms, due_ms)
+        return format_id(due_ms, offset | LEVEL_MARK, engine.store_tag)
+
+    @inside
+    def put_many(
+        self,
+        bodies: Any,
+        topic: str,
+        at_ms: Any,
+        delay_ms: Any,
+        keys: Any,
+        tag: str | None,
+        delay_level: int | None,
+    ) -> TimerIds:
+        """Put many timers; see `TimerStore.put_many`."""
+        core, engine = self.core, self.core.engine
+        core.check_writable()
+        now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
+        if tag is not None:
+            check_text(tag, "tag")
+        data = Binaries(bodies, "bodies")
+        texts = None if keys is None else Binaries(keys, "keys")
+        if texts is not None:
+            check_keys(texts, len(data))
+        level = 0
+        if delay_level is None:
+            due_ms = check_due_array(len(data), now_ms, at_ms, delay_ms, engine.config.max_delay_ms)
+        else:
+            level = check_level(engine, delay_level, delay_ms, at_ms)
+            due_ms = np.full(len(data), level, np.int64)
+        if len(data) == 0:
+            return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
+        check_lengths(data, texts, tag, engine.content_bytes_max)
+        self.putter.check_space()
+        if not level:
+            self.congestion.check(due_ms, now_ms)
+        return self.putter.append_many(topic_bytes, tag, data, texts, due_ms, now_ms, level)
