@@ -51,6 +51,9 @@ Reading:
 Kernels:
 
     kernel.py       the decorator that compiles one
+    signatures.py   its types, read off its annotations
+    linking.py      how helpers become part of it
+    apart.py        work that no exception of its caller reaches
     stamp.py        the digest of what it sees
     cachefolder.py  where it is cached if nothing of ours can be written
     entrypoint.py   calling it by its bare entry point

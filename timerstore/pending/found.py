@@ -15,7 +15,7 @@ from timerstore.services.pending_rows import reading_of
 from timerstore.services.places import wheel_messages
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     FOUND_WORDS,
     IDENTITY_HIGH,
@@ -27,7 +27,7 @@ from timerstore.timelog.message import (
     exact_due_ms,
     identify_timer,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.pending import PENDING, Reading, judge_message
 from timerstore.wheel.slots import NO_UNIT
@@ -49,14 +49,14 @@ class Found(NamedTuple):
     row: Int64s  # queue of the real topic
 
 
-@kernel
+@kernel_ahead
 def _read_timers(
     commitlog: SegmentTable,
     queues: QueueTable,
     messages: Words,
     reading: Reading,
     found: Words,
-    columns: Any,
+    columns: Rows,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
 
