@@ -1,7 +1,7 @@
 """A kernel's types, read off its annotations.
 
 So it can be compiled before it is called. `int` and `bool` are Numba's; an array is C-contiguous,
-of one axis unless it is `Rows`; a record class has its own type.
+of one axis unless it is `Rows`; a record class has its own type, a NamedTuple that of its fields.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def _type_of(hint: Any, place: str) -> Any:
         (item,) = get_args(get_args(hint)[1])
         axes = 2 if TWO_AXES in marks else 1
         return types.Array(from_dtype(np.dtype(item)), axes, "C", readonly=READ_ONLY in marks)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return types.NamedTuple(signature_of(hint), hint)
     raise TypeError(f"{place}: {hint} names no type of Numba's")
 
 
