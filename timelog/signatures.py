@@ -7,6 +7,7 @@ of one axis unless it is `Rows`; a record class has its own type, a NamedTuple t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -21,6 +22,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _SCALARS: Final = {int: types.int64, bool: types.boolean}
 
 
+@cache
 def signature_of(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the types of a kernel's arguments; raises TypeError where an annotation says none."""
     hints = get_type_hints(function, include_extras=True)
