@@ -6,6 +6,7 @@ In the order of a timer's way: `enqueue_get` → ring A → `enqueue_put` → ti
 they see, `state` what each of them alone writes, `needs` what they ask Python for.
 
 Opening: `opening`, `recovery`, `recover_*`, `rebuild`, `level_due_times`, `sizes`. What is durable:
-`capture`, `flush`, `level_file`. What goes: `retention`. Damage: `damage`, `mend_*`, `pass_lost`,
-`scrub`. Looking from outside: `instant`, `slot_units`, `level_timers`, `cancel_ahead`, `metrics`.
+`capture`, `flush`, `group_commit`, `level_file`. What goes: `retention`. Damage: `damage`,
+`mend_*`, `pass_lost`, `scrub`. Looking from outside: `instant`, `slot_units`, `level_timers`,
+`cancel_ahead`, `metrics`.
 """

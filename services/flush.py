@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from timerstore.errors import FlushFailedError, StoreFullError
 from timerstore.services.background import BackgroundThread, Flag
 from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
+from timerstore.services.group_commit import IS_DURABLE, MAY_LEAD, GroupCommit
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.scrub import Scrub
 from timerstore.services.state import FLUSH
@@ -47,15 +47,15 @@ _READ_SLOT_ALONE_S: Final = 10
 class Flusher:
     """Makes an engine's bytes durable.
 
-    Ground rules: `durable_end` is written under `_sync_lock` alone, and only grows. `flush` and
-    `sync_log` may be called by any thread; each takes `_sync_lock`, so fsyncs never overlap.
-    `waiting_for_space` is written by the flush thread alone; `error` is final.
+    Ground rules: `durable_end` is moved by who leads the group commit alone, and only grows.
+    `flush` and `wait_durable` may be called by any thread; who makes an fsync leads, so fsyncs
+    never overlap. `waiting_for_space` is written by the flush thread alone; `error` is final.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Take the engine's present state for durable: recovery has flushed it."""
         self.engine = engine
-        self.durable_end = engine.commitlog.end
+        self.commit = GroupCommit(engine.commitlog.end)
         self.before: Callable[[], None] | None = None
         """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
         self.scrub = Scrub(engine)
@@ -73,7 +73,6 @@ class Flusher:
         self.sync_count = 0
         self.checkpoint_count = 0
         self._flushed_s = time.monotonic()
-        self._sync_lock = threading.Lock()
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
         self._sequence = 0
@@ -83,35 +82,47 @@ class Flusher:
 
     # --- group commit
 
+    @property
+    def durable_end(self) -> int:
+        """Bytes of the commit log before it are durable."""
+        return self.commit.durable_end
+
     def wait_durable(self, offset: int) -> None:
         """Return once the commit log is durable up to `offset`; one fsync serves all who wait.
 
-        Whoever comes first does the fsync itself, for everything that stands in the log by then;
-        those who come meanwhile wait for the next one.
+        Whoever finds that nobody does it makes the fsync, for everything that stands in the log
+        when it begins; see `GroupCommit`. Raises FlushFailedError.
         """
-        while self.durable_end < offset:
-            self.sync_log()
+        while (outcome := self.commit.wait(offset)) != IS_DURABLE:
+            if outcome == MAY_LEAD:
+                with self.commit.leading:
+                    if self.commit.leads and self.durable_end < offset:
+                        self._sync_log()
+            else:
+                self._check()
 
     def sync_log(self) -> None:
         """Make the commit log durable up to its present end."""
-        asked = self.engine.commitlog.end
-        with self._sync_lock:
-            if self.durable_end >= asked:
-                return
-            self._check()
-            try:
-                end = self.engine.commitlog.end
-                self.engine.commitlog.flush(self.durable_end, end)
-                self.durable_end = end
-                self.sync_count += 1
-            except FlushFailedError as e:
-                self._fail(e)
-                raise
+        self.wait_durable(self.engine.commitlog.end)
+
+    def _sync_log(self) -> None:
+        """Make the commit log durable, and say so; for who leads."""
+        self._check()
+        self.commit.gather()
+        try:
+            end = self.engine.commitlog.end
+            self.engine.commitlog.flush(self.durable_end, end)
+        except FlushFailedError as e:
+            self._fail(e)
+            raise
+        self.sync_count += 1
+        self.commit.advance(end)
 
     def _fail(self, error: BaseException) -> None:
         """Remember a failed fsync; it is final, for the kernel may have dropped the pages."""
         if self.error is None:
             self.error = error
+            self.commit.fail()
             if self.on_failure is not None:
                 self.on_failure(error)
 
@@ -125,7 +136,7 @@ class Flusher:
         """Write a checkpoint; everything put before the call is durable on return."""
         if self.before is not None:
             self.before()
-        with self._sync_lock:
+        with self.commit.alone:
             self._check()
             engine, world = self.engine, self.engine.world
             # Before: what is asked for from now on is the next one's.
@@ -172,7 +183,7 @@ class Flusher:
         engine, config = self.engine, self.engine.path / "config"
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
-        self.durable_end = max(self.durable_end, checkpoint.commitlog_flushed)
+        self.commit.advance(max(self.durable_end, checkpoint.commitlog_flushed), at_once=True)
         if checkpoint.clean:
             engine.commitlog.clear_behind()
         before = self._flushed_index[: len(next_index)]

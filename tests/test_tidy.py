@@ -220,18 +220,24 @@ def plain_calls(tree: ast.AST, helpers: set[str]) -> Iterator[str]:
         yield from plain_calls(node, helpers)
 
 
+def compiled_by_name(tree: ast.AST) -> Iterator[str]:
+    """Functions that are compiled where they are used, without a decorator."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            if node.func.id in {"entry_point", "section_entry"}:
+                yield getattr(node.args[0], "id", "")
+
+
 def test_python_calls_no_inlined_helper() -> None:
     folders = ("timerstore", *FOLDER_OF)
     paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
     trees = {path: ast.parse(path.read_bytes()) for path in paths}
     defined = {path: set(helpers_of(tree)) for path, tree in trees.items()}
     by_module = {module_name(path): names for path, names in defined.items()}
-    # These are compiled where they are used, without a decorator.
-    compiled_by_hand = {"_put_one", "_acquire", "_release", "_acquire_all", "_release_all"}
-    compiled_by_hand |= {"_enter", "_leave"}
     calls = []
     for path, tree in trees.items():
         known = set(defined[path])
+        compiled_by_hand = set(compiled_by_name(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name in compiled_by_hand:
                 node.decorator_list = [ast.Name("kernel")]

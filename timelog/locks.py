@@ -112,7 +112,7 @@ def _leave(address: int, kind: int, error: int, trace: int) -> None:
 
 
 @cache
-def _entry(function: Callable[..., None], *, waits: bool) -> Any:
+def section_entry(function: Callable[..., None], *, waits: bool) -> Any:
     """Return a function in C, for Python to call; one that `waits` lets the GIL go meanwhile."""
     count = function.__code__.co_argcount
     if INTERPRETED:
@@ -122,7 +122,7 @@ def _entry(function: Callable[..., None], *, waits: bool) -> Any:
     return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
 
 
-class _Section:
+class Section:
     """What is entered and left by C functions that take the address of `words`."""
 
     def __init__(self, words: Words, enter: Any, leave: Any) -> None:
@@ -152,7 +152,7 @@ class SpinLock:
         self.words = np.zeros(LOCK_WORDS, np.int64)
 
 
-class KernelLock(_Section):
+class KernelLock(Section):
     """A ticket lock that kernels and Python share; it is not reentrant.
 
     Python waits without the GIL, and may need the GIL while it holds the lock. So no kernel may
@@ -161,11 +161,11 @@ class KernelLock(_Section):
 
     def __init__(self, words: Words | None = None) -> None:
         """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
-        enter, leave = _entry(_acquire, waits=True), _entry(_release, waits=False)
+        enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
         super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
 
 
-class ServiceLocks(_Section):
+class ServiceLocks(Section):
     """The three locks of the services, which `with` takes all, in their order: fire, near, wheel.
 
     What each is for stands in `services/state.py`.
@@ -173,18 +173,21 @@ class ServiceLocks(_Section):
 
     def __init__(self) -> None:
         """Make three open locks."""
-        enter, leave = _entry(_acquire_all, waits=True), _entry(_release_all, waits=False)
+        enter, leave = (
+            section_entry(_acquire_all, waits=True),
+            section_entry(_release_all, waits=False),
+        )
         super().__init__(np.zeros(3 * LOCK_WORDS, np.int64), enter, leave)
         fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
         self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
 
 
-class Gate(_Section):
+class Gate(Section):
     """Counts the threads that are inside; any number may be, each as often as it likes."""
 
     def __init__(self) -> None:
         """Make a gate with nobody inside."""
-        enter, leave = _entry(_enter, waits=False), _entry(_leave, waits=False)
+        enter, leave = section_entry(_enter, waits=False), section_entry(_leave, waits=False)
         super().__init__(np.zeros(GATE_WORDS, np.int64), enter, leave)
 
     def others_inside(self) -> bool:

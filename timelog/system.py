@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import select
 import threading
 import time
@@ -15,6 +16,12 @@ from numba import types
 from timerstore.timelog.kernel import INTERPRETED, inlined
 
 CLOCK_REALTIME: Final = 0
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
+"""The system call's number; where it is not known, who would sleep naps instead."""
+_WAIT_PRIVATE: Final = 128
+_WAKE_PRIVATE: Final = 129
+_EVERYBODY: Final = (1 << 31) - 1
+_NAP_US: Final = 200
 
 if INTERPRETED:
 
@@ -48,6 +55,14 @@ if INTERPRETED:
         """Sleep until the descriptor in `poll_words` is readable, or the time is over."""
         _wait_twin(poll_words, timeout_ns)
 
+    def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
+        """Sleep for a moment, while a word has this value."""
+        if words[at] == value:
+            time.sleep(_NAP_US / 1e6)
+
+    def wake_sleepers(words: Any, at: int) -> None:
+        """Do nothing: they look up by themselves."""
+
 else:
     yield_processor = types.ExternalFunction("sched_yield", types.int32())
     thread_id = types.ExternalFunction("pthread_self", types.int64())
@@ -58,6 +73,27 @@ else:
     )
     _write = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
     _read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
+
+    _syscall = types.ExternalFunction("syscall", types.int64(*(types.int64,) * 7))
+
+    @inlined
+    def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
+        """Sleep while the low half of word `at` is that of `value`, until `wake_sleepers`.
+
+        At most as long as the struct timespec at `limit_at` says; it may also end for no reason.
+        """
+        base = words.ctypes.data
+        if _FUTEX < 0:
+            nap_us(_NAP_US)
+        else:
+            half = value & 0xFFFFFFFF
+            _syscall(_FUTEX, base + 8 * at, _WAIT_PRIVATE, half, base + 8 * limit_at, 0, 0)
+
+    @inlined
+    def wake_sleepers(words: Any, at: int) -> None:
+        """Wake all who sleep at a word; change it before."""
+        if _FUTEX >= 0:
+            _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE_PRIVATE, _EVERYBODY, 0, 0, 0)
 
     @inlined
     def wake(eventfd: int, scratch: Any) -> None:

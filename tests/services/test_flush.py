@@ -49,7 +49,7 @@ def test_what_is_pointed_to_is_durable_before_what_points() -> None:
     disk = TellingDisk()
     with Alone(DEQUEUE_PUT, disk) as alone:
         flusher = Flusher(alone.engine)
-        flusher.durable_end = 0
+        flusher.commit.advance(0)
         flusher._flushed_timerlog = 0
         fill(alone)
         flusher._flushed_index[:] = 0
@@ -142,7 +142,7 @@ def test_one_fsync_serves_all_who_wait_for_it() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher = Flusher(alone.engine)
         ends = [alone.put(timer(alone.tag, "t", START_MS)).offset + 1 for _ in range(3)]
-        with flusher._sync_lock:  # while another is under way
+        with flusher.commit.alone:  # while another is under way
             threads = [threading.Thread(target=flusher.wait_durable, args=(end,)) for end in ends]
             for thread in threads:
                 thread.start()

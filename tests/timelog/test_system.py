@@ -14,8 +14,10 @@ from timerstore.timelog.system import (
     clock_ns,
     poll_words,
     set_timer_slack_us,
+    sleep_while,
     wait_readable,
     wake,
+    wake_sleepers,
 )
 
 
@@ -33,6 +35,39 @@ def _wake(eventfd: int, scratch: Any) -> None:
 @kernel
 def _wait(words: Any, timeout_ns: int) -> None:
     wait_readable(words, timeout_ns)
+
+
+@kernel
+def _sleep_while(words: Any, value: int) -> None:
+    sleep_while(words, 0, value, 2)
+
+
+@kernel
+def _wake_sleepers(words: Any) -> None:
+    wake_sleepers(words, 0)
+
+
+def test_who_sleeps_at_a_word_is_woken() -> None:
+    words = np.array([5, 0, 30, 0])
+    _sleep_while(words, 4)  # it has another value: no sleep
+    woken = []
+
+    def sleep() -> None:
+        while words[0] == 5:
+            _sleep_while(words, 5)
+        woken.append(1)
+
+    threads = [threading.Thread(target=sleep) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.01)
+    words[0] = 6
+    _wake_sleepers(words)
+    for thread in threads:
+        thread.join(20)
+    assert len(woken) == 4
+    words[2:] = 0, 1_000_000
+    _sleep_while(words, 6)  # it ends by itself
 
 
 def test_clocks() -> None:

@@ -11,14 +11,11 @@ goes the long way, which says what is wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-import numba
 import numpy as np
-from numba import types
-from numba.core.extending import intrinsic
 
 from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
 from timerstore.errors import InvalidArgumentError
@@ -27,10 +24,11 @@ from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.steps import WAKE_COUNT
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
+from timerstore.timelog.entrypoint import entry_point, record_at
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import INTERPRETED, stamped
+from timerstore.timelog.kernel import INTERPRETED
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, record
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms, wake
@@ -57,14 +55,7 @@ class PutPlace:
     unread_max: int = 0  # entries that enqueue-get has not read, where a put goes the long way
 
 
-@intrinsic
-def _place_at(typingctx: Any, address: Any) -> Any:
-    return PutPlace.numba_type(types.int64), lambda context, builder, sig, args: args[0]  # type: ignore[attr-defined]
-
-
-@intrinsic
-def _template_at(typingctx: Any, address: Any) -> Any:
-    return Template.numba_type(types.int64), lambda context, builder, sig, args: args[0]  # type: ignore[attr-defined]
+_place_at, _template_at = record_at(PutPlace), record_at(Template)
 
 
 def _put_one(
@@ -112,22 +103,8 @@ def _put_one(
     return stage.offset[0]
 
 
-def _compile() -> Callable[..., int] | None:
-    """Return the kernel's bare entry point, which saves Numba's dispatcher 400 ns a call."""
-    if INTERPRETED or not OBJECTS_ARE_READABLE:
-        return None
-    dispatcher: Any = numba.njit(cache=True, error_model="numpy", _nrt=False)(_put_one)
-    stamped(dispatcher, _put_one)
-    signature = (types.int64,) * 9
-    dispatcher.compile(signature)
-    entry = getattr(dispatcher.overloads.get(signature), "entry_point", None)
-    return entry if callable(entry) else dispatcher
-
-
 class ShortWay:
     """Puts to topics that were put to before."""
-
-    _entry: Callable[..., int] | None = None
 
     def __init__(self, engine: Engine, unread_max: int, *, is_open: bool) -> None:
         """Prepare the stage that all threads share under the GIL.
@@ -154,9 +131,8 @@ class ShortWay:
         self._templates: dict[tuple[str, int], Template] = {}
         self._addresses: dict[str, int] = {}  # of the templates without a level
         self._level_ms = [0, *engine.level_ms.tolist()]
-        if ShortWay._entry is None:
-            ShortWay._entry = _compile()
-        self.call = ShortWay._entry
+        short = OBJECTS_ARE_READABLE and not INTERPRETED
+        self.call = entry_point(_put_one, keeps_gil=True) if short else None
         self._is_open = is_open and self.call is not None
 
     def add(self, topic: str, level: int = 0) -> None:

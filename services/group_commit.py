@@ -1,0 +1,197 @@
+"""Group commit: many wait for one fsync, which one of them makes.
+
+One thread leads at a time. Whoever waits sleeps, without the GIL, until the one who leads is done;
+then one call wakes all of them, those whose bytes are durable return, and one of the others leads.
+A wake-up for each, or a lock that is handed from one to the next, would cost each of them a turn
+at the GIL before the next fsync can begin.
+
+Who leads first lets a *crowd* gather: as many as were here when the last one was done, those whom
+it let go included, who come back with their next bytes after some µs each. Without that two halves
+of the crowd would take turns, and each fsync serve half as many. It ends once all are there, or
+nobody came for `_QUIET_NS`; a thread that is alone never waits.
+
+Everything is machine code between two points where Python may look for signals, as in
+`timelog/locks.py`. What it cannot exclude is that a signal's exception takes away the one thread
+that was about to lead; so nobody sleeps longer than `_LOOK_UP_NS` without looking.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from timerstore.timelog.entrypoint import entry_point
+from timerstore.timelog.intrinsics import (
+    compare_exchange,
+    fetch_add,
+    load_acquire,
+    store_release,
+    view_words,
+)
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.locks import Section, section_entry
+from timerstore.timelog.record import Words
+from timerstore.timelog.system import sleep_while, thread_id, wake_sleepers
+
+# What `GroupCommit.wait` returns.
+IS_DURABLE: Final = 0
+HAS_FAILED: Final = 1
+MAY_LEAD: Final = 2
+_STILL_WAITS: Final = 3
+
+# Its words, a cache line for each that is often written.
+_LEADER: Final = 0  # the thread that leads, 0: nobody
+_ROUND: Final = 8  # counts how often somebody was done: those who wait sleep here
+_WAITING: Final = 16  # how many wait: the one who leads sleeps here while they gather
+_DURABLE: Final = 24  # bytes of the log before it are durable
+_FAILED: Final = 25  # not 0: nothing will be durable any more
+_CROWD: Final = 26  # how many were here when the last one was done
+_ASKING: Final = 32  # how many want to be alone: nobody else begins to lead
+_QUIET: Final = 40  # a struct timespec
+_LOOK_UP: Final = 42  # a struct timespec
+_WORDS: Final = 48
+_QUIET_NS: Final = 100_000
+_LOOK_UP_NS: Final = 50_000_000
+
+
+@inlined
+def _tell(words: Words) -> None:
+    """Have all who wait look again; who is not counted yet reads the new round."""
+    fetch_add(words, _ROUND, 1)
+    if load_acquire(words, _WAITING) + load_acquire(words, _ASKING) != 0:
+        wake_sleepers(words, _ROUND)
+
+
+@inlined
+def _look(words: Words, offset: int) -> int:
+    """Return what there is to say to who waits for `offset`; STILL_WAITS where nothing."""
+    if load_acquire(words, _DURABLE) >= offset:
+        return IS_DURABLE
+    if load_acquire(words, _FAILED) != 0:
+        return HAS_FAILED
+    if load_acquire(words, _LEADER) == 0 and load_acquire(words, _ASKING) == 0:
+        return MAY_LEAD
+    return _STILL_WAITS
+
+
+def _wait(address: int, offset: int) -> int:
+    """Sleep until there is something to say to who waits for `offset`."""
+    words = view_words(address, _WORDS)
+    outcome = _look(words, offset)
+    if outcome != _STILL_WAITS:
+        return outcome
+    if fetch_add(words, _WAITING, 1) + 2 == load_acquire(words, _CROWD):
+        wake_sleepers(words, _WAITING)  # the crowd is complete
+    while True:
+        round = load_acquire(words, _ROUND)  # before it looks: what changes then changes this
+        outcome = _look(words, offset)
+        if outcome != _STILL_WAITS:
+            break
+        sleep_while(words, _ROUND, round, _LOOK_UP)
+    fetch_add(words, _WAITING, -1)
+    return outcome
+
+
+def _gather(address: int) -> int:
+    """Sleep until the crowd is complete, or nobody came for a while; return how many wait."""
+    words = view_words(address, _WORDS)
+    seen = -1
+    waiting = load_acquire(words, _WAITING)
+    while waiting + 1 < words[_CROWD] and waiting != seen:
+        seen = waiting
+        sleep_while(words, _WAITING, seen, _QUIET)
+        waiting = load_acquire(words, _WAITING)
+    return waiting
+
+
+def _lead(address: int) -> None:
+    """Begin to lead, unless somebody does, or wants to be alone."""
+    words = view_words(address, _WORDS)
+    if load_acquire(words, _ASKING) == 0:
+        compare_exchange(words, _LEADER, 0, thread_id())
+
+
+def _lead_alone(address: int) -> None:
+    """Wait until nobody leads, then begin; nobody overtakes."""
+    words = view_words(address, _WORDS)
+    fetch_add(words, _ASKING, 1)
+    while True:
+        round = load_acquire(words, _ROUND)
+        if compare_exchange(words, _LEADER, 0, thread_id()):
+            break
+        sleep_while(words, _ROUND, round, _LOOK_UP)
+    fetch_add(words, _ASKING, -1)
+
+
+def _leave(address: int, kind: int, error: int, trace: int) -> None:
+    words = view_words(address, _WORDS)
+    if load_acquire(words, _LEADER) == thread_id():
+        words[_CROWD] = load_acquire(words, _WAITING) + 1
+        store_release(words, _LEADER, 0)
+        _tell(words)
+
+
+def _advance(address: int, end: int) -> int:
+    """Say what is durable, and let go whom that lets go."""
+    words = view_words(address, _WORDS)
+    store_release(words, _DURABLE, end)
+    _tell(words)
+    return end
+
+
+class GroupCommit:
+    """Those who wait for a log to be durable; any number of threads.
+
+    `with commit.leading:` tries to lead, and `commit.leads` tells whether this thread does.
+    `with commit.alone:` waits until it does. Neither is reentrant. Only who leads may call
+    `gather` and `advance`.
+    """
+
+    def __init__(self, durable_end: int) -> None:
+        """Begin with nobody; bytes before `durable_end` are durable."""
+        self._words = words = np.zeros(_WORDS, np.int64)
+        words[_DURABLE], words[_QUIET + 1], words[_LOOK_UP + 1] = (
+            durable_end,
+            _QUIET_NS,
+            _LOOK_UP_NS,
+        )
+        self._address = int(words.ctypes.data)
+        leave = section_entry(_leave, waits=True)
+        self.leading = Section(words, section_entry(_lead, waits=False), leave)
+        self.alone = Section(words, section_entry(_lead_alone, waits=True), leave)
+        self._wait, self._gather = entry_point(_wait), entry_point(_gather)
+        self._advance = entry_point(_advance)
+
+    @property
+    def durable_end(self) -> int:
+        """Bytes before it are durable."""
+        return int(self._words[_DURABLE])
+
+    @property
+    def leads(self) -> bool:
+        """Whether this thread leads."""
+        return bool(self._words[_LEADER] == threading.get_ident())
+
+    def wait(self, offset: int) -> int:
+        """Sleep until there is something to say: IS_DURABLE, HAS_FAILED or MAY_LEAD."""
+        return self._wait(self._address, offset)
+
+    def gather(self) -> None:
+        """Let those come who are about to wait."""
+        self._gather(self._address)
+
+    def advance(self, end: int, *, at_once: bool = False) -> None:
+        """Say that bytes before `end` are durable.
+
+        Those who wait hear of it when this thread leaves, or `at_once`.
+        """
+        if at_once:
+            self._advance(self._address, end)
+        else:
+            self._words[_DURABLE] = end
+
+    def fail(self) -> None:
+        """Say that nothing will be durable any more."""
+        self._words[_FAILED] = 1
