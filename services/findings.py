@@ -1,4 +1,4 @@
-"""What recovery found and did."""
+"""What recovery found."""
 
 from __future__ import annotations
 
