@@ -334,7 +334,7 @@ class Engine:
         return self.queues.row(view[at : at + count].tobytes(), max(0, int(found[REAL_QUEUE])))
 
     def prepare_ahead(self) -> None:
-        """Make the segments that will be needed next, so that no put and no service waits for them."""
+        """Make the segments that will be needed next, before anybody waits for them."""
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
         self.queues.prepare_ahead()
