@@ -195,7 +195,7 @@ def test_symlinks_are_relative() -> None:
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
 HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
-COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "intrinsic"}
+COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:

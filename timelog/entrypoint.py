@@ -10,11 +10,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 from numba import types
 from numba.core.extending import intrinsic
 
-from timerstore.timelog.kernel import INTERPRETED, stamped
+from timerstore.timelog.apart import apart
+from timerstore.timelog.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
+from timerstore.timelog.signatures import signature_of
 
 
 @cache
@@ -26,13 +27,21 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     """
     if INTERPRETED:
         return function
-    options: dict[str, Any] = {"nogil": not keeps_gil, "error_model": "numpy", "_nrt": False}
-    dispatcher: Any = numba.njit(cache=True, **options)(function)
-    stamped(dispatcher, function)
-    signature = (types.int64,) * function.__code__.co_argcount
-    dispatcher.compile(signature)
-    entry = getattr(dispatcher.overloads.get(signature), "entry_point", None)
+    dispatcher = _dispatcher(function, keeps_gil)
+    entry = apart(lambda: dispatcher.compile(signature_of(function)))
     return entry if callable(entry) else dispatcher
+
+
+def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:
+    """Have `entry_point` find it compiled."""
+    if not INTERPRETED:
+        dispatcher = _dispatcher(function, keeps_gil)
+        load_ahead(function, lambda: dispatcher.compile(signature_of(function)), dispatcher)
+
+
+@cache
+def _dispatcher(function: Callable[..., int], keeps_gil: bool) -> Any:
+    return kernel_with_gil(function) if keeps_gil else kernel(function)
 
 
 def record_at(kind: Any) -> Any:

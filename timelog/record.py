@@ -57,12 +57,20 @@ from numba.np.arrayobj import make_array, populate_array
 
 from timerstore.timelog.acting import actor, may_write
 from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.signatures import READ_ONLY, TWO_AXES
 
 T = TypeVar("T")
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int8s = np.ndarray[Any, np.dtype[np.int8]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+Rows = Annotated[Words, TWO_AXES]
+Int32Rows = Annotated[Int32s, TWO_AXES]
+ReadBytes = Annotated[Bytes, READ_ONLY]
+ReadByteRows = Annotated[Bytes, READ_ONLY, TWO_AXES]
 _ITEMS: tuple[tuple[Any, Any], ...] = (
     (Words, types.int64),
     (Int32s, types.int32),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from timerstore.timelog.intrinsics import load_acquire, store_release, view_bytes
-from timerstore.timelog.kernel import inlined, inlined_view, kernel
+from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, record
 
@@ -68,7 +68,7 @@ def is_allocated(table: SegmentTable, offset: int, stop: int) -> bool:
     return stop <= allocated
 
 
-@kernel
+@kernel_ahead
 def leave(table: SegmentTable, lock: Words, number: int, reach_bytes: int) -> bool:
     """Have nobody find a segment any more that begins well behind the log's end; did it?
 

@@ -47,7 +47,7 @@ from timerstore.timelog.format import (
     UNIT_ROLL,
 )
 from timerstore.timelog.jsonfile import write_json
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -60,7 +60,7 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, is_allocated, segment_at
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
@@ -163,8 +163,8 @@ def _let_time_pass(core: Core) -> None:
 # --- deletes beside their timers
 
 
-@kernel
-def _identify_all(world: World, units: Any, found: Words, columns: Any, start: int) -> int:
+@kernel_ahead
+def _identify_all(world: World, units: Rows, found: Words, columns: Rows, start: int) -> int:
     """Fill identity and topic hash of each unit's timer, or target: int64[3, n].
 
     Return the first whose message is not mapped, or n.
@@ -188,7 +188,7 @@ def _identify_all(world: World, units: Any, found: Words, columns: Any, start: i
     return len(units)
 
 
-@kernel
+@kernel_ahead
 def _link_delete(
     world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
 ) -> bool:

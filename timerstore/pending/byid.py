@@ -7,7 +7,7 @@ rolled, a segment that is not mapped) goes the long way, `get.py`, `cancel.py`, 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from timerstore.timelog.frame import (
     new_template,
 )
 from timerstore.timelog.intrinsics import get_i64, load_acquire, view_bytes
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     BODY_AT,
@@ -66,7 +66,7 @@ from timerstore.timelog.message import (
     WHOLE_CRC,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words, record
+from timerstore.timelog.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import java_hash_of, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (
@@ -139,7 +139,7 @@ def _frame_delete(
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
 
 
-@kernel
+@kernel_ahead
 def _get(place: Place, due_ms: int, offset: int) -> int:
     """Read a pending timer's message into `found`, with its born time: PENDING.
 
@@ -163,7 +163,7 @@ def _get(place: Place, due_ms: int, offset: int) -> int:
     return verdict
 
 
-@kernel
+@kernel_ahead
 def _cancel(place: Place, template: Template, due_ms: int, offset: int, now_ms: int) -> int:
     """Cancel a timer, and append its delete: CANCELLED_NOW, or CANCELLED_BEFORE.
 
@@ -192,7 +192,7 @@ def _cancel(place: Place, template: Template, due_ms: int, offset: int, now_ms: 
     return verdict
 
 
-@kernel
+@kernel_ahead
 def _reschedule(
     place: Place,
     template: Template,
@@ -200,7 +200,7 @@ def _reschedule(
     due_ms: int,
     offset: int,
     new_due_ms: int,
-    extra: Any,
+    extra: ReadBytes,
     tags_code: int,
     now_ms: int,
 ) -> int:

@@ -14,7 +14,7 @@ from timerstore.services.level_timers import find_waiting, read_kept
 from timerstore.services.slot_units import slot_units
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -30,7 +30,7 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table
@@ -51,17 +51,17 @@ class Found(NamedTuple):
     row: Int64s  # queue of the real topic
 
 
-@kernel
+@kernel_ahead
 def _read_timers(
     commitlog: SegmentTable,
     queues: QueueTable,
-    messages: Any,
+    messages: Words,
     tag: int,
     precision_ms: int,
-    done: Any,
+    done: Words,
     done_count: int,
     found: Words,
-    columns: Any,
+    columns: Rows,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.arguments import Binaries, check_description, encode_properties, too_long
@@ -11,7 +9,8 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.format import PROPERTY_KEYS
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Words
 
 
 def check_keys(keys: Binaries, count: int) -> None:
@@ -25,8 +24,8 @@ def check_keys(keys: Binaries, count: int) -> None:
         )
 
 
-@kernel
-def first_bad_key(address: Any, length: Any) -> int:
+@kernel_ahead
+def first_bad_key(address: Words, length: Words) -> int:
     """Return the first text that is empty or holds a separator, or −1."""
     for i in range(len(length)):
         if length[i] == 0:

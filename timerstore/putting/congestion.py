@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from timerstore.errors import CongestedError
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Words
 from timerstore.wheel.place import place
 from timerstore.wheel.settings import Settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 
-@kernel
+@kernel_ahead
 def place_all(
     settings: Settings, passed_slot: int, top: int, due_ms: Words, now_ms: int, slots: Words
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from timerstore.timelog.frame import (
     frame_batch,
     new_template,
 )
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.text import java_hash_of
@@ -48,22 +48,22 @@ TEMPLATES_MAX: Final = 1_024
 _NO_INTS = np.zeros(0, np.int64)
 
 
-@kernel
+@kernel_ahead
 def put_batch(
     commitlog: SegmentTable,
     queues: QueueTable,
     lock: Words,
     stage: Stage,
     template: Template,
-    body_address: Any,
-    body_bytes: Any,
-    key_address: Any,
-    key_bytes: Any,
-    due_ms: Any,
+    body_address: Words,
+    body_bytes: Words,
+    key_address: Words,
+    key_bytes: Words,
+    due_ms: Words,
     start: int,
     now_ms: int,
     tag: int,
-    offsets: Any,
+    offsets: Words,
 ) -> int:
     """Frame and append messages from `start` on; return how many of all are in the log then.
 

@@ -24,7 +24,7 @@ from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.steps import WAKE_COUNT
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_point, record_at
+from timerstore.timelog.entrypoint import entry_ahead, entry_point, record_at
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
@@ -101,6 +101,9 @@ def _put_one(
         if exchange_word(thread, "sleeping_until_ms", 0) != 0:  # else somebody else wakes it
             wake(place.eventfd, place.clock)
     return stage.offset[0]
+
+
+entry_ahead(_put_one, keeps_gil=True)
 
 
 class ShortWay:
