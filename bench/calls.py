@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import columns
 import machine
 import numpy as np
 import ours
@@ -25,7 +26,7 @@ from timerstore import TimerStore
 
 FILL_BEGIN = "<!-- calls: begin -->"
 FILL_END = "<!-- calls: end -->"
-PARTS = ("put", "by_id", "pending")
+PARTS = ("put", "by_id", "pending", "columns")
 BODY = bytes(100)
 
 
@@ -222,9 +223,12 @@ def main() -> None:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
     header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}; {sizes.pending:,} pending."
     with machine.scratch_folder(arguments.folder) as folder:
-        us = measure(folder, parts, sizes)
-    figures = {"sizes": asdict(sizes), "us": us}
-    report.deliver(arguments, header, list(table(us)), figures, (FILL_BEGIN, FILL_END))
+        us = measure(folder, parts, sizes) if {"put", "by_id", "pending"} & {*parts} else {}
+        rows = list(table(us))
+        if "columns" in parts:
+            rows += columns.rows(folder, sizes.pending, min(3, sizes.rounds))
+    figures = {"sizes": asdict(sizes), "us": us, "rows": [asdict(row) for row in rows]}
+    report.deliver(arguments, header, rows, figures, (FILL_BEGIN, FILL_END))
 
 
 if __name__ == "__main__":
