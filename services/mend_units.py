@@ -9,10 +9,11 @@ rebuilt, which the next opening does (`rebuild.py`), and nothing is removed unti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.engine import Engine
 from timerstore.services.rebuild import TIMERS, write_mark
 from timerstore.services.state import DEQUEUE_GET
 from timerstore.services.world import World
@@ -47,9 +48,6 @@ from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, is_broker_unit, put_unit, unit_crc
 from timerstore.wheel.near import near_entries
 from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 _WRITTEN_AGAIN_MAX: Final = 4_096
 """Damaged units that are written again in one go; more wait for the rebuild."""
