@@ -7,6 +7,7 @@ they see, `state` what each of them alone writes, `needs` what they ask Python f
 
 Opening: `opening`, `recovery`, `recover_*`, `rebuild`, `level_due_times`, `sizes`. What is durable:
 `capture`, `flush`, `group_commit`, `level_file`. What goes: `retention`. Damage: `damage`,
-`mend_*`, `pass_lost`, `scrub`. Looking from outside: `instant`, `slot_units`, `level_timers`,
-`cancel_ahead`, `metrics`.
+`mend_*`, `pass_lost`, `scrub`. Looking from outside: `instant`, `slot_units`,
+`level_timers`, `read_pending`, `timer_parts`, `metrics`. Calls: `put_batch`, `cancel_ahead`,
+`by_id`, `first_puts`, `waking`; `broker_deletes` for a handover.
 """

@@ -11,30 +11,11 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.floor import read_floor
 from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting, read_kept
+from timerstore.services.read_pending import read_pending
 from timerstore.services.slot_units import slot_units
-from timerstore.timelog.append import QueueTable
-from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.message import (
-    DELETES_BYTES,
-    DUE_MS,
-    FOUND_WORDS,
-    GOOD,
-    IDENTITY_HIGH,
-    IDENTITY_LOW,
-    REAL_QUEUE,
-    REAL_TOPIC_AT,
-    REAL_TOPIC_BYTES,
-    ROLL_TIMES,
-    exact_due_ms,
-    identify_timer,
-    read_message,
-)
-from timerstore.timelog.record import Words
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.message import FOUND_WORDS
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import in_table
-from timerstore.wheel.sets import map_get
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,48 +30,6 @@ class Found(NamedTuple):
     low: Int64s
     rolls: Int64s
     row: Int64s  # queue of the real topic
-
-
-@kernel
-def _read_timers(
-    commitlog: SegmentTable,
-    queues: QueueTable,
-    messages: Any,
-    tag: int,
-    precision_ms: int,
-    done: Any,
-    done_count: int,
-    found: Words,
-    columns: Any,
-) -> int:
-    """Read pending messages into `columns`: int64[6, n]; return how many are timers.
-
-    Left out: deletes, what cannot be read, and sources that have their copy. Segments are mapped.
-    """
-    count = 0
-    for i in range(len(messages)):
-        message = messages[i]
-        if done_count > 0 and map_get(done, message) >= 0:
-            continue
-        buf = segment_at(commitlog, message)
-        if len(buf) == 0:
-            continue
-        at = message % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
-            continue
-        if found[DUE_MS] < 0 or found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
-            continue
-        identify_timer(buf, found, tag)
-        columns[0, count] = message
-        columns[1, count] = exact_due_ms(buf, found, tag, precision_ms)
-        columns[2, count] = found[IDENTITY_HIGH]
-        columns[3, count] = found[IDENTITY_LOW]
-        columns[4, count] = max(0, found[ROLL_TIMES])
-        columns[5, count] = find_row(
-            queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
-        )
-        count += 1
-    return count
 
 
 def read_timers(core: Core, instant: Instant, messages: Int64s) -> Found:
@@ -117,7 +56,7 @@ def read_messages(core: Core, messages: Int64s) -> Found:
                 raise
             continue  # fired and removed since
         columns = np.empty((6, len(part)), np.int64)
-        count = _read_timers(
+        count = read_pending(
             engine.commitlog.table,
             engine.queues.table,
             part,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.arguments import Binaries, check_description, encode_properties, too_long
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.format import PROPERTY_KEYS
 from timerstore.timelog.frame import encode_property
-from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.text import first_bad_key
 
 
 def check_keys(keys: Binaries, count: int) -> None:
@@ -23,19 +20,6 @@ def check_keys(keys: Binaries, count: int) -> None:
         raise InvalidArgumentError(
             f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass other text."
         )
-
-
-@kernel
-def first_bad_key(address: Any, length: Any) -> int:
-    """Return the first text that is empty or holds a separator, or −1."""
-    for i in range(len(length)):
-        if length[i] == 0:
-            return i
-        buf = view_bytes(address[i], length[i])
-        for k in range(length[i]):
-            if buf[k] == 1 or buf[k] == 2:
-                return i
-    return -1
 
 
 def check_lengths(bodies: Binaries, keys: Binaries | None, tag: str | None, bytes_max: int) -> None:
