@@ -358,16 +358,22 @@ class Bench:
                 _child("first", str(path / str(i)), cache=path / "cache")
                 for i in range(self.sizes.first_count)
             ]
-        for name, reach_s, total_s, figures in (
-            ("kernels cached", 1.5, statistics.median(r["total_s"] for r in runs), runs[-1]),
-            ("cold cache", 20, cold["total_s"], cold),
+        warm = sorted(runs, key=lambda each: each["total_s"])[len(runs) // 2]
+        for name, reach_s, stretch_s, figures in (
+            ("kernels cached", 1.5, None, warm),
+            ("cold cache", 12, 6, cold),
         ):
+            total_s = figures["total_s"]
             parts = ", ".join(f"{k[:-2]} {v:.2f}" for k, v in figures.items() if k != "total_s")
             measured = f"{total_s:.2f} s ({parts})"
             reach, reached = f"≤ {reach_s} s", total_s <= reach_s
+            stretch = f"≤ {stretch_s} s" if stretch_s else ""
             results.append(
-                Result("first", f"{what}, {name}", reach, "", measured, reached, figures)
+                Result("first", f"{what}, {name}", reach, stretch, measured, reached, figures)
             )
+        open_s = statistics.median(each["import_s"] + each["open_s"] for each in runs)
+        what, reached, shown = "import and open, kernels cached", open_s <= 0.4, f"{open_s:.2f} s"
+        results.append(Result("first", what, "≤ 0.4 s", "", shown, reached, {"runs": runs}))
         return results
 
     def consumer(self) -> list[Result]:

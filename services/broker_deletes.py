@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from timerstore.services.world import World
 from timerstore.timelog.format import UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     GOOD,
     IDENTITY_HIGH,
@@ -18,15 +16,15 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, is_allocated, segment_at
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last
 
 
-@kernel
-def identify_all(world: World, units: Any, found: Words, columns: Any, start: int) -> int:
+@kernel_ahead
+def identify_all(world: World, units: Rows, found: Words, columns: Rows, start: int) -> int:
     """Fill identity and topic hash of each unit's timer, or target: int64[3, n].
 
     Return the first whose message is not mapped, or n.
@@ -50,7 +48,7 @@ def identify_all(world: World, units: Any, found: Words, columns: Any, start: in
     return len(units)
 
 
-@kernel
+@kernel_ahead
 def link_delete(
     world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
 ) -> bool:

@@ -3,8 +3,6 @@
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
 take integers alone (`timelog/entrypoint.py`), and read the id's digits where they stand. They go
 without the GIL, for they wait for fire, which Python may hold while it waits for the GIL.
-
-Interpreted, where an address is no record, the same kernels get the objects themselves.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from timerstore.services.waking import NO_HURRY_MS, wake_for
 from timerstore.services.world import World
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_point, record_at
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import KEY_DIGITS, LEVEL_MARK, MESSAGE_QUEUE_INDEX_AT
 from timerstore.timelog.frame import TEMPLATE_PENDING_ROW, Template, frame_new
 from timerstore.timelog.intrinsics import get_i64, get_word, load_acquire, view_bytes
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     BODY_AT,
@@ -42,7 +40,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.objects import address_of
-from timerstore.timelog.record import Bytes, Words, record
+from timerstore.timelog.record import Bytes, Words, record, record_at
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
 from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (
@@ -136,14 +134,14 @@ def _frame_delete(
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
 
 
-@kernel
-def _get(place: Place, digits: Any) -> int:
+def _get(address: int, digits: int) -> int:
     """Read a pending timer's message into `found`, and tell its parts.
 
     NOT_JUDGED: go the long way.
     """
+    place = _place_at(address)
     world = place.world
-    row = _find_first_put(place, digits, True)
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), True)
     if row < 0:
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
@@ -160,14 +158,14 @@ def _get(place: Place, digits: Any) -> int:
     return verdict
 
 
-@kernel
-def _cancel(place: Place, template: Template, digits: Any, now_ms: int) -> int:
+def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
     """Cancel a timer, append its delete, have it noticed: CANCELLED_NOW, or CANCELLED_BEFORE.
 
     NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
     """
+    place, template = _place_at(address), _template_at(delete)
     world, stage, log = place.world, place.stage, place.world.commitlog
-    row = _find_first_put(place, digits, False)
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), False)
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:
@@ -193,30 +191,33 @@ def _cancel(place: Place, template: Template, digits: Any, now_ms: int) -> int:
     return verdict
 
 
-@kernel
 def _reschedule(
-    place: Place,
-    template: Template,
-    delete: Template,
+    address: int,
+    timer: int,
+    delete: int,
     new_due_ms: int,
-    extra: Any,
+    extra: int,
+    extra_bytes: int,
     tags_code: int,
     now_ms: int,
 ) -> int:
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
-    `extra`: uint8[n], its properties but for the last one's end. Return the new one's offset;
-    NOT_JUDGED, which is 0: nothing done, go the long way.
+    `extra`: its properties but for the last one's end. Return the new one's offset; NOT_JUDGED,
+    which is 0: nothing done, go the long way.
     """
+    place = _place_at(address)
     world, found, stage = place.world, place.found, place.stage
     log, tag = world.commitlog, world.settings.store_tag
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     index = _queue_index(world, offset)
     number = offset // log.words[SEGMENT_BYTES]
     body = view_bytes(log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT], found[BODY_BYTES])
-    size = frame_new(stage, 0, 0, template, body, extra, new_due_ms, now_ms, tag)
+    properties = view_bytes(extra, extra_bytes)
+    template = _template_at(timer)
+    size = frame_new(stage, 0, 0, template, body, properties, new_due_ms, now_ms, tag)
     stage.tags_code[0] = tags_code
-    _frame_delete(place, 1, size, delete, due_ms, offset, now_ms)
+    _frame_delete(place, 1, size, _template_at(delete), due_ms, offset, now_ms)
     new_offset, before = NOT_JUDGED, act_as(CANCEL)
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
@@ -230,30 +231,8 @@ def _reschedule(
     return new_offset
 
 
-# --- the same by addresses
-
-
-def _get_at(place: int, digits: int) -> int:
-    return _get(_place_at(place), view_bytes(digits, KEY_DIGITS))
-
-
-def _cancel_at(place: int, template: int, digits: int, now_ms: int) -> int:
-    return _cancel(_place_at(place), _template_at(template), view_bytes(digits, KEY_DIGITS), now_ms)
-
-
-def _reschedule_at(
-    place: int,
-    template: int,
-    delete: int,
-    new_due_ms: int,
-    extra: int,
-    extra_bytes: int,
-    tags_code: int,
-    now_ms: int,
-) -> int:
-    properties = view_bytes(extra, extra_bytes)
-    timer, gone = _template_at(template), _template_at(delete)
-    return _reschedule(_place_at(place), timer, gone, new_due_ms, properties, tags_code, now_ms)
+for _each in (_get, _cancel, _reschedule):
+    entry_ahead(_each)
 
 
 class Kernels:
@@ -263,14 +242,12 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        """Compile them, or load them."""
-        self._get, self._cancel = entry_point(_get_at), entry_point(_cancel_at)
-        self._reschedule = entry_point(_reschedule_at)
+        """Load them."""
+        self._get, self._cancel = entry_point(_get), entry_point(_cancel)
+        self._reschedule = entry_point(_reschedule)
 
     def get(self, place: Place, digits: bytes) -> int:
         """Tell the parts of a pending timer's message: PENDING, PENDING_ROLLED, or NOT_JUDGED."""
-        if INTERPRETED:
-            return _get(place, np.frombuffer(digits, np.uint8))
         return self._get(_address(place), address_of(digits))
 
     def cancel(self, place: Place, delete: Template, digits: bytes, now_ms: int) -> int:
@@ -278,8 +255,6 @@ class Kernels:
 
         Less: OTHER_TOPIC − the row of the topic whose template it takes.
         """
-        if INTERPRETED:
-            return _cancel(place, delete, np.frombuffer(digits, np.uint8), now_ms)
         return self._cancel(_address(place), _address(delete), address_of(digits), now_ms)
 
     def reschedule(
@@ -292,14 +267,11 @@ class Kernels:
         now_ms: int,
     ) -> int:
         """Move the timer that `get` found; return its new offset, or NOT_JUDGED."""
-        timer, delete = templates
-        if INTERPRETED:
-            properties = np.frombuffer(extra, np.uint8, len(extra) - 1)
-            return _reschedule(place, timer, delete, new_due_ms, properties, tags_code, now_ms)
+        timer, delete = map(_address, templates)
         return self._reschedule(
             _address(place),
-            _address(timer),
-            _address(delete),
+            timer,
+            delete,
             new_due_ms,
             address_of(extra),
             len(extra) - 1,

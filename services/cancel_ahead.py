@@ -21,10 +21,10 @@ from timerstore.services.world import World
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append
 from timerstore.timelog.frame import Template, frame_new, new_message_bytes_max
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.record import Bytes, Words, observe
+from timerstore.timelog.record import Bytes, Int8s, ReadByteRows, Words, observe
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
@@ -60,22 +60,22 @@ def is_ahead(world: World, due_ms: int, index: int) -> bool:
     return index >= observe(world.enqueue_put, "linked_index")
 
 
-@kernel
+@kernel_ahead
 def _cancel_batch(
     world: World,
     stage: Stage,
     template: Template,
-    body: Any,
-    keys: Any,
-    due_ms: Any,
-    offsets: Any,
-    indexes: Any,
+    body: Bytes,
+    keys: ReadByteRows,
+    due_ms: Words,
+    offsets: Words,
+    indexes: Words,
     levels: Words,
     start: int,
     now_ms: int,
     tag: int,
-    verdicts: Any,
-    why: Any,
+    verdicts: Int8s,
+    why: Words,
     judged: bool,
 ) -> int:
     """Cancel a batch from `start` on; return how many of all are judged; `why[0]`: why it stopped.
@@ -176,7 +176,7 @@ def cancel_ahead(
     return verdicts
 
 
-@kernel
+@kernel_ahead
 def _cancel_with(world: World, stage: Stage, count: int, high: int, low: int, now_ms: int) -> bool:
     """Append `count` messages, the last one a timer's delete, and note that timer as cancelled.
 

@@ -8,7 +8,7 @@ way, the next one captures the page again.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from timerstore.services.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT
 from timerstore.timelog.intrinsics import copy_bytes
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import END
@@ -60,9 +60,14 @@ class Captured(NamedTuple):
     runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content
 
 
-@kernel
+@kernel_ahead
 def _capture(
-    world: World, cursors: Any, next_index: Any, level_offsets: Any, numbers: Any, pages: Any
+    world: World,
+    cursors: Words,
+    next_index: Words,
+    level_offsets: Words,
+    numbers: Words,
+    pages: Bytes,
 ) -> bool:
     """Capture; False where dirty pages or queues do not fit, with their counts in `cursors`."""
     near, wheel = world.near, world.wheel
@@ -122,7 +127,7 @@ def _capture(
     return True
 
 
-@kernel
+@kernel_ahead
 def _written(world: World) -> None:
     dirty = world.wheel.dirty
     lock_acquire(world.wheel_lock)

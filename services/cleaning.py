@@ -49,7 +49,7 @@ from timerstore.timelog.append import STAGE_COUNT_MAX, STORED_MS
 from timerstore.timelog.format import UNIT_DELETE
 from timerstore.timelog.frame import ROLLED
 from timerstore.timelog.intrinsics import get_i64
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     DUE_MS,
@@ -61,7 +61,7 @@ from timerstore.timelog.message import (
     stored_at,
 )
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -88,7 +88,7 @@ _CUT: Final = -1
 # --- kernels, each one bounded hold of the locks
 
 
-@kernel
+@kernel_ahead
 def _begin_pass(world: World, start: int, first_slot: int) -> None:
     """Enter a pass over messages from `start` on."""
     mine = world.cleaning
@@ -104,7 +104,7 @@ def _begin_pass(world: World, start: int, first_slot: int) -> None:
     act_as(before)
 
 
-@kernel
+@kernel_ahead
 def _move_floor(world: World, floor: int, ended_count: int) -> None:
     """Move F, and forget the oldest passes, which it is past."""
     mine = world.cleaning
@@ -119,14 +119,14 @@ def _move_floor(world: World, floor: int, ended_count: int) -> None:
     act_as(before)
 
 
-@kernel
+@kernel_ahead
 def _take_all(world: World) -> None:
     lock_acquire(world.fire_lock)
     lock_acquire(world.near_lock)
     lock_acquire(world.wheel_lock)
 
 
-@kernel
+@kernel_ahead
 def _release_all(world: World) -> None:
     lock_release(world.wheel_lock)
     lock_release(world.near_lock)
@@ -140,9 +140,9 @@ def _take_back_lost(thread: ServiceThread) -> None:
     thread.lost_count = 0
 
 
-@kernel
+@kernel_ahead
 def _copy_units(
-    world: World, source: SegmentTable, units: Any, start: int, stop_at: int, now_ms: int
+    world: World, source: SegmentTable, units: Rows, start: int, stop_at: int, now_ms: int
 ) -> int:
     """Copy what the last pass needs of `units[start:]`, in one append; return where it got to.
 

@@ -20,7 +20,7 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import is_broker_unit, unit_crc
 from timerstore.wheel.slots import NO_UNIT, set_slot
@@ -41,7 +41,7 @@ def cut_chains(engine: Engine) -> int:
     return count
 
 
-@kernel
+@kernel_ahead
 def _cut_all(world: World) -> int:
     wheel, cut_count = world.wheel.slots, 0
     for index in range(len(wheel) // SLOT_BYTES):

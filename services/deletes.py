@@ -22,8 +22,8 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.frame import Template, encode_property, frame_new, new_template
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Bytes, ReadByteRows, Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
@@ -40,13 +40,13 @@ def delete_template(engine: Engine, topic: bytes, pending_row: int) -> Template:
     )
 
 
-@kernel
+@kernel_ahead
 def stage_deletes(
     stage: Stage,
     template: Template,
-    body: Any,
-    keys: Any,
-    due_ms: Any,
+    body: Bytes,
+    keys: ReadByteRows,
+    due_ms: Words,
     start: int,
     now_ms: int,
     tag: int,
@@ -63,7 +63,7 @@ def stage_deletes(
     return count
 
 
-@kernel
+@kernel_ahead
 def append_staged(
     commitlog: SegmentTable,
     queues: QueueTable,

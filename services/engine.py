@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from timerstore.timelog.format import (
     SEALED_BLANK_BYTES,
     TIMERLOG_BLANK_BYTES,
 )
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.locks import ServiceLocks, SpinLock
 from timerstore.timelog.message import (
@@ -57,7 +57,7 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Words, add_to_word
+from timerstore.timelog.record import Bytes, Words, add_to_word
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.unit import UNIT_ROOM_BYTES
 from timerstore.wheel.cancelled import CancelledTimers
@@ -70,7 +70,7 @@ CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
 
 
-@kernel
+@kernel_ahead
 def _step_count(thread: ServiceThread) -> int:
     """Return `step`, behind a full fence: what was taken out of a table before is seen by whoever
     begins a step now.
@@ -78,8 +78,8 @@ def _step_count(thread: ServiceThread) -> int:
     return add_to_word(thread, "step", 0)
 
 
-@kernel
-def _read_at(buf: Any, at: int, found: Words) -> int:
+@kernel_ahead
+def _read_at(buf: Bytes, at: int, found: Words) -> int:
     return read_message(buf, at, found, False)
 
 

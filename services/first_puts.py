@@ -13,7 +13,7 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
     DELETES_BYTES,
     GOOD,
@@ -67,20 +67,20 @@ def row_of_first_put(
     return row if row >= 0 else NO_ROW
 
 
-@kernel
+@kernel_ahead
 def look_up(
     commitlog: SegmentTable,
     queues: QueueTable,
-    offsets: Any,
-    due_ms: Any,
+    offsets: Words,
+    due_ms: Words,
     tag: int,
-    start: Any,
+    start: int,
     end: int,
-    done: Any,
+    done: Words,
     done_count: int,
     found: Words,
-    rows: Any,
-    indexes: Any,
+    rows: Words,
+    indexes: Words,
     levels: Words,
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, UNKNOWN or GONE.

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.entrypoint import entry_point
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.intrinsics import (
     compare_exchange,
     fetch_add,
@@ -31,7 +31,7 @@ from timerstore.timelog.intrinsics import (
     view_words,
 )
 from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import Section, section_entry
+from timerstore.timelog.locks import Section, section_ahead, section_entry
 from timerstore.timelog.record import Words
 from timerstore.timelog.system import sleep_while, thread_id, wake_sleepers
 
@@ -139,6 +139,13 @@ def _advance(address: int, end: int) -> int:
     store_release(words, _DURABLE, end)
     _tell(words)
     return end
+
+
+for _each in (_wait, _gather, _advance):
+    entry_ahead(_each)
+section_ahead(_lead, waits=False)
+section_ahead(_lead_alone, waits=True)
+section_ahead(_leave, waits=True)
 
 
 class GroupCommit:

@@ -13,7 +13,7 @@ lock for less, but it must end somewhere, and then the set must be copied after 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,9 +41,9 @@ from timerstore.timelog.format import (
     SLOT_TIME_AT,
 )
 from timerstore.timelog.intrinsics import get_i64, load_acquire
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import Words, observe
+from timerstore.timelog.record import Bytes, Rows, Words, observe
 from timerstore.timelog.segmenttable import END
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import NEAR_COUNT, list_entries
@@ -99,14 +99,14 @@ class Instant(NamedTuple):
     slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
 
 
-@kernel
+@kernel_ahead
 def _capture(
     world: World,
-    cursors: Any,
-    messages: Any,
-    cancelled: Any,
-    level_start: Any,
-    level_stop: Any,
+    cursors: Words,
+    messages: Words,
+    cancelled: Bytes,
+    level_start: Words,
+    level_stop: Words,
     passes: Words,
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, where it does not fit.
@@ -177,9 +177,9 @@ def _release(world: World) -> None:
     lock_release(world.fire_lock)
 
 
-@kernel
+@kernel_ahead
 def _list_slots(
-    world: World, start: int, stop: int, aside_start: int, aside_stop: int, slots: Any
+    world: World, start: int, stop: int, aside_start: int, aside_stop: int, slots: Rows
 ) -> int:
     """Write the used slots of two ranges, with the last unit of each; return how many there are.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from timerstore.timelog.format import (
     QUEUE_BLANK_SIZE,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -32,13 +32,12 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.cancelled import in_table
 from timerstore.wheel.sets import map_get
 
 CHUNK: Final = 65_536
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class LevelTimers(NamedTuple):
@@ -51,17 +50,17 @@ class LevelTimers(NamedTuple):
     row: Words  # queue of the real topic
 
 
-@kernel
+@kernel_ahead
 def _read_levels(
     commitlog: SegmentTable,
     queues: QueueTable,
-    messages: Any,
+    messages: Words,
     tag: int,
-    done: Any,
+    done: Words,
     done_count: int,
     found: Words,
-    columns: Any,
-    kept: Any,
+    columns: Rows,
+    kept: Flags,
     start: int,
 ) -> int:
     """Read messages from `start` on: `columns` int64[3, n]: identity, row; `kept`: bool[n].
@@ -175,9 +174,9 @@ def cancelled_among(table: Words, messages: Words, high: Words, low: Words) -> F
     return first & in_table(table, high, low)
 
 
-@kernel
+@kernel_ahead
 def _still_wait(
-    commitlog: SegmentTable, levels: LevelTable, sources: Any, waits: Any, start: int
+    commitlog: SegmentTable, levels: LevelTable, sources: Words, waits: Flags, start: int
 ) -> int:
     """Tell which messages their loops have not passed, from `start` on; `waits`: bool[n].
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from timerstore.timelog.append import QueueTable, Stage, append
 from timerstore.timelog.frame import Template, frame_batch
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 
-@kernel
+@kernel_ahead
 def put_batch(
     commitlog: SegmentTable,
     queues: QueueTable,
     lock: Words,
     stage: Stage,
     template: Template,
-    body_address: Any,
-    body_bytes: Any,
-    key_address: Any,
-    key_bytes: Any,
-    due_ms: Any,
+    body_address: Words,
+    body_bytes: Words,
+    key_address: Words,
+    key_bytes: Words,
+    due_ms: Words,
     start: int,
     now_ms: int,
     tag: int,
-    offsets: Any,
+    offsets: Words,
 ) -> int:
     """Frame and append messages from `start` on; return how many of all are in the log then.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -21,22 +19,22 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.sets import map_get
 
 
-@kernel
+@kernel_ahead
 def read_pending(
     commitlog: SegmentTable,
     queues: QueueTable,
-    messages: Any,
+    messages: Words,
     tag: int,
     precision_ms: int,
-    done: Any,
+    done: Words,
     done_count: int,
     found: Words,
-    columns: Any,
+    columns: Rows,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
 

@@ -48,7 +48,7 @@ from timerstore.services.world import (
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.format import SLOT_BYTES
 from timerstore.timelog.intrinsics import exchange, load_acquire
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, publish
 from timerstore.timelog.system import clock_ms, clock_ns, wait_readable, wake, yield_processor
@@ -79,7 +79,7 @@ _BACK_TO_PYTHON: Final = -1
 _NOBODY: Final = -1
 
 
-@kernel
+@kernel_ahead
 def run(world: World, first: int, last: int, now_ms: int, stop_ms: int) -> int:
     """Run the services `first` to `last` in turn; return the clock that was reached.
 

@@ -8,7 +8,7 @@ from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import KEY_DIGITS, MESSAGE_BORN_AT
 from timerstore.timelog.intrinsics import copy_bytes, get_i64
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -81,11 +81,11 @@ def note_parts(buf: Any, at: int, found: Words, row: int, parts: Words, first: i
         parts[first + PART_TAG_END] = found[TAGS_AT] + found[TAGS_BYTES]
 
 
-@kernel
+@kernel_ahead
 def find_parts(
     commitlog: SegmentTable,
     queues: QueueTable,
-    messages: Any,
+    messages: Words,
     found: Words,
     parts: Words,
     ids: Bytes,

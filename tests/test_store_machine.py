@@ -307,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
     def send_back_through_level(self, index: int, level: int) -> None:
         delivery = self.held.pop(index % len(self.held))
         message = delivery._batch.message(delivery._i)
-        send_back(self.store, GROUP, message, delay_level=level)
+        send_back(self.store.putting, GROUP, message, delay_level=level)
         delivery.ack()
         level = min(level, len(LEVELS_MS))
         due_ms = self.now_ms + LEVELS_MS[level - 1]

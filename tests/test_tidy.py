@@ -154,7 +154,7 @@ def test_symlinks_are_relative() -> None:
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
 HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
-COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "intrinsic"}
+COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:
@@ -183,7 +183,7 @@ def compiled_by_name(tree: ast.AST) -> Iterator[str]:
     """Functions that are compiled where they are used, without a decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            if node.func.id in {"entry_point", "section_entry"}:
+            if node.func.id in {"entry_ahead", "entry_point", "section_entry"}:
                 yield getattr(node.args[0], "id", "")
 
 

@@ -136,8 +136,8 @@ def without_cache(dispatcher: Any) -> None:
 
 def tell_unwritten(folder: str, error: OSError) -> None:
     """Log, once for each folder, that a compiled kernel could not be kept."""
-    if folder not in _told:
-        _told.add(folder)
+    if folder not in unwritten_folders:
+        unwritten_folders.add(folder)
         log.warning(
             "a compiled kernel could not be kept in %s (%s); each process compiles it anew. "
             "Make room there, or set NUMBA_CACHE_DIR.",
@@ -146,4 +146,5 @@ def tell_unwritten(folder: str, error: OSError) -> None:
         )
 
 
-_told: set[str] = set()
+unwritten_folders: Final[set[str]] = set()
+"""Where a kernel could not be kept."""

@@ -34,9 +34,10 @@ from timerstore.timelog.format import (
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.intrinsics import get_u8, load_acquire
-from timerstore.timelog.kernel import inlined, kernel
-from timerstore.timelog.record import Bytes
+from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.segments import SegmentedFile
+from timerstore.timelog.signatures import read_only
 
 TIMER_ROW = 0
 READ_MAPS_MAX: Final = 4_096
@@ -72,8 +73,8 @@ def find_row(queues: Any, buf: Any, at: int, count: int, queue_id: int) -> int:
         bucket = (bucket + 1) & (2 * QUEUE_COUNT_MAX - 1)
 
 
-@kernel
-def _free_bucket(queues: Any, buf: Any, count: int, queue_id: int) -> int:
+@kernel_ahead
+def _free_bucket(queues: QueueTable, buf: ReadBytes, count: int, queue_id: int) -> int:
     bucket = _bucket(buf, 0, count, queue_id)
     while queues.lookup[bucket] >= 0:
         bucket = (bucket + 1) & (2 * QUEUE_COUNT_MAX - 1)
@@ -297,9 +298,9 @@ class ConsumeQueues:
         number, position = divmod(index, self.segment_entries)
         if position + count > self.segment_entries:
             entries = self.read(row, index, count)
-            return entries.view(np.uint8), 0, None
+            return read_only(entries.view(np.uint8)), 0, None
         file = self.existing(row, number)
-        return file.view, position * ENTRY_BYTES, file
+        return read_only(file.view), position * ENTRY_BYTES, file
 
     def _bound_maps(self, row: int, first: int, last: int) -> None:
         """Note that segments [first, last] were used; drop those unused the longest, over a limit.
@@ -357,7 +358,7 @@ class ConsumeQueues:
             file.close()
 
 
-@kernel
-def load_acquire_word(words: Any, index: int) -> int:
+@kernel_ahead
+def load_acquire_word(words: Words, index: int) -> int:
     """Load one word that another thread stores with release order."""
     return load_acquire(words, index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from timerstore.timelog.format import (
     RESERVED_PROPERTIES,
     SYSTEM_FLAG_BORN_V6,
 )
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     BAD_PARTS,
     BODY_AT,
@@ -33,7 +33,8 @@ from timerstore.timelog.message import (
     TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Bytes
+from timerstore.timelog.record import Bytes, ReadBytes, Words
+from timerstore.timelog.signatures import read_only
 
 
 class Message(NamedTuple):
@@ -52,8 +53,8 @@ class Message(NamedTuple):
     flag: int = 0
 
 
-@kernel
-def _read(buf: Any, at: int, found: Any) -> int:
+@kernel_ahead
+def _read(buf: ReadBytes, at: int, found: Words) -> int:
     return read_message(buf, at, found, True)
 
 
@@ -78,7 +79,7 @@ def decode_message(view: Bytes, offset: int) -> Message:
     `view` must reach at least 8 bytes behind the message. Its CRC is checked.
     """
     found = np.zeros(FOUND_WORDS, np.int64)
-    status = int(_read(view, 0, found))
+    status = int(_read(read_only(view), 0, found))
     if status == GOOD and get_field(view, MESSAGE_OFFSET_AT, 8) != offset:
         status = BAD_PARTS  # of an earlier use of the segment
     if status != GOOD:

@@ -1,7 +1,7 @@
 """Kernels that are called by their bare entry point: Numba's dispatcher costs 400 ns a call.
 
 Such a kernel takes and returns integers alone. What it works on is a record, whose address it is
-given (`record_at`); whoever calls keeps that record.
+given (`record_at` in record.py); whoever calls keeps that record.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
-from numba import types
-from numba.core.extending import intrinsic
-
-from timerstore.timelog.kernel import INTERPRETED, stamped
+from timerstore.timelog.apart import apart
+from timerstore.timelog.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
+from timerstore.timelog.signatures import signature_of
 
 
 @cache
@@ -26,20 +24,18 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     """
     if INTERPRETED:
         return function
-    options: dict[str, Any] = {"nogil": not keeps_gil, "error_model": "numpy", "_nrt": False}
-    dispatcher: Any = numba.njit(cache=True, **options)(function)
-    stamped(dispatcher, function)
-    signature = (types.int64,) * function.__code__.co_argcount
-    dispatcher.compile(signature)
-    entry = getattr(dispatcher.overloads.get(signature), "entry_point", None)
+    dispatcher = _dispatcher(function, keeps_gil)
+    entry = apart(lambda: dispatcher.compile(signature_of(function)))
     return entry if callable(entry) else dispatcher
 
 
-def record_at(kind: Any) -> Any:
-    """Return what kernels turn an address into a record of one kind with."""
+def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:
+    """Have `entry_point` find it compiled."""
+    if not INTERPRETED:
+        dispatcher = _dispatcher(function, keeps_gil)
+        load_ahead(function, lambda: dispatcher.compile(signature_of(function)), dispatcher)
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def at(typingctx: Any, address: Any) -> Any:
-        return kind.numba_type(types.int64), lambda context, builder, sig, args: args[0]
 
-    return at
+@cache
+def _dispatcher(function: Callable[..., int], keeps_gil: bool) -> Any:
+    return kernel_with_gil(function) if keeps_gil else kernel(function)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from timerstore.timelog.intrinsics import get_word
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 
 
-@kernel
+@kernel_ahead
 def write_ids(due_ms: Words, offsets: Words, tag: int, digits: Bytes) -> None:
     """Write the ids of timers, one behind the other. `digits`: uint8[32 n]. O(n)."""
     for i in range(len(due_ms)):
@@ -19,8 +17,8 @@ def write_ids(due_ms: Words, offsets: Words, tag: int, digits: Bytes) -> None:
         put_hex_8(digits, 32 * i + 24, tag)
 
 
-@kernel
-def read_ids(digits: Any, tag: int, due_ms: Words, offsets: Words) -> int:
+@kernel_ahead
+def read_ids(digits: ReadBytes, tag: int, due_ms: Words, offsets: Words) -> int:
     """Read ids, one behind the other; return how many are as `write_ids` writes them.
 
     It ends at the first that is not, or has another store's tag. `digits`: uint8[32 n]; `due_ms`,

@@ -9,12 +9,16 @@ depends on it, and a comment nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numba
 from numba import types
+from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 
+from timerstore.timelog.apart import apart
+from timerstore.timelog.linking import HelperCompiler, KernelCompiler
+from timerstore.timelog.signatures import signature_of
 from timerstore.timelog.stamp import use_stamp
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,11 +31,72 @@ INTERPRETED: bool = bool(numba.config.DISABLE_JIT)
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
+class Ahead(NamedTuple):
+    """A kernel that is made ready before anyone calls it."""
+
+    name: str
+    function: Callable[..., Any]
+    load: Callable[[], object]
+    """Loads its machine code from the cache, or compiles it; does nothing the second time."""
+    dispatcher: Any = None
+
+
+AHEAD: Final[list[Ahead]] = []
+"""Those of all modules that were imported."""
+
+
+def is_cached(kernel: Ahead) -> bool:
+    """Tell whether a kernel's machine code need not be compiled; True where nobody can tell."""
+    # These are internals of Numba; without them kernels are compiled without a word.
+    cache: Any = getattr(kernel.dispatcher, "_cache", None)
+    cache_file: Any = getattr(cache, "_cache_file", None)
+    if kernel.dispatcher is None or not hasattr(cache_file, "_load_index"):
+        return not isinstance(cache, NullCache)
+    codegen = kernel.dispatcher.targetctx.codegen()
+    return cache._index_key(signature_of(kernel.function), codegen) in cache_file._load_index()
+
+
+def may_be_cached(kernel: Ahead) -> bool:
+    """Tell whether there is a folder to keep a kernel's machine code in."""
+    return kernel.dispatcher is None or kernel.dispatcher._cache.cache_path is not None
+
+
 def kernel(function: F) -> F:
-    """Compile a kernel that Python calls; it is cached and needs no GIL."""
+    """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL.
+
+    For what a program does not wait for: opening, mending, and what looks at a store from outside.
+    """
+    return _kernel(function, _OPTIONS)
+
+
+def kernel_ahead(function: F) -> F:
+    """Compile a kernel that Python calls, before it is called: its annotations say the types."""
+    made = kernel(function)
+    load_ahead(function, lambda: made.compile(signature_of(function)), made)  # type: ignore[attr-defined]
+    return made
+
+
+def kernel_with_gil(function: F) -> F:
+    """Compile a kernel that keeps the GIL. It must not wait for who needs the GIL."""
+    return _kernel(function, _OPTIONS | {"nogil": False})
+
+
+def _kernel(function: F, options: dict[str, Any]) -> F:
     if INTERPRETED:
         return function
-    return stamped(numba.njit(cache=True, **_OPTIONS)(function), function)
+    made = numba.njit(cache=True, pipeline_class=KernelCompiler, **options)(function)
+    compile_for = made._compile_for_args  # what a dispatcher calls where it has no code yet
+    made._compile_for_args = lambda *args, **kws: apart(lambda: compile_for(*args, **kws))
+    return stamped(made, function)
+
+
+def load_ahead(
+    function: Callable[..., Any], load: Callable[[], object], dispatcher: Any = None
+) -> None:
+    """Have `load` called before anyone needs the machine code of `function`."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    if not INTERPRETED:
+        AHEAD.append(Ahead(name, function, load, dispatcher))
 
 
 def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
@@ -43,10 +108,10 @@ def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:
 def c_function(function: Callable[..., Any], signature: Any) -> Any:
     """Compile a function that C can call; `address` is where it stands. It is cached."""
     options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
-    made = CFunc(function, (signature.args, signature.return_type), {}, options)
+    made = CFunc(function, (signature.args, signature.return_type), {}, options, KernelCompiler)
     made.enable_caching()
     stamped(made, function)
-    made.compile()
+    apart(made.compile)
     return made
 
 
@@ -55,7 +120,8 @@ def inlined(function: F, **options: Any) -> F:
     if INTERPRETED:
         return function
     options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
-    return _without_literals(numba.njit(**options)(function))
+    made = numba.njit(pipeline_class=HelperCompiler, **options)(function)
+    return _without_literals(made)
 
 
 def inlined_always(function: F) -> F:

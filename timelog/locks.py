@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import types
 
-from timerstore.timelog.entrypoint import entry_point
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.intrinsics import (
     compare_exchange,
     fetch_add,
@@ -33,7 +33,7 @@ from timerstore.timelog.intrinsics import (
     store_release,
     view_words,
 )
-from timerstore.timelog.kernel import INTERPRETED, c_function, inlined
+from timerstore.timelog.kernel import INTERPRETED, c_function, inlined, load_ahead
 from timerstore.timelog.record import Words
 from timerstore.timelog.system import nap_us, thread_id, yield_processor
 
@@ -121,6 +121,18 @@ def section_entry(function: Callable[..., None], *, waits: bool) -> Any:
     made = c_function(function, types.void(*(types.int64,) * count))
     prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
     return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
+
+
+def section_ahead(function: Callable[..., None], *, waits: bool) -> None:
+    """Have `section_entry` find it compiled."""
+    load_ahead(function, partial(section_entry, function, waits=waits))
+
+
+for _each in (_acquire, _acquire_all):
+    section_ahead(_each, waits=True)
+entry_ahead(_enter, keeps_gil=True)
+for _other in (_release, _release_all, _leave):
+    section_ahead(_other, waits=False)
 
 
 class Section:

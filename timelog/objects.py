@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.intrinsics import get_word, view_bytes, view_words
-from timerstore.timelog.kernel import INTERPRETED, kernel
+from timerstore.timelog.kernel import INTERPRETED, kernel_ahead
+from timerstore.timelog.record import Words
 
 BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
 _TUPLE_ITEMS_AT: Final = tuple.__basicsize__
@@ -36,8 +37,8 @@ def _layout_holds() -> bool:
 OBJECTS_ARE_READABLE: Final = _layout_holds()
 
 
-@kernel
-def _read_objects(items: int, kind: int, address: Any, length: Any) -> int:
+@kernel_ahead
+def _read_objects(items: int, kind: int, address: Words, length: Words) -> int:
     """Fill address and length of each bytes object; return the first that is none, or n."""
     objects = view_words(items, len(address))
     for i in range(len(address)):

@@ -27,7 +27,7 @@ from timerstore.timelog.intrinsics import (
     load_acquire,
     prefetch,
 )
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -46,7 +46,8 @@ from timerstore.timelog.message import (
     read_properties,
     stored_at,
 )
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.record import Bytes, Int32Rows, ReadBytes, Rows, Words
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_decimal_13, hex_8_word
 
 _AHEAD: Final = 12
@@ -86,8 +87,10 @@ _OURS_BYTES: Final = _KEY_AT + KEY_DIGITS + 1
 assert len(PROPERTY_DUE) == 12 and len(PROPERTY_UNIQUE_KEY) == 8
 
 
-@kernel
-def measure_run(commitlog: Any, entries: Any, at: int, count: int, words: Any) -> None:
+@kernel_ahead
+def measure_run(
+    commitlog: SegmentTable, entries: ReadBytes, at: int, count: int, words: Words
+) -> None:
     """Find where the messages of `count` queue entries lie. O(count).
 
     `entries`: uint8, in which the first stands at `at`. `words`: int64[RUN_WORDS], written; where
@@ -144,22 +147,22 @@ def _is_usual(buf: Any, found: Any, tag_word: int) -> bool:
     )
 
 
-@kernel
+@kernel_ahead
 def pull_messages(
-    commitlog: Any,
-    entries: Any,
+    commitlog: SegmentTable,
+    entries: ReadBytes,
     at: int,
     start: int,
-    topic: Any,
+    topic: ReadBytes,
     queue_id: int,
     tag: int,
     precision_ms: int,
-    found: Any,
-    numbers: Any,
-    ends: Any,
-    verdicts: Any,
-    ids: Any,
-    bodies: Any,
+    found: Words,
+    numbers: Rows,
+    ends: Int32Rows,
+    verdicts: Bytes,
+    ids: Bytes,
+    bodies: Bytes,
 ) -> int:
     """Read the messages of a run of queue entries; return how many are sound. O(bytes).
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from typing import (
     Annotated,
     Any,
@@ -57,12 +58,20 @@ from numba.np.arrayobj import make_array, populate_array
 
 from timerstore.timelog.acting import actor, may_write
 from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.signatures import READ_ONLY, TWO_AXES
 
 T = TypeVar("T")
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int8s = np.ndarray[Any, np.dtype[np.int8]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+Rows = Annotated[Words, TWO_AXES]
+Int32Rows = Annotated[Int32s, TWO_AXES]
+ReadBytes = Annotated[Bytes, READ_ONLY]
+ReadByteRows = Annotated[Bytes, READ_ONLY, TWO_AXES]
 _ITEMS: tuple[tuple[Any, Any], ...] = (
     (Words, types.int64),
     (Int32s, types.int32),
@@ -73,6 +82,8 @@ _I64 = ir.IntType(64)
 LINE: Final = "begins a cache line"
 SHARED: Final = "written by several, atomically"
 _LINE_WORDS: Final = 8
+_by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All records, where kernels are interpreted and an address has to lead to the Python object."""
 _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
 
 
@@ -213,6 +224,8 @@ def record(cls: type[T]) -> type[T]:
             setattr(self, name, value)
         self.block = np.array(block, np.int64)
         self.block_address = self.block.ctypes.data
+        if INTERPRETED:
+            _by_address[self.block_address] = self
 
     cls.__init__ = initialise  # type: ignore[method-assign]
     cls.numba_type = cls._numba_type_ = kind  # type: ignore[attr-defined]
@@ -353,3 +366,16 @@ exchange_word = _exchange_twin if INTERPRETED else _changer("xchg")
 """exchange_word(record, "field", value): store, and return what stood there; a full fence."""
 add_to_word = _add_twin if INTERPRETED else _changer("add")
 """add_to_word(record, "field", value): add, and return what stood there; a full fence."""
+
+
+def record_at(kind: Any) -> Any:
+    """Return what kernels turn an address, a record's `block_address`, into that record with."""
+
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        return kind.numba_type(types.int64), lambda context, builder, sig, args: args[0]
+
+    def twin(address: int) -> Any:
+        return _by_address[address]
+
+    return twin if INTERPRETED else at

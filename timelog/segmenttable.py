@@ -14,7 +14,7 @@ from timerstore.timelog.intrinsics import (
     store_release,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined, inlined_view, kernel
+from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, record
 
@@ -89,7 +89,7 @@ def is_allocated(table: SegmentTable, offset: int, stop: int) -> bool:
     return stop <= allocated
 
 
-@kernel
+@kernel_ahead
 def leave(table: SegmentTable, lock: Words, number: int, reach_bytes: int) -> bool:
     """Have nobody find a segment any more that begins well behind the log's end; did it?
 

@@ -25,7 +25,7 @@ from timerstore.timelog.cachefolder import (
     without_cache,
 )
 
-_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "record.py")
+_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "linking.py", "record.py")
 _OTHERS: Final = ("numpy", "numba", "math")
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
@@ -42,22 +42,31 @@ def generators_digest() -> str:
 def stamp_of(function: Callable[..., Any]) -> str:
     """Return the digest of what a compiled `function` depends on. O(code that it reaches)."""
     digest = hashlib.sha256(generators_digest().encode())
+    for part in _parts(function):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def reach_bytes(function: Callable[..., Any]) -> int:
+    """Return how much code a function reaches: about as long takes compiling it."""
+    return sum(map(len, _parts(function)))
+
+
+def _parts(function: Callable[..., Any]) -> Iterator[bytes]:
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", function)]
     while waiting:
         name, value = waiting.pop()
         python = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
         if isinstance(python, FunctionType):
-            digest.update(f"{name}:{python.__module__}.{python.__qualname__};".encode())
+            yield f"{name}:{python.__module__}.{python.__qualname__};".encode()
             if id(python) not in seen and Path(python.__code__.co_filename).name not in _GENERATORS:
                 seen.add(id(python))
-                digest.update(repr(python.__defaults__).encode())
-                for part in _instructions(python.__code__):
-                    digest.update(part)
+                yield repr(python.__defaults__).encode()
+                yield from _instructions(python.__code__)
                 waiting += _named(python)
         else:
-            digest.update(f"{name}={_text(value)};".encode())
-    return digest.hexdigest()
+            yield f"{name}={_text(value)};".encode()
 
 
 def _instructions(code: CodeType) -> Iterator[bytes]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import FOUND_WORDS, IDENTITY_HIGH, IDENTITY_LOW, identify
+from timerstore.timelog.record import ReadBytes, Words
 
 
-@kernel
-def _identify(both: Any, topic_bytes: int, tag: int, found: Any) -> None:
+@kernel_ahead
+def _identify(both: ReadBytes, topic_bytes: int, tag: int, found: Words) -> None:
     identify(both, 0, topic_bytes, topic_bytes, len(both) - topic_bytes, tag, found)
 
 

@@ -14,7 +14,6 @@ deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel
 
 from __future__ import annotations
 
-import logging
 import os
 
 from timerstore.config import Config
@@ -49,7 +48,6 @@ from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
-from timerstore.warmup import kernels_are_cached
 
 
 def open(
@@ -71,10 +69,6 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
-    if not kernels_are_cached():
-        logging.getLogger("timerstore").warning(
-            "compiling the kernels, about a minute, once for each version and machine"
-        )
     check_bool(create, "create")
     check_bool(read_only, "read_only")
     with told_of(path):

@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
+from timerstore.ahead import load_kernels
 from timerstore.config import Config
 from timerstore.directory import lock_directory
 from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
@@ -65,6 +66,7 @@ class Core:
 
     def open(self, config: Config) -> None:
         """Open the files, and recover what the last life left."""
+        load_kernels()
         started = time.monotonic()
         self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)

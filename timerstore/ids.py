@@ -101,7 +101,10 @@ def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s, Bytes] | N
     None where one is not. `digits`: uint8[n, 32]. 100 ns each.
     """
     if isinstance(ids, TimerIds):
-        return (ids.due_ms, ids.offsets, ids.digits()) if ids._tag == tag else None
+        if ids._tag != tag:
+            return None
+        due_ms, offsets = np.ascontiguousarray(ids.due_ms), np.ascontiguousarray(ids.offsets)
+        return due_ms, offsets, ids.digits()
     if {*map(type, ids)} != {str} or {*map(len, ids)} != {ID_DIGITS}:
         return None
     text = "".join(ids)

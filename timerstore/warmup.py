@@ -1,7 +1,7 @@
-"""Compiling every kernel ahead of its first use.
+"""Compiling what stores need before there is one: for an image, or before tests.
 
-Numba compiles a kernel when it is first called, which takes about 20 s for all of them, then keeps
-the machine code on disk: once for each version, each machine and each user.
+Opening a store does the same for what calls on it need, see `ahead.py`. Here comes what only an
+opening after a crash runs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+from timerstore.ahead import load_kernels
 from timerstore.config import Config
 from timerstore.services.clock import ManualClock
-from timerstore.services.steps import run
 from timerstore.store import TimerStore
-from timerstore.timelog.kernel import INTERPRETED
 
 _SMALL = Config(
     durability="process",
@@ -30,20 +28,12 @@ _SMALL = Config(
 )
 
 
-def kernels_are_cached() -> bool:
-    """Tell whether the largest kernel's machine code is at hand; True where nobody can tell."""
-    if INTERPRETED or getattr(run, "signatures", None):
-        return True
-    # These are internals of Numba; without them nothing but the word to the user is lost.
-    cache_file: Any = getattr(getattr(run, "_cache", None), "_cache_file", None)
-    return not hasattr(cache_file, "_load_index") or bool(cache_file._load_index())
-
-
 def compile_kernels() -> None:
-    """Play a short life of a small store in a temporary folder, so that every kernel is called.
+    """Have all kernels in the cache; a short life of a small store calls those of recovery.
 
-    About 20 s with an empty cache, about one with a full one.
+    A second where they are there.
     """
+    load_kernels()
     clock = ManualClock()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="timerstore-"))

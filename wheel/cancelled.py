@@ -18,9 +18,9 @@ import numpy as np
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.intrinsics import copy_bytes, view_bytes, view_words
-from timerstore.timelog.kernel import inlined, inlined_view, kernel
+from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
-from timerstore.timelog.record import Words, record
+from timerstore.timelog.record import Flags, Words, record
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
     ROOM_WORDS,
@@ -30,8 +30,6 @@ from timerstore.wheel.sets import (
     set_contains,
     set_remove,
 )
-
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 NO_OFFSET: Final = 1 << 62
 
@@ -140,31 +138,31 @@ def copy_cancelled(cancelled: CancelledSet, into: Any) -> None:
     copy_bytes(into, 0, table, 0, 8 * cancelled.length)
 
 
-@kernel
+@kernel_ahead
 def _use_table(cancelled: CancelledSet, address: int, length: int) -> None:
     cancelled.address = address
     cancelled.length = length
 
 
-@kernel
-def _add_all(cancelled: CancelledSet, high: Any, low: Any) -> None:
+@kernel_ahead
+def _add_all(cancelled: CancelledSet, high: Words, low: Words) -> None:
     for i in range(len(low)):
         cancelled_add(cancelled, high[i], low[i])
 
 
-@kernel
-def _add_all_held(cancelled: CancelledSet, low: Any, deletes: Any) -> None:
+@kernel_ahead
+def _add_all_held(cancelled: CancelledSet, low: Words, deletes: Words) -> None:
     for i in range(len(low)):
         cancelled_add_held(cancelled, low[i], deletes[i])
 
 
-@kernel
+@kernel_ahead
 def _remove(cancelled: CancelledSet, high: int, low: int) -> bool:
     return cancelled_remove(cancelled, high, low)
 
 
-@kernel
-def _names_all(table: Any, high: Any, low: Any, named: Any) -> None:
+@kernel_ahead
+def _names_all(table: Words, high: Words, low: Words, named: Flags) -> None:
     for i in range(len(low)):
         named[i] = _names(table, high[i], low[i])
 

@@ -17,7 +17,8 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel, kernel_ahead
+from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
 from timerstore.wheel.checksums import PAGE_BYTES
@@ -78,8 +79,8 @@ def walk_chain(
     return count
 
 
-@kernel
-def fill_unit(buf: Any, at: int, offset: int, unit: Any) -> None:
+@kernel_ahead
+def fill_unit(buf: Bytes, at: int, offset: int, unit: Words) -> None:
     """Write the columns of one unit."""
     unit[WALK_OFFSET] = offset
     unit[WALK_UNIT_MS] = unit_ms(buf, at)
@@ -88,15 +89,15 @@ def fill_unit(buf: Any, at: int, offset: int, unit: Any) -> None:
     unit[WALK_SIZE] = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
 
 
-@kernel
+@kernel_ahead
 def scan_units(
     timerlog: SegmentTable,
     stop: int,
     from_slot: int,
     precision_ms: int,
-    units: Any,
-    scratch: Any,
-    state: Any,
+    units: Rows,
+    scratch: Bytes,
+    state: Words,
 ) -> int:
     """Read units in the order of the log, those of slots from `from_slot` on; return how many.
 

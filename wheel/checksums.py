@@ -19,8 +19,9 @@ import numpy as np
 
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.record import Bytes, ReadBytes, Words
+from timerstore.timelog.signatures import read_only
 
 SUMS_FILE: Final = "wheelsums"
 PAGE_BYTES: Final = 4_096
@@ -38,8 +39,8 @@ assert _HEADER.itemsize == 32
 Sums = np.ndarray[Any, np.dtype[np.uint32]]
 
 
-@kernel
-def sum_pages(pages: Any, sums: Any) -> None:
+@kernel_ahead
+def sum_pages(pages: ReadBytes, sums: Words) -> None:
     """Fill `sums`, int64[n], with the CRC-32 of each page of `pages`, uint8. O(bytes).
 
     The last page may be shorter.
@@ -52,7 +53,7 @@ def sum_pages(pages: Any, sums: Any) -> None:
 def page_sums(pages: Bytes) -> Sums:
     """Return the checksums of pages that follow each other."""
     sums: Words = np.zeros(-(-len(pages) // PAGE_BYTES), np.int64)
-    sum_pages(pages, sums)
+    sum_pages(read_only(pages), sums)
     return sums.astype(np.uint32)
 
 

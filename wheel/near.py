@@ -22,12 +22,12 @@ nothing. It belongs to dequeue-get; all calls happen under the near lock.
 from __future__ import annotations
 
 import mmap
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.timelog.intrinsics import prefetch
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.record import Words, record
 
 SPAN: Final = 8
@@ -401,8 +401,8 @@ def near_keep_deletes(near: NearWheel, place: int) -> int:
 # --- looking
 
 
-@kernel
-def list_entries(near: NearWheel, due_ms: Any, messages: Any) -> int:
+@kernel_ahead
+def list_entries(near: NearWheel, due_ms: Words, messages: Words) -> int:
     """Write each entry's due time and message; return how many. O(ring + entries).
 
     `due_ms`, `messages`: int64[n >= NEAR_COUNT], written.

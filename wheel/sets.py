@@ -7,11 +7,11 @@ happen under fire, where services run.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+from timerstore.timelog.kernel import INTERPRETED, inlined, kernel_ahead
 from timerstore.timelog.record import Words
 
 ENTRY_WORDS: Final = 2
@@ -112,8 +112,8 @@ def map_get(table: Words, offset: int) -> int:
         place = (place + 1) & mask
 
 
-@kernel
-def map_put_all(table: Words, offsets: Any, values: Any) -> None:
+@kernel_ahead
+def map_put_all(table: Words, offsets: Words, values: Words) -> None:
     """Store a value >= 0 for each offset >= 0; the smallest where one comes twice. O(n)."""
     mask = len(table) // ENTRY_WORDS - 1
     for i in range(len(offsets)):
@@ -128,8 +128,8 @@ def map_put_all(table: Words, offsets: Any, values: Any) -> None:
             place = (place + 1) & mask
 
 
-@kernel
-def _copy_entries(table: Words, larger: Any) -> None:
+@kernel_ahead
+def _copy_entries(table: Words, larger: Words) -> None:
     for i in range(0, len(table), ENTRY_WORDS):
         if table[i] != 0 or table[i + 1] != 0:
             set_add(larger, table[i], table[i + 1])

@@ -25,7 +25,7 @@ from timerstore.timelog.format import (
     SLOT_TIME_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes, record
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
@@ -87,7 +87,7 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
     wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
 
 
-@kernel
+@kernel_ahead
 def next_used_slot(wheel: SlotArray, start: int, stop: int) -> int:
     """Return the first slot in [start, stop) that has units, or `stop`. O(stop − start)."""
     slot = start

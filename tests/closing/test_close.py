@@ -21,7 +21,6 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.timelog.kernel import INTERPRETED
-from timerstore.warmup import compile_kernels
 
 pytestmark = [
     pytest.mark.slow,
@@ -191,7 +190,6 @@ def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_opening_can_be_interrupted(tmp_path: Path) -> None:
-    compile_kernels()  # Numba does not survive an exception while it loads one, see docs/design.md
     TimerStore(tmp_path, config=SMALL).close()
     before = signal.signal(signal.SIGALRM, _alarm)
     opened = interrupted = 0

@@ -24,7 +24,6 @@ from timerstore.demo.ledger import (
     offsets_of_ids,
     read_ledger,
 )
-from timerstore.warmup import compile_kernels, kernels_are_cached
 
 
 def ints(*values: int) -> np.ndarray:
@@ -92,11 +91,6 @@ def test_offsets_of_ids(tmp_path: Path) -> None:
         ids = store.put_many([b"x"] * 40, delay_ms=1_000)
     assert offsets_of_ids(pa.array(list(ids))).tolist() == ids.offsets.tolist()
     assert offsets_of_ids(pa.array([], pa.string())).tolist() == []
-
-
-def test_warm_up_leaves_nothing_to_compile() -> None:
-    compile_kernels()
-    assert kernels_are_cached()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tests.buffers import Guarded, as_array
 from timerstore.timelog.crc import START, crc32, crc_register, new_fold, register_by_table
 from timerstore.timelog.crcfold import FOLDINGS
 from timerstore.timelog.kernel import INTERPRETED, kernel
+from timerstore.timelog.linking import KernelCompiler
 
 
 @kernel
@@ -33,7 +34,7 @@ def _new_register(folding: Any) -> Any:
     """Return a kernel that folds in one way, slicing what is too short for it."""
     fold = new_fold(folding)
 
-    @numba.njit  # type: ignore[untyped-decorator]
+    @numba.njit(pipeline_class=KernelCompiler)  # type: ignore[untyped-decorator]
     def register(buf: Any, at: int, count: int, before: int) -> int:
         if count >= 16:
             return fold(buf, at, count, before)

@@ -3,7 +3,7 @@
 main           the entry point              here
 app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
-commands.py    info, put, consume, cancel, redrive, pending, verify, handover, demo
+commands.py    info, put, consume, cancel, redrive, pending, verify, handover, warmup, demo
 exporting.py   export
 validating.py  validate
 output.py      tables on a terminal, plain lines in a pipe, JSON

@@ -487,6 +487,18 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
             out.say(f"{path} can be opened by a RocketMQ broker now, as its storePathRootDir.")
 
 
+# --- warmup
+
+
+@app.command()
+def warmup() -> None:
+    """Compile what stores need, for an image or before tests; else the first opening does."""
+    from timerstore.warmup import compile_kernels
+
+    with answering(as_json=False):
+        compile_kernels()
+
+
 # --- demo
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import timerstore
+from timerstore.ahead import load_kernels
 from timerstore.cli.output import Output, shown_bytes
 from timerstore.demo.child import TOPIC
 from timerstore.demo.ledger import (
@@ -36,7 +37,7 @@ from timerstore.demo.ledger import (
     read_ledger,
 )
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.warmup import compile_kernels, kernels_are_cached, quiet
+from timerstore.warmup import compile_kernels, quiet
 
 TIMER_COUNT = 400_000
 SPAN_S = 20.0
@@ -82,8 +83,7 @@ def demonstrate(
     """Run it in `path`, which is kept, or in a temporary folder; `timer_count` over `span_s`."""
     if path is not None and path.exists() and any(path.iterdir()):
         raise InvalidArgumentError(f"{path} is not empty. Pass a new folder for the demonstration.")
-    if not kernels_are_cached():
-        out.say("Compiling the kernels: about a minute, this first time alone.")
+    load_kernels()
     with out.progress("loading the kernels"):
         compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="timerstore-demo-"))

@@ -23,13 +23,13 @@ from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.waking import wake_for
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_point, record_at
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
 from timerstore.timelog.kernel import INTERPRETED
 from timerstore.timelog.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
-from timerstore.timelog.record import Words, observe, record
+from timerstore.timelog.record import Words, observe, record, record_at
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.system import clock_ms
 from timerstore.timelog.text import java_hash_of
@@ -95,6 +95,9 @@ def _put_one(
         return NEEDS_LONG_WAY
     wake_for(place.queues, place.enqueue_get, due_ms, place.eventfd, place.clock)
     return stage.offset[0]
+
+
+entry_ahead(_put_one, keeps_gil=True)
 
 
 class ShortWay:

@@ -1,0 +1,259 @@
+"""Kernels are at hand once a store is open."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from timerstore import ahead
+from timerstore.timelog.kernel import AHEAD, INTERPRETED, Ahead
+from timerstore.timelog.signatures import signature_of
+
+LIFE = '''
+"""All that a program calls on an open store; prints each kernel that came with a call."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+import timerstore
+from timerstore import Config, Consumer, ManualClock, Retry
+
+
+def in_memory():
+    found = set()
+    for module in [each for name, each in sys.modules.items() if name[:11] == "timerstore."]:
+        for name, value in vars(module).items():
+            helper = getattr(value, "targetoptions", {}).get("no_cpython_wrapper")
+            if hasattr(value, "overloads") and not helper:
+                found |= {(value.py_func.__module__, name, str(each)) for each in value.overloads}
+    return found
+
+
+def step(what):
+    global known
+    for module, name, types in sorted(in_memory() - known):
+        print(what, module, name, types)
+    known = in_memory()
+
+
+MINUTE = timedelta(minutes=1)
+FAR = datetime(2090, 1, 1, tzinfo=UTC)
+clock = ManualClock()
+config = Config(durability="process", commitlog_segment_bytes=1 << 16, **SIZES)
+store = timerstore.open(sys.argv[1], config=config, clock=clock)
+known = in_memory()
+first = store.put(b"a", delay=MINUTE)
+step("put")
+for more in ({"key": "k"}, {"tag": "t"}, {"properties": {"p": "v"}}, {"key": "k", "tag": "t"}):
+    store.put(b"a", delay=MINUTE, **more)
+store.put(b"a", at=FAR)
+store.put(b"a", at_ms=4_000_000_000_000)
+level = store.put(b"a", delay_level=1)
+store.put(b"a", topic="other", delay_level=2)
+store.put(b"a", topic="other", delay_level=2)
+step("ways of a put")
+lots = store.put_many([b"b"] * 50, delay_ms=[60_000] * 50)
+step("put_many")
+store.put_many(pa.array([b"c", b"d"]), delay_ms=np.array([600_000, 700_000]))
+store.put_many(np.zeros((3, 10), np.uint8), at_ms=np.full(3, 4_000_000_000_000))
+keyed = store.put_many([b"e", b"f"], delay_ms=[1, 2], keys=["k", "l"])
+store.put_many([b"e", b"f"], delay_level=1)
+step("kinds of bodies")
+assert store.get(first).body == b"a"
+store.get(level)
+store.get(lots[3])
+step("get")
+assert store.cancel(lots[0])
+store.cancel(level)
+step("cancel")
+store.cancel_many(lots[1:3])
+store.cancel_many(list(lots[3:5]))
+store.cancel_many(lots[10:20:2])
+step("cancel_many")
+moved = store.reschedule(lots[6], delay=MINUTE)
+store.reschedule(first, at=FAR)
+step("reschedule")
+assert list(store.pending())
+list(store.pending(topic="other"))
+step("pending")
+store.horizon(bucket_ms=60_000)
+store.count()
+store.count("default")
+store.stats()
+step("horizon, count, stats")
+clock.advance(timedelta(minutes=2))
+step("advance")
+batch = store.pull("default", timeout=0)
+batch.to_arrow()
+batch.ack()
+step("pull")
+for delivery in store.consume("default", group="g", timeout=0):
+    delivery.nack()
+    break
+for delivery in store.consume("default", group="h", timeout=0):
+    delivery.nack(timedelta(seconds=1))
+    break
+for delivery in store.consume("default", group="i", timeout=0):
+    delivery.ack()
+store.get(moved)
+step("consume")
+store.flush()
+step("flush")
+for i in range(400):
+    store.put_many([bytes(300)] * 20, delay_ms=[1_000 + i] * 20)
+for _ in range(20):
+    clock.advance(timedelta(seconds=10))
+    batch = store.pull("default", timeout=0)
+    batch.ack()
+    store.flush()
+step("many")
+store.clean()
+step("clean")
+far = store.put_many([b"far"] * 10, at_ms=[4_000_000_000_000] * 10)
+store.flush()
+store.cancel_many(far[:5])
+store.cancel(far[5])
+store.put(b"near", delay=timedelta(seconds=2))
+store.cancel(store.put(b"near", delay=timedelta(seconds=3)))
+if sys.argv[2] == "handover":
+    store.handover()
+    step("handover")
+else:
+    store.close()
+    step("close")
+print("done")
+'''
+SIZES = "consumequeue_segment_bytes=20_000, timerlog_segment_bytes=52_000"
+
+
+def played(folder: Path, end: str) -> list[str]:
+    program = LIFE.replace("**SIZES", SIZES)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, folder / "store", end],
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def on_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Kernels that are not loaded yet, and what was loaded of them."""
+    loaded: list[str] = []
+    before = list(AHEAD)
+    monkeypatch.setattr(ahead, "_ready_count", len(AHEAD))
+    for name in "ab":
+        AHEAD.append(Ahead(name, signature_of, partial(loaded.append, name)))
+    yield loaded
+    AHEAD[:] = before
+
+
+def test_each_is_loaded_once(on_trial: list[str]) -> None:
+    threads = [threading.Thread(target=ahead.load_kernels) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ahead.load_kernels()
+    assert on_trial == ["a", "b"]
+
+
+def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
+    bad = Ahead("bad", signature_of, lambda: 1 // 0)
+    AHEAD.append(bad)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            ahead.load_kernels()
+    AHEAD.remove(bad)
+    ahead.load_kernels()
+    assert on_trial == ["a", "b"] * 3
+
+
+if not INTERPRETED:
+
+    def test_every_kernel_ahead_has_types() -> None:
+        assert len(AHEAD) > 40
+        assert len({each.name for each in AHEAD}) == len(AHEAD)
+        for each in AHEAD:
+            if each.dispatcher is not None:
+                signature_of(each.function)
+
+    def test_workers_fill_the_cache(tmp_path: Path) -> None:
+        few = "services.engine._step_count", "wheel.slots.next_used_slot"
+        program = (
+            "import sys, timerstore\nfrom timerstore import ahead\n"
+            "from timerstore.timelog.kernel import AHEAD, is_cached\n"
+            f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
+            "print(len(few), *map(is_cached, few))\n"
+            "ahead._worker_count = lambda missing: 2\n"
+            "print(ahead._may_start_workers(few))\n"
+            "ahead._compile_side_by_side(few)\n"
+            "print(*map(is_cached, few))\n"
+            "sys.executable = '/bin/something-else'\n"
+            "print(ahead._may_start_workers(few))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split("\n")[:4] == ["2 False False", "True", "True True", "False"]
+
+    @pytest.mark.timeout(180)
+    @pytest.mark.parametrize("end", ["close", "handover"])
+    def test_no_call_on_an_open_store_compiles_anything(tmp_path: Path, end: str) -> None:
+        assert played(tmp_path, end) == ["done"]
+
+    INTERRUPTED = """
+import signal, sys, threading, time
+import timerstore
+
+class Alarm(Exception):
+    pass
+
+def ring(*args):
+    raise Alarm
+
+signal.signal(signal.SIGALRM, ring)
+config = timerstore.Config(commitlog_segment_bytes=1 << 16)
+rung = 0
+for i in range(60):
+    signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.004 * i)
+    try:
+        timerstore.open(sys.argv[1], config=config).close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        break
+    except Alarm:
+        rung += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+def use():
+    with timerstore.open(sys.argv[1]) as store:
+        store.put(b"x")
+        store.pull("default", timeout=5).ack()
+        print(rung > 0)
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+"""
+
+    @pytest.mark.timeout(120)
+    def test_an_exception_while_kernels_are_loaded_locks_nobody_out(tmp_path: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", INTERRUPTED, tmp_path],
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+        assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr

@@ -1,0 +1,72 @@
+"""Work in a thread of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+
+import pytest
+
+from timerstore.timelog.apart import apart
+
+
+class RangError(Exception):
+    """A signal came."""
+
+
+def _ring(number: int, frame: FrameType | None) -> None:
+    raise RangError
+
+
+def test_its_result_or_its_error_is_the_callers() -> None:
+    assert apart(lambda: threading.current_thread() is threading.main_thread()) is False
+    with pytest.raises(ZeroDivisionError):
+        apart(lambda: 1 // 0)
+
+
+def test_one_within_another() -> None:
+    assert apart(lambda: apart(lambda: 7)) == 7
+
+
+def test_something_is_told_meanwhile() -> None:
+    told, end = [], threading.Event()
+
+    def tell() -> None:
+        told.append(1)
+        if len(told) == 3:
+            end.set()
+
+    assert apart(end.wait, tell, 0.001)
+    assert len(told) >= 3
+
+
+def test_an_exception_ends_the_wait_and_not_the_work() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGALRM)  # its handler runs in the main thread
+        go.wait()
+        done.set()
+
+    before = signal.signal(signal.SIGALRM, _ring)
+    try:
+        with pytest.raises(RangError):
+            apart(work)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    go.set()
+    assert done.wait(10)
+
+
+def test_the_end_of_a_program_waits_for_it() -> None:
+    program = (
+        "import signal, time\nfrom timerstore.timelog.apart import apart\n"
+        "def work():\n    time.sleep(0.5)\n    print('done', flush=True)\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.1)\napart(work)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert "KeyboardInterrupt" in done.stderr
+    assert done.stdout == "done\n"

@@ -1,0 +1,58 @@
+"""A kernel's types, from its annotations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import types
+
+from timerstore.timelog.record import Bytes, Flags, ReadByteRows, ReadBytes, Rows, Words, record
+from timerstore.timelog.signatures import read_only, signature_of
+
+
+@record
+class Place:
+    words: Words
+
+
+def _some(
+    place: Place, at: int, deep: bool, words: Words, rows: Rows, read: ReadBytes, flags: Flags
+) -> int:
+    return at
+
+
+def _rows(read: ReadByteRows, data: Bytes) -> None:
+    pass
+
+
+def _vague(at: int, found: Any) -> None:
+    pass
+
+
+def test_annotations_are_types() -> None:
+    assert signature_of(_some) == (
+        Place.numba_type,  # type: ignore[attr-defined]
+        types.int64,
+        types.boolean,
+        types.Array(types.int64, 1, "C"),
+        types.Array(types.int64, 2, "C"),
+        types.Array(types.uint8, 1, "C", readonly=True),
+        types.Array(types.boolean, 1, "C"),
+    )
+    assert signature_of(_rows) == (
+        types.Array(types.uint8, 2, "C", readonly=True),
+        types.Array(types.uint8, 1, "C"),
+    )
+
+
+def test_one_that_says_nothing_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"_vague\(found\): typing.Any names no type"):
+        signature_of(_vague)
+
+
+def test_a_view_to_read() -> None:
+    data = np.arange(4, dtype=np.uint8)
+    view = read_only(data)
+    assert data.flags.writeable and not view.flags.writeable
+    data[0] = 9
+    assert view[0] == 9

@@ -1,0 +1,111 @@
+"""How helpers become part of a kernel: linked as they were lowered, then optimised once.
+
+Numba optimises each helper together with all that it calls, emits machine code for it, and does
+both again in every caller, up to the kernel in which all of it is inlined: two thirds of the time
+that compiling the services took. Here a helper stays what it was lowered to. The kernel links all
+that it reaches, and optimises and emits that once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite.binding import Linkage
+from numba._dynfunc import make_function
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import PassManager
+
+
+class HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A helper's code as it was lowered."""
+
+    def finalize(self) -> None:
+        """Leave it as it is: whoever links it optimises it."""
+        self._finalized = True
+
+    def _get_module_for_linking(self) -> Any:
+        raise RuntimeError(f"{self.name}: a helper is called by kernels and helpers alone")
+
+
+class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A kernel with all helpers that it reaches."""
+
+    def finalize(self) -> None:
+        """Link what the helpers call too, then optimise and emit all.
+
+        What is not the kernel itself is made private: nobody else calls this copy, so LLVM may fit
+        it to its callers here, and it leaves no symbol. A symbol would be found by other modules
+        that bring a function of that name, and be called in its place.
+        """
+        module = self._final_module
+        own = {each.name for each in _defined(module) if each.linkage is Linkage.external}
+        helpers: dict[HelperLibrary, None] = {}
+        others: dict[Any, None] = {}
+        waiting = self._linking_libraries
+        while waiting:
+            library = waiting.pop()
+            if not isinstance(library, HelperLibrary):
+                others[library] = None
+            elif library not in helpers:
+                helpers[library] = None
+                waiting += library._linking_libraries
+        for library in [*helpers, *others]:  # of the others only what is called by now is taken
+            self._reload_init.update(library._reload_init)
+            module.link_in(_module_of(library), preserve=True)
+        for function in _defined(module):
+            if function.name not in own:
+                function.linkage = "private"
+        super().finalize()
+
+
+def _module_of(library: Any) -> Any:
+    if isinstance(library, HelperLibrary):
+        return library._final_module
+    return library._get_module_for_linking()
+
+
+def _defined(module: Any) -> list[Any]:
+    return [each for each in module.functions if not each.is_declaration]
+
+
+_NEEDLESS: Final = ("inline_closure_likes", "nopython_rewrites")
+"""Passes for closures and for expressions of whole arrays, of which kernels have none: they take an
+eighth of the time."""
+
+
+class _ShortCompiler(Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> list[Any]:
+        """Return Numba's own passes, without those that find nothing here."""
+        (passes,) = super().define_pipelines()
+        short = PassManager(passes.pipeline_name)
+        short.passes = [each for each in passes.passes if each[0].name() not in _NEEDLESS]
+        short.finalize()
+        return [short]
+
+
+class HelperCompiler(_ShortCompiler):
+    """Compiles a helper as far as its callers need it: no machine code."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a helper."""
+        state = self.state
+        state.library = HelperLibrary(state.targetctx.codegen(), func.__qualname__)
+        state.flags.no_compile = True
+        made = super().compile_extra(func)
+        # What stands for it in its callers; nobody calls it from Python.
+        module, keeps = made.fndesc.lookup_module(), (made.library,)
+        entry = make_function(module, func.__name__, "", 0, made.environment, keeps)
+        state.targetctx.insert_user_function(entry, made.fndesc, [made.library])
+        return made._replace(entry_point=entry)
+
+
+class KernelCompiler(_ShortCompiler):
+    """Compiles a kernel with its helpers."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a kernel."""
+        state = self.state
+        state.library = KernelLibrary(state.targetctx.codegen(), func.__qualname__)
+        state.library.enable_object_caching()
+        return super().compile_extra(func)

@@ -1,0 +1,51 @@
+"""A kernel's types, read off its annotations.
+
+So it can be compiled before it is called. `int` and `bool` are Numba's; an array is C-contiguous,
+of one axis unless it is `Rows`; a record class has its own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numba import types
+from numba.np.numpy_support import from_dtype
+
+READ_ONLY: Final = "an array that may not be written"
+TWO_AXES: Final = "an array of rows"
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_SCALARS: Final = {int: types.int64, bool: types.boolean}
+
+
+def signature_of(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the types of a kernel's arguments; raises TypeError where an annotation says none."""
+    hints = get_type_hints(function, include_extras=True)
+    hints.pop("return", None)
+    return tuple(_type_of(hint, f"{function.__qualname__}({name})") for name, hint in hints.items())
+
+
+def _type_of(hint: Any, place: str) -> Any:
+    marks: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        marks = tuple(rest)
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if hasattr(hint, "numba_type"):
+        return hint.numba_type
+    if get_origin(hint) is np.ndarray:
+        (item,) = get_args(get_args(hint)[1])
+        axes = 2 if TWO_AXES in marks else 1
+        return types.Array(from_dtype(np.dtype(item)), axes, "C", readonly=READ_ONLY in marks)
+    raise TypeError(f"{place}: {hint} names no type of Numba's")
+
+
+def read_only(array: Bytes) -> Bytes:
+    """Return a view that may not be written: another type to Numba, the one that kernels take."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
