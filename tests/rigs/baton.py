@@ -36,6 +36,11 @@ TINY = {
     "_PIECE": 1,
 }
 """Constants of `services/` that say how much: each is made as small as it can be."""
+CALLS = ("by_id", "group_commit", "waking")
+"""Modules of `services/` whose atomics are no boundaries: what callers do besides their locks.
+
+All orders of a group commit's steps are played in `tests/models/commit_model.py`.
+"""
 STEPS_MAX = 400_000
 
 
@@ -422,8 +427,7 @@ def attached(baton: Baton) -> Iterator[None]:
     before: list[tuple[types.ModuleType, str, Any]] = []
     for module in modules():
         of_kernels = module.__name__.split(".")[1] in ("services", "wheel")
-        # All orders of its steps are played in `tests/models/commit_model.py`.
-        of_kernels &= not module.__name__.endswith(".group_commit")
+        of_kernels &= module.__name__.rpartition(".")[2] not in CALLS
         takes = of_kernels or module.__name__.endswith(".append")
         for name, value in list(vars(module).items()):
             new = None
