@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import columns
 import durable
 import machine
 import numpy as np
@@ -27,7 +28,7 @@ from timerstore import TimerStore
 
 FILL_BEGIN = "<!-- calls: begin -->"
 FILL_END = "<!-- calls: end -->"
-PARTS = ("put", "by_id", "pending", "consume", "group")
+PARTS = ("put", "by_id", "pending", "columns", "consume", "group")
 BODY = bytes(100)
 
 
@@ -262,6 +263,8 @@ def main() -> None:
     with machine.scratch_folder(arguments.folder) as folder:
         us = measure(folder, parts, sizes) if {"put", "by_id", "pending"} & {*parts} else {}
         rows = list(table(us))
+        if "columns" in parts:
+            rows += columns.rows(folder, sizes.pending, min(3, sizes.rounds))
         if "consume" in parts:
             rows.append(consume_each(folder, sizes))
         if "group" in parts:

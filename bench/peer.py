@@ -49,6 +49,10 @@ class SqliteTimers:
         found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
         return found
 
+    def all_rows(self) -> list[tuple[int, int, bytes]]:
+        """Return all rows, in the order in which they were inserted."""
+        return self._db.execute("SELECT id, due_ms, body FROM timers").fetchall()
+
     def delete_one(self, row: int) -> None:
         """Delete a row by its key, in a transaction of its own."""
         self._db.execute("DELETE FROM timers WHERE id = ?", (row,))

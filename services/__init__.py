@@ -1,13 +1,81 @@
 """The steps that move a timer from put to fired.
 
-In the order of a timer's way: `enqueue_get` → ring A → `enqueue_put` → timer log, wheel →
-`dequeue_get` → near wheel, ring C → `dequeue_put`; beside them `deliver_levels` for the 18 levels.
-`steps` runs them, a thread each (`runner`), on the wall clock or a manual one; `world` is what
-they see, `state` what each of them alone writes, `needs` what they ask Python for.
+In the order of a timer's way, with what stands beside them:
 
-Opening: `opening`, `recovery`, `recover_*`, `rebuild`, `level_due_times`, `sizes`. What is durable:
-`capture`, `flush`, `group_commit`, `level_file`. What goes: `retention`. Damage: `damage`,
-`mend_*`, `pass_lost`, `scrub`. Looking from outside: `instant`, `slot_units`,
-`level_timers`, `read_pending`, `timer_parts`, `metrics`. Calls: `put_batch`, `cancel_ahead`,
-`by_id`, `first_puts`, `waking`; `broker_deletes` for a handover.
+    enqueue_get.py     reads the timer topic's queue, into ring A
+    enqueue_put.py     links a unit for each timer into its slot
+    dequeue_get.py     takes what is due out of the wheel, into ring C
+    aside.py           the slots that had ended when the store was opened
+    dequeue_put.py     appends what was taken, fired or rolled
+    deliver_levels.py  appends what delay levels hold, when its time has come
+    levels.py          the arrays of the levels
+    copying.py         what these two do alike
+    deletes.py         what a cancel leaves in the log
+    cancel_ahead.py    cancelling what lies ahead, in one kernel
+
+What runs them:
+
+    steps.py       the kernel that is a service's thread
+    runner.py      their threads
+    clock.py       the wall clock, or one that a test moves
+    world.py       all shared arrays of a store
+    state.py       what each service alone writes
+    needs.py       what they ask Python for
+    engine.py      the files, arrays, locks of one open store
+    background.py  threads whose end is never silent
+
+What is durable, what goes:
+
+    flush.py         makes durable what was written
+    group_commit.py  many wait for one fsync
+    capture.py       a checkpoint, captured in one kernel
+    level_file.py    `config/delayOffset.json`
+    retention.py     removes the segments that nobody needs again
+    reach.py         up to where only pending timers keep the log
+    cleaning.py      moves those out of the oldest segments
+    floor.py         which units are superseded by that
+    cut_chains.py    takes them out of their slots, for a broker
+
+Opening:
+
+    opening.py              tried again, without what is damaged
+    sizes.py                which sizes a store is opened with
+    recovery.py             from what is on disk to a store that can be served
+    recover_files.py        … files that were cut or lost
+    recover_queues.py       … where the queues end
+    recover_queue_files.py  … queue files that are gone
+    recover_levels.py       … from where each level goes on
+    recover_deletes.py      … the cancelled set
+    recover_copies.py       … sources that are done, and still ahead
+    recover_removed.py      … what a broker's clean-up has removed
+    recover_damage.py       … where the log can be read again
+    level_due_times.py      when a broker's level messages are due
+    rebuild.py              indexes made anew from the commit log
+
+Damage in an open store:
+
+    damage.py        its places, each named once
+    scrub.py         reads everything again, slowly
+    mend_entries.py  writes queue entries again
+    mend_units.py    links what is sound of the timer log
+    pass_lost.py     takes off the count what cannot be read
+
+Looking from outside:
+
+    instant.py       one instant: cursors, with what judges the timers
+    places.py        where timers stood then
+    slot_units.py    units of slots, mapped on the way
+    level_timers.py  what waits in the delay levels
+    pending_rows.py  pending timers as rows
+    read_pending.py  messages of pending timers, in columns
+    timer_parts.py   where the parts of their messages lie
+    metrics.py       statistics for Prometheus
+
+What calls do in one kernel:
+
+    put_batch.py       many puts
+    by_id.py           `get`, `cancel` or `reschedule` of one timer
+    first_puts.py      the first put of a timer, by what its id says
+    waking.py          whether enqueue-get must be woken
+    broker_deletes.py  deletes beside their timers, for a handover
 """

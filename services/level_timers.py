@@ -10,10 +10,10 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant
 from timerstore.services.levels import LEVEL_COUNT, LevelTable
+from timerstore.services.pending_rows import reading_of
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import Entries, find_row
 from timerstore.timelog.format import (
-    LEVEL_MARK,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     QUEUE_BLANK_SIZE,
@@ -22,19 +22,16 @@ from timerstore.timelog.intrinsics import get_i32, get_i64
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     FOUND_WORDS,
-    GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
-    IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     identify_timer,
-    read_message,
 )
 from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.wheel.cancelled import in_table
+from timerstore.wheel.pending import PENDING, Reading, judge_message
 from timerstore.wheel.sets import map_get
 
 CHUNK: Final = 65_536
@@ -55,9 +52,7 @@ def _read_levels(
     commitlog: SegmentTable,
     queues: QueueTable,
     messages: Words,
-    tag: int,
-    done: Words,
-    done_count: int,
+    reading: Reading,
     found: Words,
     columns: Rows,
     kept: Flags,
@@ -65,21 +60,21 @@ def _read_levels(
 ) -> int:
     """Read messages from `start` on: `columns` int64[3, n]: identity, row; `kept`: bool[n].
 
-    Not kept: what cannot be read, and sources that have their copy. Return the first message whose
-    segment or whose topic's row is missing, or n.
+    Kept is what is pending. Return the first message whose segment or whose topic's row is missing,
+    or n.
     """
     for i in range(start, len(messages)):
         kept[i] = False
         message = messages[i]
-        if done_count > 0 and map_get(done, message) >= 0:
+        if reading.done_count > 0 and map_get(reading.done, message) >= 0:
             continue
         buf = segment_at(commitlog, message)
         if len(buf) == 0:
             return i
         at = message % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD or found[REAL_TOPIC_BYTES] <= 0:
+        if judge_message(buf, at, message, True, reading, found) != PENDING:
             continue
-        identify_timer(buf, found, tag)
+        identify_timer(buf, found, reading.tag)
         columns[0, i] = found[IDENTITY_HIGH]
         columns[1, i] = found[IDENTITY_LOW]
         columns[2, i] = find_row(
@@ -116,14 +111,13 @@ def _read_chunk(engine: Engine, instant: Instant, level: int, start: int, stop: 
     messages = entries["offset"].astype(np.int64)
     columns, kept = np.zeros((3, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
     found, done, pins = np.zeros(FOUND_WORDS, np.int64), 0, []
+    reading = reading_of(engine, instant.cancelled)
     while True:
         done = _read_levels(
             engine.commitlog.table,
             engine.queues.table,
             messages,
-            engine.store_tag,
-            engine.done,
-            engine.world.done.count,
+            reading,
             found,
             columns,
             kept,
@@ -144,7 +138,6 @@ def _read_chunk(engine: Engine, instant: Instant, level: int, start: int, stop: 
         if columns[2, done] < 0:
             columns[2, done] = 0
     high, low, rows = columns
-    kept &= ~cancelled_among(instant.cancelled, messages, high, low)
     due_ms = entries["tags_code"].astype(np.int64)
     return LevelTimers(messages[kept], due_ms[kept], high[kept], low[kept], rows[kept])
 
@@ -162,16 +155,6 @@ def read_kept(engine: Engine, row: int, start: int, stop: int) -> Entries:
         except CorruptStoreError:
             if queues.first_index(row) <= first:
                 raise
-
-
-def cancelled_among(table: Words, messages: Words, high: Words, low: Words) -> Flags:
-    """Tell which messages of levels were cancelled: bool[n].
-
-    `table`: the cancelled set's. A message that was sent back has the key of its first one, and is
-    not meant by it.
-    """
-    first = (high == IDENTITY_OURS) & (low == messages | LEVEL_MARK)
-    return first & in_table(table, high, low)
 
 
 @kernel_ahead

@@ -6,9 +6,6 @@ from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
-    DELETES_BYTES,
-    DUE_MS,
-    GOOD,
     IDENTITY_HIGH,
     IDENTITY_LOW,
     REAL_QUEUE,
@@ -17,11 +14,10 @@ from timerstore.timelog.message import (
     ROLL_TIMES,
     exact_due_ms,
     identify_timer,
-    read_message,
 )
 from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.wheel.sets import map_get
+from timerstore.wheel.pending import PENDING, Reading, judge_message
 
 
 @kernel_ahead
@@ -29,33 +25,26 @@ def read_pending(
     commitlog: SegmentTable,
     queues: QueueTable,
     messages: Words,
-    tag: int,
-    precision_ms: int,
-    done: Words,
-    done_count: int,
+    reading: Reading,
     found: Words,
     columns: Rows,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
 
-    Left out: deletes, what cannot be read, and sources that have their copy. Segments are mapped.
+    Left out: what is not pending, and what cannot be read. Segments are mapped.
     """
     count = 0
     for i in range(len(messages)):
         message = messages[i]
-        if done_count > 0 and map_get(done, message) >= 0:
-            continue
         buf = segment_at(commitlog, message)
         if len(buf) == 0:
             continue
         at = message % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        if judge_message(buf, at, message, False, reading, found) != PENDING:
             continue
-        if found[DUE_MS] < 0 or found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
-            continue
-        identify_timer(buf, found, tag)
+        identify_timer(buf, found, reading.tag)
         columns[0, count] = message
-        columns[1, count] = exact_due_ms(buf, found, tag, precision_ms)
+        columns[1, count] = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
         columns[2, count] = found[IDENTITY_HIGH]
         columns[3, count] = found[IDENTITY_LOW]
         columns[4, count] = max(0, found[ROLL_TIMES])

@@ -20,6 +20,7 @@ from timerstore.services.engine import Engine
 from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
+from timerstore.services.pending_rows import reading_of
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
@@ -55,23 +56,18 @@ from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
     FOUND_WORDS,
-    GOOD,
-    IDENTITY_HIGH,
-    IDENTITY_LOW,
     IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     REASONS,
-    identify_timer,
-    read_message,
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, apron_bytes, segment_at
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
-from timerstore.wheel.cancelled import cancelled_contains
+from timerstore.wheel.pending import CANCELLED, PENDING, Reading, judge_message
 from timerstore.wheel.sets import (
     map_get,
     map_put_all,
@@ -493,10 +489,11 @@ def _count_pending(engine: Engine) -> int:
     """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
     where, removed_count = np.zeros(1, np.int64), 0
+    reading = reading_of(engine, engine.cancelled.table)._replace(verify=True)
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
-        while not _count_units(engine.world, units, engine.done, where):
+        while not _count_units(engine.world, units, reading, where):
             message = int(units[where[0], chain.WALK_MESSAGE])
             pass_lost(engine, engine.world.dequeue_put.thread)
             engine.commitlog.trim()
@@ -507,34 +504,30 @@ def _count_pending(engine: Engine) -> int:
 
 
 @kernel
-def _count_units(world: World, units: Any, done: Any, where: Any) -> bool:
+def _count_units(world: World, units: Any, reading: Reading, where: Any) -> bool:
     """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
         message = units[where[0], chain.WALK_MESSAGE]
-        if world.done.count > 0 and map_get(done, message) >= 0:
-            where[0] += 1
-            continue
-        if units[where[0], chain.WALK_MAGIC] & UNIT_DELETE != 0:
+        is_done = reading.done_count > 0 and map_get(reading.done, message) >= 0
+        if is_done or units[where[0], chain.WALK_MAGIC] & UNIT_DELETE != 0:
             where[0] += 1
             continue
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0:
             return False
         at = message % world.commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, True) == GOOD and found[REAL_TOPIC_BYTES] > 0:
-            identify_timer(buf, found, world.settings.store_tag)
-            high, low = found[IDENTITY_HIGH], found[IDENTITY_LOW]
-            if not cancelled_contains(world.cancelled, high, low):
-                count = found[REAL_TOPIC_BYTES]
-                queue = max(0, found[REAL_QUEUE])
-                row = find_row(world.queues, buf, found[REAL_TOPIC_AT], count, queue)
-                if row < 0:
-                    return False
-                world.queues.pending[row] += 1
-        elif world.dequeue_put.thread.lost_count == LOST_COUNT_MAX:
-            return False
-        else:
+        verdict = judge_message(buf, at, message, False, reading, found)
+        if verdict == PENDING:
+            count = found[REAL_TOPIC_BYTES]
+            queue = max(0, found[REAL_QUEUE])
+            row = find_row(world.queues, buf, found[REAL_TOPIC_AT], count, queue)
+            if row < 0:
+                return False
+            world.queues.pending[row] += 1
+        elif verdict != CANCELLED:
+            if world.dequeue_put.thread.lost_count == LOST_COUNT_MAX:
+                return False
             note_lost(world.dequeue_put.thread, message, units[where[0], chain.WALK_MAGIC])
         where[0] += 1
     return True

@@ -1,4 +1,4 @@
-"""One slot's units: its chain walked from the newest, with segments mapped on the way."""
+"""Units of slots: their chains walked from the newest, with segments mapped on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
@@ -15,28 +16,49 @@ if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 CHUNK_ROWS: Final = 65_536
+_LANE_COUNT: Final = 16
 
 
 def slot_units(
     engine: Engine, slot: int, start: int = NO_UNIT, chunk_rows: int = CHUNK_ROWS
 ) -> Iterator[Words]:
-    """Yield a slot's units in chunks, newest first, from `start` on: int64[n, WALK_COLUMNS].
+    """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
+    if start == NO_UNIT:
+        slots = engine.wheel.slots
+        used = slots[slot % len(slots)]
+        start = int(used["last"]) if int(used["time"]) == slot else NO_UNIT
+    yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1)
 
-    It ends where the units were removed since the slot was passed, or are damaged. A chunk is
-    written over by the next.
+
+def chain_units(
+    engine: Engine, chains: Words, chunk_rows: int = CHUNK_ROWS, lane_count: int = _LANE_COUNT
+) -> Iterator[Words]:
+    """Yield the units of chains in chunks, each chain newest first: int64[n, WALK_COLUMNS].
+
+    `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
+    in turn. A chain ends where its units were removed since the slot was passed, or are damaged. A
+    chunk is written over by the next.
     """
     units = np.empty((chunk_rows, chain.WALK_COLUMNS), np.int64)
-    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
+    where, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
     timerlog = engine.timerlog
     while True:
-        count = chain.walk_chain(
-            timerlog.table, engine.world.wheel, slot, engine.precision_ms, units, scratch, where
-        )
+        with timerlog.reading():
+            count = chain.walk_chains(
+                timerlog.table, chains, engine.precision_ms, units, lanes, scratch, where
+            )
         if count:
             yield units[:count]
-        if where[1] == chain.WALK_UNMAPPED:
-            if where[0] < timerlog.start:
-                return
-            timerlog.existing(int(where[0]) // timerlog.segment_bytes)
-        elif where[1] != chain.WALK_FULL:
+        if where[1] == chain.WALK_DONE:
             return
+        offset = int(lanes[where[2], 1])
+        if where[1] == chain.WALK_UNMAPPED:
+            try:
+                timerlog.existing(offset // timerlog.segment_bytes)
+                continue
+            except CorruptStoreError:
+                if offset >= timerlog.start:
+                    raise
+        if where[1] != chain.WALK_FULL:
+            lanes[where[2], 1] = NO_UNIT

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from timerstore.timelog.segmenttable import (
-    ALL_ZEROED,
     APRON,
     END,
-    SEGMENT_BYTES,
     TABLE_LENGTH,
     SegmentTable,
     apron_bytes,
+    new_segment_table,
 )
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -50,14 +49,7 @@ def as_array(data: bytes) -> Bytes:
 
 def table_over(arrays: Mapping[int, Bytes], segment_bytes: int, end: int = 0) -> SegmentTable:
     """The table of segments, by number; each array is one segment."""
-    table = SegmentTable(
-        np.zeros(8, np.int64),
-        np.zeros(TABLE_LENGTH, np.int64),
-        np.full(TABLE_LENGTH, -1, np.int64),
-        np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
-        np.zeros(TABLE_LENGTH, np.int64),
-    )
-    table.words[SEGMENT_BYTES] = segment_bytes
+    table = new_segment_table(segment_bytes)
     table.words[APRON] = apron_bytes(segment_bytes)
     table.words[END] = end
     for number, array in arrays.items():

@@ -25,6 +25,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "reschedule": {"id": id, "delay": timedelta(seconds=1)},
         "get": {"id": id},
         "pending": {},
+        "pending_columns": {},
         "count": {},
         "horizon": {"bucket_ms": 1_000},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},

@@ -88,6 +88,24 @@ EVENTFUL: list[tuple[Any, ...]] = [
 """Timers that fired, rolled, were cancelled, moved, and are pending."""
 
 
+def eventful(
+    path: Path, config: Config = SMALL, **last: Any
+) -> tuple[timerstore.TimerStore, ManualClock]:
+    """A store with timers that fired, rolled, were cancelled, moved, and are pending.
+
+    `last`: one more put, before six seconds pass.
+    """
+    clock = ManualClock()
+    store = timerstore.open(path, config=config, clock=clock)
+    delay_ms = [(i % 12) * 1_000 for i in range(30)]
+    ids = store.put_many([b"body %d" % i for i in range(30)], delay_ms=delay_ms, tag="t")
+    store.cancel(ids[25])
+    store.reschedule(ids[20], delay=30 * SECOND)
+    store.put(**last)
+    clock.advance(6 * SECOND)
+    return store, clock
+
+
 def pending(store: timerstore.TimerStore) -> list[tuple[Any, ...]]:
     """What the open store says is pending."""
     return sorted(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests import table_stores
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, TimerStore, TimerStoreError, verify
+from timerstore import ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate
@@ -18,15 +19,7 @@ from timerstore.validation import validate
 pytestmark = pytest.mark.slow
 
 START_MS = 1_800_000_000_000
-CONFIG = Config(
-    durability="process",
-    wheel_slot_count=64,
-    roll_window_slots=4,
-    commitlog_segment_bytes=4_096,
-    retention_ms=3_600_000,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
-)
+CONFIG = table_stores.SMALL
 LOGS = {
     "commitlog": 4_096,
     "timerlog": 520,

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,13 @@ def shown(path: Path) -> str:
 
 
 SOURCES = files((".py",))
+FOLDERS = [
+    path.parent
+    for path in SOURCES
+    if path.name == "__init__.py"
+    and path.relative_to(ROOT).parts[0] in {"timerstore", *FOLDER_OF}
+    and path.parent != ROOT / "timerstore"
+]
 TEXTS = files((".py", ".md", ".toml", ".yaml", ".lock", ".sh", ".ipynb", ".java", "run"))
 
 
@@ -129,6 +137,14 @@ def test_each_service_has_its_test() -> None:
     names = {path.stem for path in (ROOT / "services").glob("*.py")} - {"__init__"}
     tested = {path.stem for path in (ROOT / "tests" / "services").glob("test_*.py")}
     assert {f"test_{name}" for name in names} - tested == set()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=shown)
+def test_a_folder_has_a_map(folder: Path) -> None:
+    """The docstring of `__init__.py` has a line for each file."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_bytes())) or ""
+    named = set(re.findall(r"^ *([a-z_]+\.py) ", text, re.MULTILINE))
+    assert named == {path.name for path in folder.glob("*.py")} - {"__init__.py"}
 
 
 def test_imports_point_down() -> None:
@@ -244,20 +260,61 @@ def test_every_thread_is_one_whose_end_is_seen() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_contains_timerstore_alone(tmp_path: Path) -> None:
+def copy_source(tmp_path: Path) -> Path:
+    """A copy of what a distribution is made of, without what was compiled."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in ["pyproject.toml", "README.md", "LICENSE"]:
+    for name in ["pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "requirements.lock"]:
         shutil.copy(ROOT / name, source)
-    for name in ["timerstore", *FOLDER_OF]:
+    for name in ["timerstore", "docs", "examples", *FOLDER_OF]:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    return source
 
+
+def python(*arguments: str, cwd: Path, **env: str) -> str:
+    """What a Python that is not in the repository prints."""
     # -P, and a folder that is not the repository: its wheel/ hides nobody's.
-    command = [sys.executable, "-P", "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-P", *arguments]
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+INSTALLED = """
+import datetime, pathlib, sys
+import timerstore
+assert pathlib.Path(timerstore.__file__).is_relative_to(sys.argv[1]), timerstore.__file__
+clock = timerstore.ManualClock()
+with timerstore.open("store", clock=clock) as store:
+    store.put(b"it fires", at_ms=clock.now_ms + 50)
+    clock.advance(datetime.timedelta(seconds=1))
+    print(*[d.body.decode() for d in store.pull("default", timeout=0)])
+"""
+
+
+@pytest.mark.slow
+def test_the_source_distribution_can_be_installed(tmp_path: Path) -> None:
+    build = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    python("-c", build, cwd=copy_source(tmp_path))
+    (built,) = tmp_path.glob("timerstore-*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"docs/design.md", "examples/mailer.py", "requirements.lock"} <= names
+    assert not [name for name in names if name.endswith((".pyc", ".nbi", ".nbc"))]
+    target = tmp_path / "installed"
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    python(*install, "--target", str(target), str(built), cwd=tmp_path)
+    env = {"PYTHONPATH": str(target), "NUMBA_DISABLE_JIT": "1"}
+    assert python("-c", INSTALLED, str(target), cwd=tmp_path, **env) == "it fires\n"
+
+
+def test_wheel_contains_timerstore_alone(tmp_path: Path) -> None:
+    source = copy_source(tmp_path)
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    python(*build, "--wheel-dir", str(tmp_path), str(source), cwd=tmp_path)
 
     (built,) = tmp_path.glob("timerstore-*.whl")
     names = set(zipfile.ZipFile(built).namelist())

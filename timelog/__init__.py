@@ -1,1 +1,66 @@
-"""Append-only logs."""
+"""Append-only logs: every byte that stands on disk, how it comes there, how it is read.
+
+What stands where:
+
+    format.py         every byte that stands on disk, declared once
+    limits.py         how large a message may be
+    identity.py       what a store was made with: its tag, its sizes
+    timeridentity.py  who a timer is
+    idtext.py         timer ids as text, many at once
+    text.py           numbers as text, inside properties
+    crc.py            CRC-32 of bytes
+    crcfold.py        the same by carry-less multiplication, as LLVM code
+
+Files and maps:
+
+    segments.py      a log over segment files
+    segmenttable.py  by which kernels find a byte of it
+    mapping.py       mappings that need no descriptor
+    disk.py          the one place through which bytes reach a disk
+    nonzero.py       where memory that others may change is not zero
+    sharing.py       a lock on a log's folder, for who reads it
+    lockfile.py      one process at a time has a store open
+    smallfile.py     small files read whole
+    jsonfile.py      JSON that a broker reads or writes
+    checkpoint.py    which cursors are durable
+    oserrors.py      what the operating system refuses, told as an error of ours
+
+Writing:
+
+    frame.py         new messages and copies, framed in a stage
+    compose.py       single messages, whose properties differ each time
+    append.py        the one appender: commit log with queues
+    blank.py         what closes a segment
+    consumequeue.py  the entries of a topic's queue
+    unit.py          the 52-byte units of the timer log
+
+Reading:
+
+    message.py     the parts of a message in its bytes
+    decode.py      one message as Python values
+    scan.py        a range of the commit log as rows of numbers
+    pull.py        a run of queue entries as columns
+    columns.py     records as columns: numbers of units, texts of messages
+    copies.py      which message is a copy of which, where a broker does not say
+    reader.py      a store's directory, for reading alone
+    steady.py      its small files as of one moment
+    logend.py      where a log ends that was not closed
+    pastdamage.py  where reading goes on past what is damaged
+    audit.py       messages or units as an auditor looks at them
+
+Kernels:
+
+    kernel.py       the decorator that compiles one
+    signatures.py   its types, read off its annotations
+    linking.py      how helpers become part of it
+    apart.py        work that no exception of its caller reaches
+    stamp.py        the digest of what it sees
+    cachefolder.py  where it is cached if nothing of ours can be written
+    entrypoint.py   calling it by its bare entry point
+    record.py       groups of fields that it receives as one pointer
+    objects.py      where CPython keeps the bytes of its objects
+    acting.py       who may write them
+    locks.py        locks that it takes
+    intrinsics.py   what only an instruction can say
+    system.py       its own calls to the operating system
+"""

@@ -9,20 +9,22 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Final, TypeVar
 
 R = TypeVar("R")
 
-_unfinished: set[Any] = set()
-"""The locks of what runs; each is let go at its end."""
+_LOOK_S: Final = 0.1
+_unfinished: set[object] = set()
+"""What runs."""
 
 
-def apart(work: Callable[[], R], tell: Callable[[], None] | None = None, every_s: float = 1.0) -> R:
+def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     """Return what `work` returns, or raise what it raises, in a thread of its own.
 
     An exception that falls into the caller ends its wait alone; the work goes on. `tell` is called
-    every `every_s` seconds while it takes so long. The program's end waits for what still runs:
+    every 0.1 s while it does. The program's end waits for what still runs:
     machine code is not left in the midst of being loaded.
     """
     results: list[R] = []
@@ -31,21 +33,17 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None, every_s
     running.acquire()
 
     def run() -> None:
+        _unfinished.add(run)  # here, not by the caller: an exception may come before the thread
         try:
             results.append(work())
         except BaseException as e:
             errors.append(e)
         finally:
-            _unfinished.discard(running)
+            _unfinished.discard(run)
             running.release()
 
-    _unfinished.add(running)
-    try:
-        _thread.start_new_thread(run, ())
-    except RuntimeError:
-        _unfinished.discard(running)
-        raise
-    while not running.acquire(timeout=-1 if tell is None else every_s):
+    _thread.start_new_thread(run, ())
+    while not running.acquire(timeout=_LOOK_S):  # a signal may come just before it sleeps
         if tell is not None:
             tell()
     if errors:
@@ -54,8 +52,8 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None, every_s
 
 
 def _finish() -> None:
-    for running in list(_unfinished):
-        running.acquire()
+    while _unfinished:
+        time.sleep(0.01)
 
 
 atexit.register(_finish)

@@ -7,13 +7,12 @@ by `message.py` and `scan.py` alone.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from timerstore.timelog.format import (
     EXTRA_READ_MESSAGE,
     HOST_V6_EXTRA_BYTES,
     MESSAGE_FLAG_AT,
-    MESSAGE_OFFSET_AT,
     MESSAGE_RECONSUME_AT,
     MESSAGE_SYSTEM_FLAG_AT,
     NAME_END,
@@ -34,7 +33,6 @@ from timerstore.timelog.format import (
 from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_i64, get_u8, get_u32
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
-    BAD_PARTS,
     BODY_AT,
     BODY_BYTES,
     GOOD,
@@ -45,9 +43,11 @@ from timerstore.timelog.message import (
     TAGS_AT,
     TAGS_BYTES,
     find_byte,
+    is_plain,
     read_message,
 )
-from timerstore.timelog.scan import ROW_OFFSET, ROW_STATUS, fill_row
+from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.scan import ROW_OFFSET
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
 
@@ -71,7 +71,9 @@ PICK_MESSAGE: Final = 1
 PICK_SLOT: Final = 2
 PICK_HASH: Final = 3
 PICK_STATUS: Final = 4
-PICK_COLUMNS: Final = 5
+PICK_DUE_MS: Final = 5  # exact; NOT_SAID where the unit does not say it
+PICK_COLUMNS: Final = 6
+NOT_SAID: Final = -(1 << 63)
 
 # Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
 # offset and count of bytes, −1 where there is none.
@@ -86,7 +88,8 @@ PART_TAGS_BYTES: Final = 7
 PART_FLAG: Final = 8
 PART_SYSTEM_FLAG: Final = 9
 PART_RECONSUMES: Final = 10
-PART_COLUMNS: Final = 11
+PART_IS_PLAIN: Final = 11  # 1: the user gave no property but key and tag, see `is_plain`
+PART_COLUMNS: Final = 12
 
 
 @kernel
@@ -165,58 +168,25 @@ def pick_units(
         ms = unit_ms(buf, at)
         if ms // precision_ms < from_slot:
             continue
-        extra = get_u32(buf, at + UNIT_EXTRA_AT)
+        extra, due_ms = get_u32(buf, at + UNIT_EXTRA_AT), NOT_SAID
         if extra != EXTRA_READ_MESSAGE and not is_broker_unit(buf, at):
             first_ms = ms + extra
             last_ms = first_ms
             if magic & UNIT_ROLL != 0:
                 first_ms = extra * 1000
                 last_ms = first_ms + 999
+            else:
+                due_ms = first_ms
             if last_ms < low_ms or first_ms > high_ms:
                 continue
         picked[PICK_OFFSET, count] = offset
         picked[PICK_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
         picked[PICK_SLOT, count] = ms // precision_ms
         picked[PICK_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
+        picked[PICK_DUE_MS, count] = due_ms
         picked[PICK_STATUS, count] = check_unit(buf, at, offset, scratch)
         count += 1
     return count
-
-
-@kernel
-def read_rows(
-    commitlog: Any,
-    offsets: Any,
-    tag: int,
-    precision_ms: int,
-    level_ms: Any,
-    rows: Any,
-    found: Any,
-    state: Any,
-) -> int:
-    """Read the messages at `offsets`, int64[n], into `rows`; return the first that is unmapped.
-
-    Or −1 where all are read. `rows`: int64[n, ROW_COLUMNS], written, of a message that is not sound
-    ROW_OFFSET and ROW_STATUS alone. `found`: int64[FOUND_WORDS], scratch. `state`: int64[1]: the
-    index to begin at, and to go on at. O(bytes).
-    """
-    segment_bytes = commitlog.words[SEGMENT_BYTES]
-    while state[0] < len(offsets):
-        offset = offsets[state[0]]
-        row = rows[state[0]]
-        buf = segment_at(commitlog, offset)
-        if len(buf) == 0:
-            return offset
-        at = offset % segment_bytes
-        status = read_message(buf, at, found, True)
-        if status == GOOD and get_i64(buf, at + MESSAGE_OFFSET_AT) != offset:
-            status = BAD_PARTS
-        row[ROW_OFFSET] = offset
-        row[ROW_STATUS] = status
-        if status == GOOD:
-            fill_row(buf, at, offset - at, found, tag, precision_ms, level_ms, row)
-        state[0] += 1
-    return -1
 
 
 @kernel
@@ -231,28 +201,34 @@ def find_parts(commitlog: Any, rows: Any, found: Any, parts: Any) -> None:
         part = parts[i]
         buf = segment_at(commitlog, rows[i, ROW_OFFSET])
         at = rows[i, ROW_OFFSET] % segment_bytes
-        base = rows[i, ROW_OFFSET] - at
         if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             for k in range(PART_COLUMNS):
                 part[k] = -1
             continue
-        system_flag = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT)
-        moved = 0
-        if system_flag & SYSTEM_FLAG_BORN_V6:
-            moved += HOST_V6_EXTRA_BYTES
-        if system_flag & SYSTEM_FLAG_STORE_V6:
-            moved += HOST_V6_EXTRA_BYTES
-        part[PART_BODY] = base + found[BODY_AT]
-        part[PART_BODY_BYTES] = found[BODY_BYTES]
-        part[PART_PROPERTIES] = base + found[PROPERTIES_AT]
-        part[PART_PROPERTIES_BYTES] = found[PROPERTIES_BYTES]
-        part[PART_KEYS] = base + found[KEYS_AT]
-        part[PART_KEYS_BYTES] = found[KEYS_BYTES]
-        part[PART_TAGS] = base + found[TAGS_AT]
-        part[PART_TAGS_BYTES] = found[TAGS_BYTES]
-        part[PART_FLAG] = get_i32(buf, at + MESSAGE_FLAG_AT)
-        part[PART_SYSTEM_FLAG] = system_flag
-        part[PART_RECONSUMES] = get_i32(buf, at + MESSAGE_RECONSUME_AT + moved)
+        fill_parts(buf, at, rows[i, ROW_OFFSET] - at, found, part)
+
+
+@inlined
+def fill_parts(buf: Any, at: int, base: int, found: Words, part: Any) -> None:
+    """Write where the parts of a message lie that was read; `base`: the segment's offset."""
+    system_flag = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT)
+    moved = 0
+    if system_flag & SYSTEM_FLAG_BORN_V6:
+        moved += HOST_V6_EXTRA_BYTES
+    if system_flag & SYSTEM_FLAG_STORE_V6:
+        moved += HOST_V6_EXTRA_BYTES
+    part[PART_BODY] = base + found[BODY_AT]
+    part[PART_BODY_BYTES] = found[BODY_BYTES]
+    part[PART_PROPERTIES] = base + found[PROPERTIES_AT]
+    part[PART_PROPERTIES_BYTES] = found[PROPERTIES_BYTES]
+    part[PART_KEYS] = base + found[KEYS_AT]
+    part[PART_KEYS_BYTES] = found[KEYS_BYTES]
+    part[PART_TAGS] = base + found[TAGS_AT]
+    part[PART_TAGS_BYTES] = found[TAGS_BYTES]
+    part[PART_FLAG] = get_i32(buf, at + MESSAGE_FLAG_AT)
+    part[PART_SYSTEM_FLAG] = system_flag
+    part[PART_RECONSUMES] = get_i32(buf, at + MESSAGE_RECONSUME_AT + moved)
+    part[PART_IS_PLAIN] = 1 if is_plain(buf, found) else 0
 
 
 @kernel
@@ -287,12 +263,53 @@ def _comes_again(buf: Any, start: int, count: int, after: int, end: int) -> bool
     return False
 
 
+class Names(NamedTuple):
+    """Some names of properties, one behind the other."""
+
+    data: Bytes
+    starts: Words  # int64[n + 1]
+
+
+class PropertyTexts(NamedTuple):
+    """What `copy_properties` writes of m properties."""
+
+    name_starts: Any  # int32[m + 1]
+    names: Bytes
+    value_starts: Any  # int32[m + 1]
+    values: Bytes
+
+
+@inlined
+def _is_among(buf: Any, start: int, count: int, names: Names) -> bool:
+    """Tell whether a property's name is one of some names. O(names)."""
+    for each in range(len(names.starts) - 1):
+        first = names.starts[each]
+        if names.starts[each + 1] - first == count:
+            same = True
+            for i in range(count):
+                if get_u8(buf, start + i) != names.data[first + i]:
+                    same = False
+                    break
+            if same:
+                return True
+    return False
+
+
+@inlined
+def _counts(buf: Any, start: int, middle: int, stop: int, end: int, hidden: Names) -> bool:
+    """Tell whether a property, its name ending at `middle`, is its name's last and not hidden."""
+    count = middle - start
+    return not _comes_again(buf, start, count, stop + 1, end) and not _is_among(
+        buf, start, count, hidden
+    )
+
+
 @kernel
-def count_properties(commitlog: Any, places: Any, lengths: Any, counts: Any) -> None:
+def count_properties(commitlog: Any, places: Any, lengths: Any, hidden: Names, counts: Any) -> None:
     """Count the properties of messages, whose segments are mapped. O(bytes).
 
-    `places`, `lengths`: int64[n], of the properties. `counts`: int64[n, 3], written: how many have
-    different names, bytes of their names, bytes of their values.
+    `places`, `lengths`: int64[n], of the properties. `hidden`: names that do not count. `counts`:
+    int64[n, 3], written: how many have different names, bytes of their names, of their values.
     """
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     for i in range(len(places)):
@@ -307,7 +324,7 @@ def count_properties(commitlog: Any, places: Any, lengths: Any, counts: Any) -> 
         while start < end:
             stop = find_byte(buf, start, end, VALUE_END)
             middle = find_byte(buf, start, stop, NAME_END)
-            if middle < stop and not _comes_again(buf, start, middle - start, stop + 1, end):
+            if middle < stop and _counts(buf, start, middle, stop, end, hidden):
                 counts[i, 0] += 1
                 counts[i, 1] += middle - start
                 counts[i, 2] += stop - middle - 1
@@ -319,16 +336,11 @@ def copy_properties(
     commitlog: Any,
     places: Any,
     lengths: Any,
-    name_starts: Any,
-    names: Any,
-    value_starts: Any,
-    values: Any,
+    hidden: Names,
+    texts: PropertyTexts,
 ) -> None:
-    """Copy the properties that `count_properties` counted. O(bytes).
-
-    With m of them in all, `name_starts` and `value_starts`: int32[m + 1], written; `names` and
-    `values`: uint8, written.
-    """
+    """Copy the properties that `count_properties` counted into `texts`. O(bytes)."""
+    name_starts, names, value_starts, values = texts
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     at = 0
     name_starts[0] = 0
@@ -342,7 +354,7 @@ def copy_properties(
         while start < end:
             stop = find_byte(buf, start, end, VALUE_END)
             middle = find_byte(buf, start, stop, NAME_END)
-            if middle < stop and not _comes_again(buf, start, middle - start, stop + 1, end):
+            if middle < stop and _counts(buf, start, middle, stop, end, hidden):
                 if middle > start:
                     copy_bytes(names, name_starts[at], buf, start, middle - start)
                 if stop > middle + 1:

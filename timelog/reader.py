@@ -44,7 +44,7 @@ from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.nonzero import first_used, last_used
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import segment_name
-from timerstore.timelog.segmenttable import ALL_ZEROED, SEGMENT_BYTES, TABLE_LENGTH, SegmentTable
+from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
     KEPT_MAX,
@@ -164,14 +164,7 @@ class ReadSegments:
     @cached_property
     def table(self) -> SegmentTable:
         """The table that kernels find mapped segments in; `map` fills it."""
-        table = SegmentTable(
-            np.zeros(8, np.int64),
-            np.zeros(TABLE_LENGTH, np.int64),
-            np.full(TABLE_LENGTH, -1, np.int64),
-            np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
-            np.zeros(TABLE_LENGTH, np.int64),
-        )
-        table.words[SEGMENT_BYTES] = self.segment_bytes
+        table = new_segment_table(self.segment_bytes)
         for number, view in self._maps.items():
             self._enter(table, number, view)
         return table

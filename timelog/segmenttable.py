@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from timerstore.timelog.intrinsics import (
     load_acquire,
     prefetch,
@@ -52,6 +54,19 @@ class SegmentTable:
     number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
     zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
     allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
+
+
+def new_segment_table(segment_bytes: int) -> SegmentTable:
+    """Return a table of segments that are only read; nothing is mapped yet."""
+    table = SegmentTable(
+        np.zeros(8, np.int64),
+        np.zeros(TABLE_LENGTH, np.int64),
+        np.full(TABLE_LENGTH, -1, np.int64),
+        np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
+        np.zeros(TABLE_LENGTH, np.int64),
+    )
+    table.words[SEGMENT_BYTES] = segment_bytes
+    return table
 
 
 @inlined_view

@@ -1,12 +1,13 @@
 """A kernel's types, read off its annotations.
 
 So it can be compiled before it is called. `int` and `bool` are Numba's; an array is C-contiguous,
-of one axis unless it is `Rows`; a record class has its own type.
+of one axis unless it is `Rows`; a record class has its own type, a NamedTuple that of its fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -21,6 +22,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _SCALARS: Final = {int: types.int64, bool: types.boolean}
 
 
+@cache
 def signature_of(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the types of a kernel's arguments; raises TypeError where an annotation says none."""
     hints = get_type_hints(function, include_extras=True)
@@ -41,6 +43,8 @@ def _type_of(hint: Any, place: str) -> Any:
         (item,) = get_args(get_args(hint)[1])
         axes = 2 if TWO_AXES in marks else 1
         return types.Array(from_dtype(np.dtype(item)), axes, "C", readonly=READ_ONLY in marks)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return types.NamedTuple(signature_of(hint), hint)
     raise TypeError(f"{place}: {hint} names no type of Numba's")
 
 

@@ -9,6 +9,7 @@ Code generators (intrinsics, records, CRC) count with the whole text of their fi
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -60,13 +61,23 @@ def _parts(function: Callable[..., Any]) -> Iterator[bytes]:
         python = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
         if isinstance(python, FunctionType):
             yield f"{name}:{python.__module__}.{python.__qualname__};".encode()
-            if id(python) not in seen and Path(python.__code__.co_filename).name not in _GENERATORS:
+            if id(python) not in seen:
                 seen.add(id(python))
-                yield repr(python.__defaults__).encode()
-                yield from _instructions(python.__code__)
-                waiting += _named(python)
+                text, named = _of_itself(python)
+                yield text
+                waiting += named
         else:
             yield f"{name}={_text(value)};".encode()
+
+
+@cache
+def _of_itself(function: FunctionType) -> tuple[bytes, list[tuple[str, Any]]]:
+    """Return what one function is, and what it names; most are reached by many kernels."""
+    code = function.__code__
+    if os.path.basename(code.co_filename) in _GENERATORS:
+        return b"", []
+    text = repr(function.__defaults__).encode() + b"".join(_instructions(code))
+    return text, _named(function)
 
 
 def _instructions(code: CodeType) -> Iterator[bytes]:

@@ -40,7 +40,8 @@ from timerstore.errors import (
 )
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
-from timerstore.offline.verify import Problem, Report, verify
+from timerstore.offline.report import Problem, Report
+from timerstore.offline.verify import verify
 from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.readonly import ReadOnlyStore

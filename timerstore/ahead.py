@@ -27,7 +27,7 @@ log = logging.getLogger("timerstore")
 
 _WORKERS_MAX: Final = 4
 """Processes that compile, some 400 MB each."""
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.01
 _PROGRAM: Final = """
 import json, sys
 sys.path[:], names = json.loads(sys.argv[1]), json.loads(sys.argv[2])
@@ -52,7 +52,7 @@ def load_kernels() -> None:
         return
     progress = _Progress()
     try:
-        apart(_load, progress.show, _LOOK_S)
+        apart(_load, progress.show)
     finally:
         progress.end()
 
@@ -141,7 +141,7 @@ def _compile_side_by_side(missing: list[Ahead]) -> None:
         os.close(numbers)
     # A program that ends meanwhile does not wait for them; they serve the next one.
     while threading.main_thread().is_alive() and any(each.poll() is None for each in workers):
-        time.sleep(_LOOK_S / 10)
+        time.sleep(_LOOK_S)
 
 
 def work(names: list[str]) -> None:

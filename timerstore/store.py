@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from timerstore.cleannow import clean, clean_by_itself
 from timerstore.closing.close import close, give_up_opening
@@ -201,6 +202,26 @@ class TimerStore:
         It shows the store as it is when iteration begins.
         """
         return self.timers.list(topic, start_ms, end_ms, limit)
+
+    def pending_columns(
+        self,
+        *,
+        topic: str | None = None,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return pending timers as an Arrow table, as the store is at one instant. O(pending).
+
+        Its columns are those of an exported table: id, topic, due_ms, put_ms, roll_count, offset,
+        key, tag, properties, body, or the `columns` that are named. Rows are in the order of the
+        log, which costs least; with `limit` they are the first by due time, in that order.
+
+        >>> store.pending_columns(topic="mail", columns=["id", "due_ms"]).num_rows
+        0
+        """
+        return self.timers.columns(topic, start_ms, end_ms, limit, columns)
 
     def count(self, topic: str | None = None) -> int:
         """Return how many timers are pending, exactly. O(1)."""

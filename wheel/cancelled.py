@@ -58,7 +58,8 @@ def is_of_level(high: int, low: int) -> bool:
 
 
 @inlined
-def _names(table: Any, high: int, low: int) -> bool:
+def names_timer(table: Any, high: int, low: int) -> bool:
+    """Tell whether an identity is in a set's table, or in a copy of it, held or not."""
     if set_contains(table, high, low):
         return True
     return is_of_level(high, low) and set_contains(table, IDENTITY_HELD, low)
@@ -67,7 +68,7 @@ def _names(table: Any, high: int, low: int) -> bool:
 @inlined
 def cancelled_contains(cancelled: CancelledSet, high: int, low: int) -> bool:
     """Tell whether an identity is in the set, held or not. O(1) expected."""
-    return cancelled.count > 0 and _names(_table(cancelled), high, low)
+    return cancelled.count > 0 and names_timer(_table(cancelled), high, low)
 
 
 @inlined
@@ -90,7 +91,7 @@ def cancelled_add(cancelled: CancelledSet, high: int, low: int) -> bool:
 @inlined
 def cancelled_add_held(cancelled: CancelledSet, low: int, delete: int) -> bool:
     """Add a level's message, if it is not there, as held for its delete at this offset."""
-    if _names(_table(cancelled), IDENTITY_OURS, low):
+    if names_timer(_table(cancelled), IDENTITY_OURS, low):
         return False
     set_add(_table(cancelled), IDENTITY_HELD, low)
     cancelled.count += 1
@@ -164,7 +165,7 @@ def _remove(cancelled: CancelledSet, high: int, low: int) -> bool:
 @kernel_ahead
 def _names_all(table: Words, high: Words, low: Words, named: Flags) -> None:
     for i in range(len(low)):
-        named[i] = _names(table, high[i], low[i])
+        named[i] = names_timer(table, high[i], low[i])
 
 
 def in_table(table: Words, high: Words, low: Words) -> Flags:

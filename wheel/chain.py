@@ -16,7 +16,7 @@ from timerstore.timelog.format import (
     UNIT_MESSAGE_SIZE_AT,
     UNIT_PREV_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
 from timerstore.timelog.kernel import kernel, kernel_ahead
 from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
@@ -39,44 +39,59 @@ WALK_UNMAPPED: Final = 2
 WALK_DAMAGED: Final = 3
 
 
-@kernel
-def walk_chain(
+@kernel_ahead
+def walk_chains(
     timerlog: SegmentTable,
-    wheel: SlotArray,
-    slot: int,
+    chains: Rows,
     precision_ms: int,
-    units: Any,
-    scratch: Any,
-    state: Any,
+    units: Rows,
+    lanes: Rows,
+    scratch: Bytes,
+    state: Words,
 ) -> int:
-    """Walk a slot's chain, newest first; return how many units it wrote to `units`. O(chain).
+    """Walk some slots' chains, each newest first; return how many units it wrote. O(units).
 
-    `units`: int64[n, WALK_COLUMNS], written. `state`: int64[2]: where to go on (NO_UNIT: at the
-    slot's last unit; set to NO_UNIT again at the end), and a WALK_ constant.
+    A unit says where the next one is, which the processor then waits for; so several chains are
+    walked in turn. `chains`: int64[n, 2], a slot with the unit to begin at, NO_UNIT for none.
+    `units`: int64[m, WALK_COLUMNS], written. `lanes`: int64[k, 2], for k chains at a time: the slot
+    of each with the unit to go on at; NO_UNIT at first. `state`: int64[3], written: the next chain,
+    a WALK_ constant, and the lane that it speaks of.
     """
-    offset = state[0]
-    if offset == NO_UNIT:
-        offset = slot_last(wheel, slot)
     count = 0
-    state[1] = WALK_DONE
-    while offset != NO_UNIT:
-        if count == len(units):
-            state[1] = WALK_FULL
-            break
-        buf = segment_at(timerlog, offset)
-        if len(buf) == 0:
-            state[1] = WALK_UNMAPPED
-            break
-        at = offset % timerlog.words[SEGMENT_BYTES]
-        sound = check_unit(buf, at, offset, scratch) == UNIT_GOOD
-        if not sound or unit_ms(buf, at) // precision_ms != slot:
-            state[1] = WALK_DAMAGED
-            break
-        fill_unit(buf, at, offset, units[count])
-        count += 1
-        offset = get_i64(buf, at + UNIT_PREV_AT)
-    state[0] = offset
-    return count
+    while True:
+        is_done = True
+        for lane in range(len(lanes)):
+            offset = lanes[lane, 1]
+            if offset == NO_UNIT:
+                if state[0] == len(chains):
+                    continue
+                lanes[lane, 0] = chains[state[0], 0]
+                offset = chains[state[0], 1]
+                state[0] += 1
+            else:
+                state[2] = lane
+                if count == len(units):
+                    state[1] = WALK_FULL
+                    return count
+                buf = segment_at(timerlog, offset)
+                if len(buf) == 0:
+                    state[1] = WALK_UNMAPPED
+                    return count
+                at = offset % timerlog.words[SEGMENT_BYTES]
+                sound = check_unit(buf, at, offset, scratch) == UNIT_GOOD
+                if not sound or unit_ms(buf, at) // precision_ms != lanes[lane, 0]:
+                    state[1] = WALK_DAMAGED
+                    return count
+                fill_unit(buf, at, offset, units[count])
+                count += 1
+                offset = get_i64(buf, at + UNIT_PREV_AT)
+            lanes[lane, 1] = offset
+            is_done = False
+            if offset != NO_UNIT:
+                prefetch(segment_at(timerlog, offset), offset % timerlog.words[SEGMENT_BYTES])
+        if is_done:
+            state[1] = WALK_DONE
+            return count
 
 
 @kernel_ahead

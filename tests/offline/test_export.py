@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,14 @@ import pytest
 import timerstore
 from tests import naive
 from tests.models.ledger import read_messages
-from timerstore import Config, ManualClock
+from tests.table_stores import SECOND, eventful
+from timerstore import ManualClock
 from timerstore.offline.export import SCHEMAS, export, export_messages, to_arrow
-
-SECOND = timedelta(seconds=1)
-SMALL = Config(
-    durability="process",
-    wheel_slot_count=64,
-    roll_window_slots=4,
-    commitlog_segment_bytes=4_096,
-    retention_ms=3_600_000,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
-)
 
 
 def live(path: Path) -> tuple[timerstore.TimerStore, ManualClock]:
-    """A store with timers that fired, rolled, were cancelled, moved, and are pending."""
-    clock = ManualClock()
-    store = timerstore.open(path, config=SMALL, clock=clock)
-    ids = store.put_many(
-        [b"body %d" % i for i in range(30)], delay_ms=[(i % 12) * 1_000 for i in range(30)], tag="t"
-    )
-    store.cancel(ids[25])
-    store.reschedule(ids[20], delay=30 * SECOND)
-    store.put(b"\xff\x00", key="k", delay=9 * SECOND, properties={"who": "me"}, topic="second")
-    clock.advance(6 * SECOND)
-    return store, clock
+    last = {"key": "k", "properties": {"who": "me"}, "topic": "second"}
+    return eventful(path, body=b"\xff\x00", delay=9 * SECOND, **last)
 
 
 def seen(store: timerstore.TimerStore) -> list[dict[str, Any]]:

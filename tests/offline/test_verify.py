@@ -5,15 +5,16 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import timerstore
+from tests import table_stores
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, Report, verify
+from tests.table_stores import SECOND, eventful
+from timerstore import ManualClock, Report, verify
 from timerstore.timelog.format import (
     BLANK_MAGIC,
     ENTRY_BYTES,
@@ -24,30 +25,14 @@ from timerstore.timelog.format import (
     UNIT_BYTES,
 )
 
-SECOND = timedelta(seconds=1)
-SMALL = Config(
-    durability="process",
-    wheel_slot_count=64,
-    roll_window_slots=4,
-    commitlog_segment_bytes=4_096,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
-    retention_ms=5_000,
-)
+SMALL = replace(table_stores.SMALL, retention_ms=5_000)
 TIMER_QUEUE = "consumequeue/rmq_sys_wheel_timer/0"
 
 
 def live(path: Path) -> tuple[timerstore.TimerStore, ManualClock]:
-    """A store with timers that fired, rolled, were cancelled, moved, and are pending."""
-    clock = ManualClock()
-    store = timerstore.open(path, config=SMALL, clock=clock)
-    ids = store.put_many(
-        [b"body %d" % i for i in range(30)], delay_ms=[(i % 12) * 1_000 for i in range(30)], tag="t"
-    )
-    store.cancel(ids[25])
-    store.reschedule(ids[20], delay=30 * SECOND)
-    store.put(b"other", key="k", delay=2 * SECOND, topic="second")
-    clock.advance(6 * SECOND)
+    """A store that much happened to, which retention has gone over."""
+    last = {"body": b"other", "key": "k", "topic": "second"}
+    store, clock = eventful(path, SMALL, delay=2 * SECOND, **last)
     store.pull("default", timeout=0, max_count=5).ack()
     return store, clock
 

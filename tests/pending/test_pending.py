@@ -86,6 +86,8 @@ def test_a_listing_is_of_one_instant(tmp_path: Path) -> None:
     def look(store: timerstore.TimerStore, ledger: Ledger) -> None:
         gone, put, touched = set(ledger.gone), dict(ledger.due_ms), set(ledger.touched)
         listed = [timer.id for timer in store.pending()]
+        if len(ledger.gone) % 2:
+            listed = store.pending_columns(columns=["id"])["id"].to_pylist()
         now_ms = time.time_ns() // 1_000_000
         assert not gone.intersection(listed), "a timer whose cancel had returned True"
         sure = {id for id, due_ms in put.items() if due_ms > now_ms} - touched - ledger.touched

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.naive_pending import Pending
+from tests.naive_by_id import Pending
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.services.by_id import (
     OTHER_TOPIC,

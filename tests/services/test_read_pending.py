@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
+from timerstore.services.pending_rows import reading_of
 from timerstore.services.read_pending import read_pending
 from timerstore.timelog.message import FOUND_WORDS, IDENTITY_OURS
 
@@ -39,10 +40,7 @@ def test_timers_alone_are_read(kinds: Any) -> None:
             engine.commitlog.table,
             engine.queues.table,
             np.array(placed, np.int64),
-            alone.tag,
-            engine.precision_ms,
-            engine.done,
-            len(done),
+            reading_of(engine, np.zeros(0, np.int64)),
             np.zeros(FOUND_WORDS, np.int64),
             columns,
         )

@@ -9,63 +9,22 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import table_of
-from tests.strategies import TAG, messages
+from tests.strategies import messages, usual_messages
 from tests.table_stores import place
 from timerstore.timelog import columns, scan
 from timerstore.timelog.decode import decode_properties
-from timerstore.timelog.message import BAD_PARTS, FOUND_WORDS, GOOD
+from timerstore.timelog.format import RESERVED_PROPERTIES
+from timerstore.timelog.message import FOUND_WORDS
 
 SEGMENT_BYTES = 4_096
 LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)
-LOGS = st.lists(messages(), min_size=1, max_size=6)
+LOGS = st.lists(messages() | usual_messages(), min_size=1, max_size=6)
 
 
 def table(found: list[naive.Message], count: int = 3) -> Any:
     data = naive.lay_out(found, SEGMENT_BYTES, count)
     parts = {at: data[at : at + SEGMENT_BYTES] for at in range(0, len(data), SEGMENT_BYTES)}
     return table_of(parts, SEGMENT_BYTES)
-
-
-def read_rows(log: Any, offsets: list[int]) -> tuple[Any, int]:
-    rows = np.zeros((len(offsets), scan.ROW_COLUMNS), np.int64)
-    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
-    left = columns.read_rows(
-        log, np.array(offsets, np.int64), TAG, 1_000, LEVELS, rows, found, state
-    )
-    return rows, int(left)
-
-
-@given(found=LOGS, order=st.randoms(use_true_random=False))
-def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order: Any) -> None:
-    found = found if sum(m.size_bytes for m in found) < 2 * SEGMENT_BYTES else found[:3]
-    for message in found:
-        message.has_crc = True
-    end = place(found, SEGMENT_BYTES)
-    log = table(found)
-    scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
-    words, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
-    count = scan.scan_commitlog(log, 0, end, end, True, TAG, 1_000, LEVELS, scanned, words, state)
-    assert count == len(found)
-    offsets = [message.offset for message in found]
-    order.shuffle(offsets)
-    rows, left = read_rows(log, offsets)
-    assert left == -1
-    assert sorted(rows.tolist()) == scanned[:count].tolist()
-
-
-def test_what_is_no_message_is_told() -> None:
-    found = [naive.Message("t", b"x", has_crc=True), naive.Message("t", b"y", has_crc=True)]
-    place(found, SEGMENT_BYTES)
-    log = table(found)
-    rows, left = read_rows(log, [found[1].offset, 5, SEGMENT_BYTES - 1, 40 * SEGMENT_BYTES, 0])
-    assert left == 40 * SEGMENT_BYTES
-    assert rows[0, scan.ROW_STATUS] == GOOD
-    assert (rows[1:3, scan.ROW_STATUS] > 0).all()
-    assert rows[4, scan.ROW_SIZE] == 0  # not reached
-    stale = naive.Message("t", b"x", offset=7 * SEGMENT_BYTES, has_crc=True)
-    data = naive.encode_message(stale).ljust(SEGMENT_BYTES, b"\0")
-    rows, _ = read_rows(table_of({0: data}, SEGMENT_BYTES), [0])
-    assert rows[0, scan.ROW_STATUS] == BAD_PARTS
 
 
 @given(found=LOGS)
@@ -82,6 +41,8 @@ def test_parts(found: list[naive.Message]) -> None:
         assert part[columns.PART_SYSTEM_FLAG] == message.system_flag
         assert part[columns.PART_RECONSUMES] == message.reconsume_times
         assert part[columns.PART_BODY_BYTES] == len(message.body)
+        if part[columns.PART_IS_PLAIN] == 1:
+            assert set(message.properties) <= RESERVED_PROPERTIES
     for column, name in ((columns.PART_KEYS, "KEYS"), (columns.PART_TAGS, "TAGS")):
         wanted = [message.properties.get(name) for message in found]
         assert texts(log, parts[:, column], parts[:, column + 1]) == [
@@ -103,14 +64,19 @@ def cut(starts: Any, data: Any) -> list[bytes]:
     return [data[a:b].tobytes() for a, b in pairwise(starts)]
 
 
-def properties_of(log: Any, places: list[int], lengths: list[int]) -> list[dict[str, str]]:
+def properties_of(
+    log: Any, places: list[int], lengths: list[int], *hidden_names: bytes
+) -> list[dict[str, str]]:
+    starts = np.cumsum([0, *map(len, hidden_names)])
+    hidden = columns.Names(np.frombuffer(b"".join(hidden_names) + b" ", np.uint8), starts)
     at, count = np.array(places, np.int64), np.array(lengths, np.int64)
     counts = np.zeros((len(at), 3), np.int64)
-    columns.count_properties(log, at, count, counts)
+    columns.count_properties(log, at, count, hidden, counts)
     total = int(counts[:, 0].sum())
     names, values = (np.zeros(int(counts[:, i].sum()), np.uint8) for i in (1, 2))
     name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
-    columns.copy_properties(log, at, count, name_starts, names, value_starts, values)
+    texts_of = columns.PropertyTexts(name_starts, names, value_starts, values)
+    columns.copy_properties(log, at, count, hidden, texts_of)
     pairs = list(zip(cut(name_starts, names), cut(value_starts, values), strict=True))
     found, begin = [], 0
     for size in counts[:, 0].tolist():
@@ -129,6 +95,9 @@ def test_any_properties(parts: list[bytes]) -> None:
     log = table_of({0: segment}, SEGMENT_BYTES)
     found = properties_of(log, places, [len(part) for part in parts])
     assert found == [decode_properties(part) for part in parts]
+    names = sorted({name for each in found for name in each})[::2]
+    left = properties_of(log, places, [len(part) for part in parts], *(n.encode() for n in names))
+    assert left == [{n: v for n, v in each.items() if n not in names} for each in found]
 
 
 def test_the_last_of_two_properties_counts() -> None:

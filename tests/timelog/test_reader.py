@@ -13,12 +13,17 @@ from timerstore.timelog.segments import segment_name
 from timerstore.timelog.steady import Steady
 
 
+def open_as_it_seems(path: Path) -> Path:
+    """A store that says it is open."""
+    TimerStore(path, config=SMALL).close()
+    (path / "abort").touch()
+    return path
+
+
 def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s"
-    TimerStore(path, config=SMALL).close()
-    (path / "abort").touch()
+    path = open_as_it_seems(tmp_path / "s")
     log, size = path / "commitlog", SMALL.commitlog_segment_bytes
     last = max(int(each.name) for each in log.iterdir()) // size
 
@@ -36,9 +41,7 @@ def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
 
 
 def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    TimerStore(path, config=SMALL).close()
-    (path / "abort").touch()
+    path = open_as_it_seems(tmp_path / "s")
     size = SMALL.commitlog_segment_bytes
     (path / "commitlog" / segment_name(9 * size)).write_bytes(bytes(size))
     reader = StoreReader(path, np.zeros(0, np.int64))
@@ -48,9 +51,7 @@ def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
 def test_a_segment_that_was_being_made_when_it_was_listed_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s"
-    TimerStore(path, config=SMALL).close()
-    (path / "abort").touch()
+    path = open_as_it_seems(tmp_path / "s")
     log, size = path / "timerlog", SMALL.timerlog_segment_bytes
     last = log / segment_name((max(int(each.name) for each in log.iterdir()) // size + 1) * size)
     last.touch()

@@ -1,6 +1,6 @@
 """A kernel's types, from its annotations."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,6 +25,15 @@ def _rows(read: ReadByteRows, data: Bytes) -> None:
     pass
 
 
+class Pair(NamedTuple):
+    at: int
+    words: Words
+
+
+def _pair(pair: Pair, deep: bool) -> None:
+    pass
+
+
 def _vague(at: int, found: Any) -> None:
     pass
 
@@ -42,6 +51,15 @@ def test_annotations_are_types() -> None:
     assert signature_of(_rows) == (
         types.Array(types.uint8, 2, "C", readonly=True),
         types.Array(types.uint8, 1, "C"),
+    )
+
+
+def test_a_named_tuple_has_the_types_of_its_fields() -> None:
+    pair, deep = signature_of(_pair)
+    assert (pair.types, pair.instance_class, deep) == (
+        (types.int64, types.Array(types.int64, 1, "C")),
+        Pair,
+        types.boolean,
     )
 
 

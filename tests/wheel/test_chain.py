@@ -22,7 +22,7 @@ from timerstore.wheel.chain import (
     cut_heads,
     revise_slots,
     scan_units,
-    walk_chain,
+    walk_chains,
 )
 from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, SlotArray
 
@@ -56,17 +56,30 @@ def scan(
 
 
 def walk(
-    table: SegmentTable, wheel: SlotArray, slot: int, precision_ms: int = 1000, at_a_time: int = 64
+    table: SegmentTable,
+    wheel: SlotArray,
+    *slots: int,
+    precision_ms: int = 1000,
+    at_a_time: int = 64,
+    lane_count: int = 1,
 ) -> Walked:
-    """A whole chain, where the walk ended, and why."""
-    units, state = np.zeros((at_a_time, WALK_COLUMNS), np.int64), np.array([NO_UNIT, -9], np.int64)
+    """All of some chains, where the walk ended, and why."""
+    chains = np.array([[slot, last_of(wheel, slot)] for slot in slots], np.int64)
+    units = np.zeros((at_a_time, WALK_COLUMNS), np.int64)
+    lanes, state = np.full((lane_count, 2), NO_UNIT, np.int64), np.array([0, -9, 0], np.int64)
     rows: list[tuple[int, ...]] = []
     while True:
-        count = walk_chain(table, wheel, slot, precision_ms, units, SCRATCH, state)
+        count = walk_chains(table, chains, precision_ms, units, lanes, SCRATCH, state)
         rows += [tuple(row) for row in units[:count].tolist()]
         if state[1] != WALK_FULL:
-            return rows, int(state[0]), int(state[1])
+            return rows, int(lanes[state[2], 1]), int(state[1])
         assert count == at_a_time
+
+
+def last_of(wheel: SlotArray, number: int) -> int:
+    at = naive.slot_index(number, len(wheel.slots) // naive.SLOT_BYTES // 2) * naive.SLOT_BYTES
+    slot = naive.decode_slot(wheel.slots[at : at + naive.SLOT_BYTES].tobytes())
+    return slot.last_offset if slot.number == number else NO_UNIT
 
 
 def row_of(offset: int, unit: naive.Unit) -> tuple[int, ...]:
@@ -121,7 +134,7 @@ def test_golden_units(
     put = {line["commit_log_offset"] for line in golden_list(name) if line["kind"] == "timer"}
     seen = set()
     for slot in slots:
-        rows, at, why = walk(table, wheel, slot.number, precision_ms, at_a_time=7)
+        rows, at, why = walk(table, wheel, slot.number, precision_ms=precision_ms, at_a_time=7)
         assert (at, why) == (NO_UNIT, WALK_DONE)
         assert [row[0] for row in rows] == list(naive.walk_chain(slow.units, slot.last_offset))
         assert rows == [row_of(row[0], slow.units[row[0]]) for row in rows]
@@ -175,8 +188,15 @@ def end_of(units: dict[int, naive.Unit]) -> int:
     return max(units, default=-52) + 52
 
 
-@given(units=timer_logs(), at_a_time=st.integers(1, 8), from_slot=st.integers(0, 6))
-def test_any_log(units: dict[int, naive.Unit], at_a_time: int, from_slot: int) -> None:
+@given(
+    units=timer_logs(),
+    at_a_time=st.integers(1, 8),
+    from_slot=st.integers(0, 6),
+    lane_count=st.integers(1, 5),
+)
+def test_any_log(
+    units: dict[int, naive.Unit], at_a_time: int, from_slot: int, lane_count: int
+) -> None:
     table, stop = table_of(laid_out(units), SEGMENT_BYTES), end_of(units)
     rows, end, why = scan(table, 0, stop, from_slot=FIRST_SLOT + from_slot, at_a_time=at_a_time)
     assert rows == [
@@ -191,6 +211,11 @@ def test_any_log(units: dict[int, naive.Unit], at_a_time: int, from_slot: int) -
         rows, at, why = walk(table, wheel, slot, at_a_time=at_a_time)
         assert [row[0] for row in rows] == chains.get(slot, [])[::-1]
         assert (at, why) == (NO_UNIT, WALK_DONE)
+    every = range(FIRST_SLOT - 1, FIRST_SLOT + 7)
+    rows, _, why = walk(table, wheel, *every, at_a_time=at_a_time, lane_count=lane_count)
+    assert why == WALK_DONE
+    by_slot = {slot: [row[0] for row in rows if row[1] // 1000 == slot] for slot in every}
+    assert by_slot == {slot: chains.get(slot, [])[::-1] for slot in every}
 
 
 @given(units=timer_logs(), cut=st.integers(0, 30))

@@ -35,9 +35,10 @@ from timerstore.consuming.dead_letters import redrive
 from timerstore.consuming.group import Delivery
 from timerstore.errors import InvalidArgumentError
 from timerstore.ids import parse_id
-from timerstore.offline.export import Format, Table
+from timerstore.offline.export import Format
 from timerstore.pending.timers import Timer
 from timerstore.stats import Stats
+from timerstore.tables.exported import Table
 
 __all__ = ["app"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.offline.export import Format, Table, export
+from timerstore.offline.export import Format, export
+from timerstore.tables.exported import Table
 
 ENDINGS: Final[dict[str, Format]] = {
     ".jsonl": "jsonl",

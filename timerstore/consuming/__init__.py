@@ -1,11 +1,11 @@
 """Consuming: what is due is handed out, each group remembers how far it has come.
 
+    consuming.py    the calls
     group.py        a group's reading of a topic; deliveries, batches
     batchcolumns.py a batch's columns
     blocks.py       the memory that they lie in
     cursors.py      how far one group has come in a queue
     starting.py     where a new group begins
-    waiting.py      waiting for what is not there yet
     pace.py         waiting for more, where much is coming
     retries.py      what a group sent back
     sendback.py     appending a message again

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.offline.report import Audit
 from timerstore.timelog import scan
 from timerstore.timelog.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.audit import (
@@ -30,12 +31,10 @@ from timerstore.timelog.format import (
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.logend import log_used_end
-from timerstore.timelog.message import FOUND_WORDS, REASONS
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
-
-if TYPE_CHECKING:
-    from timerstore.offline.verify import Audit
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _NAMED_MAX: Final = 100
@@ -144,42 +143,41 @@ class LogAudit:
     # --- the commit log
 
     def _read_log(self) -> None:
-        used_end, offset = log_used_end(self.reader), self.log.start
-        while True:
-            scanned = self.reader.scan(offset)
-            for rows in scanned:
-                self._take(rows)
-                last = rows[-1]
-                self.end = int(last[scan.ROW_OFFSET] + last[scan.ROW_SIZE])
-            offset = scanned.end
-            if offset // self.log.segment_bytes > self.end // self.log.segment_bytes:
-                self._check_blank(self.end)
-            if offset >= used_end:
-                break
-            reason = "this is no message"
-            if scanned.stopped == scan.STOP_BAD:
-                reason = REASONS[scanned.bad]
-            resume = self.reader.next_message(offset, used_end)
-            if resume < 0:
-                # Nothing sound follows: a torn tail, where it was not flushed.
-                at = self.log.next_used(offset, used_end)
-                if scanned.stopped == scan.STOP_BAD or at < offset + BLANK_BYTES:
-                    at = offset  # it was a message once
-                behind = offset >= self.audit.durable
-                self.damaged.append((offset, self.log.files_end))
-                self.audit.torn("commitlog", at, reason, behind=behind)
-                break
-            self.damaged.append((offset, resume))
-            reason = f"{reason}; {resume - offset} bytes up to the next message are lost"
-            behind = offset >= self.audit.durable and not self.audit.by_broker
-            self.audit.torn("commitlog", offset, reason, behind=behind)
-            offset = resume
+        used_end = log_used_end(self.reader)
+        for item in read_past_damage(self.reader, self.log.start, used_end):
+            if isinstance(item, Damage):
+                if item.offset // self.log.segment_bytes > self.end // self.log.segment_bytes:
+                    self._check_blank(self.end)
+                if self._ends(item, used_end):
+                    break
+                continue
+            self._take(item)
+            self.end = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
+        if used_end // self.log.segment_bytes > self.end // self.log.segment_bytes:
+            self._check_blank(self.end)
         if self.audit.durable > self.end and not self.damaged:
             reason = f"the log ends at {self.end}, and {self.audit.durable} was flushed"
             if self.log.next_used(self.end, self.audit.durable) == self.audit.durable:
                 # Only a blank may lie between the last message and what was flushed.
                 self.audit.problem("commitlog", self.end, reason)
         self.end = max(self.end, min(self.audit.durable, self.log.files_end))
+
+    def _ends(self, damage: Damage, used_end: int) -> bool:
+        """Note damage; tell whether the log ends there."""
+        offset, reason = damage.offset, damage.reason
+        behind = offset >= self.audit.durable
+        if damage.end >= used_end and damage.following < 0:
+            # Nothing sound follows: a torn tail, where it was not flushed.
+            at = self.log.next_used(offset, used_end)
+            if damage.is_message or at < offset + BLANK_BYTES:
+                at = offset  # it was a message once
+            self.damaged.append((offset, self.log.files_end))
+            self.audit.torn("commitlog", at, reason, behind=behind)
+            return True
+        self.damaged.append((offset, damage.resume))
+        reason = f"{reason}; {damage.resume - offset} bytes up to the next message are lost"
+        self.audit.torn("commitlog", offset, reason, behind=behind and not self.audit.by_broker)
+        return False
 
     # --- messages
 

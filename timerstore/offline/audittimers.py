@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from timerstore.offline.pending import copied_sources
+from timerstore.offline.auditlog import LogAudit
+from timerstore.offline.report import Audit
+from timerstore.tables.places import copied_sources
+from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import (
@@ -33,10 +36,6 @@ from timerstore.wheel.audit import (
     audit_chains,
 )
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
-
-if TYPE_CHECKING:
-    from timerstore.offline.auditlog import LogAudit
-    from timerstore.offline.verify import Audit
 
 Flags = np.ndarray[Any, Any]
 _CHUNK_UNITS: Final = 65_536
@@ -244,14 +243,11 @@ class TimerAudit:
             audit.problem("timerwheel", min(size, expected), reason)
         indexes = self.reader.used_slots
         used = slots[indexes]
-        times, lasts = used["time"].astype(np.int64), used["last"].astype(np.int64)
-        emptied = (times == -1) & (lasts == -1)
-        misplaced = ~emptied & ((times < 0) | (times % max(1, len(slots)) != indexes))
-        misplaced |= used["magic"] != 0
-        for i in np.flatnonzero(misplaced)[:_NAMED_MAX].tolist():
-            reason = f"the slot's time, {times[i]}, does not belong here"
+        wrong = misplaced(indexes, used, len(slots))
+        for i in np.flatnonzero(wrong)[:_NAMED_MAX].tolist():
+            reason = f"the slot's time, {used['time'][i]}, does not belong here"
             audit.problem("timerwheel", int(indexes[i]) * SLOT_BYTES + SLOT_TIME_AT, reason)
-        indexes = indexes[~emptied & ~misplaced]
+        indexes = indexes[~emptied(used) & ~wrong]
         self.slot_count = len(indexes)
         if not len(indexes):
             return

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,8 +28,10 @@ from timerstore.offline.auditcursors import (
 )
 from timerstore.offline.auditlog import LogAudit
 from timerstore.offline.audittimers import TimerAudit
-from timerstore.offline.pending import find_pending
+from timerstore.offline.report import Audit, Report
 from timerstore.services.level_file import LevelOffsetFile
+from timerstore.tables.timers import count_pending
+from timerstore.tables.view import view_of
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import (
     CHECKPOINT_BYTES,
@@ -45,133 +45,11 @@ from timerstore.timelog.format import (
 from timerstore.timelog.identity import decode_identity
 from timerstore.timelog.jsonfile import parse_json
 from timerstore.timelog.oserrors import telling
-from timerstore.timelog.reader import Fault, StoreReader
+from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.smallfile import read_head, read_small
 
-PROBLEMS_MAX: Final = 1_000
-"""Problems that a report names one by one; all are counted."""
-_SHOWN_MAX: Final = 20
 _BASE_BYTES: Final = TIMER_CHECKPOINT.itemsize
 _COPY_BYTES: Final = _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something wrong at one place; `offset` counts bytes over all segments of `file`."""
-
-    file: str
-    offset: int
-    reason: str
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{self.file} at {self.offset}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What `verify` found; `ok` where there is no problem."""
-
-    path: str
-    problems: tuple[Problem, ...]
-    warnings: tuple[Problem, ...]
-    problem_count: int
-    warning_count: int
-    message_count: int
-    entry_count: int
-    unit_count: int
-    slot_count: int
-    pending_count: int | None
-    """Timers that opening would find pending; None where there is damage."""
-    queue_count: int
-    bytes_count: int
-    was_open: bool
-    """`abort` exists: the store is open, or was not closed."""
-    by_broker: bool
-    """RocketMQ wrote last."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether no problem was found."""
-        return self.problem_count == 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        names = [name for name in self.__slots__ if name not in ("problems", "warnings")]
-        return {
-            "ok": self.ok,
-            **{name: getattr(self, name) for name in names},
-            "problems": [_as_dict(each) for each in self.problems],
-            "warnings": [_as_dict(each) for each in self.warnings],
-        }
-
-    def __str__(self) -> str:
-        """Return a summary, with the first problems."""
-        verdict = "no damage" if self.ok else f"DAMAGED: {self.problem_count} problems"
-        lines = [
-            f"{self.path}: {verdict}",
-            f"  {self.message_count} messages, {self.entry_count} entries in {self.queue_count} "
-            f"queues, {self.unit_count} units, {self.slot_count} slots, {self.bytes_count} bytes",
-        ]
-        if self.pending_count is not None:
-            lines.append(f"  {self.pending_count} timers are pending")
-        if self.was_open:
-            lines.append("  abort exists: the store is open, or was not closed")
-        lines += _lines("  ", self.problems, self.problem_count)
-        lines += _lines("  warning: ", self.warnings, self.warning_count)
-        return "\n".join(lines)
-
-
-def _as_dict(problem: Problem) -> dict[str, Any]:
-    return {"file": problem.file, "offset": problem.offset, "reason": problem.reason}
-
-
-def _lines(prefix: str, problems: tuple[Problem, ...], count: int) -> Iterator[str]:
-    for problem in problems[:_SHOWN_MAX]:
-        yield f"{prefix}{problem}"
-    if count > _SHOWN_MAX:
-        yield f"{prefix}… {count - min(count, _SHOWN_MAX)} more"
-
-
-@dataclass
-class Audit:
-    """What the parts of an audit share: the store, how strict to be, what was found."""
-
-    reader: StoreReader
-    clean: bool = False
-    by_broker: bool = False
-    cleaned: bool = False
-    """Chains of slots ahead can lead to units that were removed, for they are superseded."""
-    durable: int = 0
-    """Before this commit log offset everything was flushed: damage there is damage."""
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[Problem] = field(default_factory=list)
-    problem_count: int = 0
-    warning_count: int = 0
-
-    def problem(self, file: str, offset: int, reason: str) -> None:
-        """Note damage."""
-        self.problem_count += 1
-        if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(file, offset, reason))
-
-    def warning(self, file: str, offset: int, reason: str) -> None:
-        """Note what the next opening mends."""
-        self.warning_count += 1
-        if len(self.warnings) < PROBLEMS_MAX:
-            self.warnings.append(Problem(file, offset, reason))
-
-    def torn(self, file: str, offset: int, reason: str, *, behind: bool) -> None:
-        """Note damage, or a torn tail where it lies `behind` what was flushed before a kill."""
-        if behind and not self.clean:
-            self.warning(file, offset, f"{reason} (not flushed before the store ended)")
-        else:
-            self.problem(file, offset, reason)
-
-    def faults(self, faults: list[Fault]) -> None:
-        """Note what a reader found about files."""
-        for fault in faults:
-            self.problem(fault.file, fault.offset, fault.reason)
 
 
 @telling
@@ -207,7 +85,9 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     _check_cursors(audit, log, timers)
     _check_group_offsets(audit, log)
     _check_level_offsets(audit, log)
-    pending_count = None if audit.problems else len(find_pending(reader).message)
+    pending_count = None
+    if not audit.problems:
+        pending_count = count_pending(view_of(reader, upto="end", delay_levels=config.delay_levels))
     _check_pending(audit, pending_count)
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]
     sizes += [queue.bytes_count for queue in reader.queues.values()]

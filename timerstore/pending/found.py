@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,17 @@ from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.services.floor import read_floor
 from timerstore.services.instant import Instant, Snapshot, capture_instant
-from timerstore.services.level_timers import find_waiting, read_kept
+from timerstore.services.level_timers import find_waiting
+from timerstore.services.pending_rows import reading_of
+from timerstore.services.places import wheel_messages
 from timerstore.services.read_pending import read_pending
-from timerstore.services.slot_units import slot_units
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.wheel import chain
-from timerstore.wheel.cancelled import in_table
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+_NOTHING: Final = np.zeros(0, np.int64)
 
 
 class Found(NamedTuple):
@@ -32,20 +34,15 @@ class Found(NamedTuple):
     row: Int64s  # queue of the real topic
 
 
-def read_timers(core: Core, instant: Instant, messages: Int64s) -> Found:
-    """Read messages into a `Found`, without the timers that were cancelled by that instant."""
-    found = read_messages(core, messages)
-    if not len(instant.cancelled):
-        return found
-    cancelled = in_table(instant.cancelled, found.high, found.low)
-    return Found(*(column[~cancelled] for column in found))
+def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) -> Found:
+    """Read messages into a `Found`, segment by segment; sources that are done are left out.
 
-
-def read_messages(core: Core, messages: Int64s) -> Found:
-    """Read messages into a `Found`, segment by segment; sources that are done are left out."""
+    `cancelled`: the table of what was cancelled, and is left out as well.
+    """
     engine = core.engine
     messages = np.sort(messages)
     segment_bytes = engine.commitlog.segment_bytes
+    reading = reading_of(engine, cancelled)
     parts, found = [], np.zeros(FOUND_WORDS, np.int64)
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
@@ -56,17 +53,8 @@ def read_messages(core: Core, messages: Int64s) -> Found:
                 raise
             continue  # fired and removed since
         columns = np.empty((6, len(part)), np.int64)
-        count = read_pending(
-            engine.commitlog.table,
-            engine.queues.table,
-            part,
-            engine.store_tag,
-            engine.precision_ms,
-            engine.done,
-            engine.world.done.count,
-            found,
-            columns,
-        )
+        tables = engine.commitlog.table, engine.queues.table
+        count = read_pending(*tables, part, reading, found, columns)
         del pins
         parts.append(columns[:, :count])
     columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)
@@ -91,39 +79,6 @@ def capture_locked(core: Core) -> Snapshot:
     )
 
 
-def unlinked_messages(core: Core, snapshot: Snapshot) -> Int64s:
-    """Return the timer messages that had no unit yet."""
-    if snapshot.queue_end <= snapshot.queue_start:
-        return np.zeros(0, np.int64)
-    entries = read_kept(core.engine, 0, snapshot.queue_start, snapshot.queue_end)
-    return entries["offset"].astype(np.int64)
-
-
-def half_claimed(core: Core, snapshot: Snapshot) -> Int64s:
-    """Return the messages of the units that are still to be claimed of slots that were begun."""
-    parts = [np.zeros(0, np.int64)]
-    for claimed, offset in (
-        (snapshot.claimed, snapshot.claim_offset),
-        (snapshot.aside_claimed, snapshot.aside_offset),
-    ):
-        if offset != NO_UNIT:
-            parts.append(slot_messages(core, snapshot, claimed - 1, offset))
-    return np.concatenate(parts)
-
-
-def slot_messages(core: Core, snapshot: Snapshot, slot: int, start: int = NO_UNIT) -> Int64s:
-    """Return the messages of a slot's units, as the snapshot saw them, from `start` back.
-
-    Without those that were superseded.
-    """
-    parts = [np.zeros(0, np.int64)]
-    for units in slot_units(core.engine, slot, start):
-        seen = units[:, chain.WALK_OFFSET] < snapshot.timerlog_end
-        seen &= ~snapshot.floor.superseded(units[:, chain.WALK_MESSAGE], slot)
-        parts.append(units[seen, chain.WALK_MESSAGE])
-    return np.concatenate(parts)
-
-
 def find_pending(core: Core, instant: Instant | None = None) -> Found:
     """Return all timers that were pending at an instant, or now. O(pending).
 
@@ -137,15 +92,7 @@ def find_pending(core: Core, instant: Instant | None = None) -> Found:
 def _find_pending(core: Core, instant: Instant | None) -> Found:
     if instant is None:
         instant = capture_instant(core.engine.world)
-    snapshot = instant.snapshot
-    parts = [
-        instant.messages,
-        unlinked_messages(core, snapshot),
-        half_claimed(core, snapshot),
-    ]
-    for slot, last in instant.slots.tolist():
-        parts.append(slot_messages(core, snapshot, slot, last))
-    timers = read_timers(core, instant, np.concatenate(parts))
+    timers = read_messages(core, wheel_messages(core.engine, instant), instant.cancelled)
     levels = find_waiting(core.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
     in_levels = Found(*(levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row))

@@ -7,16 +7,11 @@ import numpy as np
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ids import parse_id
-from timerstore.pending.found import (
-    find_pending,
-    half_claimed,
-    read_messages,
-    slot_messages,
-    unlinked_messages,
-)
+from timerstore.pending.found import find_pending, read_messages
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
 from timerstore.services.instant import capture_instant
+from timerstore.services.places import half_claimed, slot_messages, unlinked_messages
 from timerstore.wheel.place import may_have_rolled
 
 
@@ -52,13 +47,13 @@ def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
     own = due_ms // engine.precision_ms
     instant = capture_instant(engine.world, whole=False)
     at = instant.snapshot
-    parts = [instant.messages, unlinked_messages(core, at), half_claimed(core, at)]
+    parts = [instant.messages, unlinked_messages(engine, at), half_claimed(engine, at)]
     hop = world.settings.hop_slots
     latest = own - max(0, -(-(own - at.top + 1) // hop)) * hop
     waits_aside = range(at.aside_claimed, at.aside_stop)
     for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
         if slot >= at.claimed or slot in waits_aside:
-            parts.append(slot_messages(core, at, slot))
+            parts.append(slot_messages(engine, at, slot))
     found = read_messages(core, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

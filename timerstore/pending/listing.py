@@ -58,6 +58,14 @@ def list_pending(
     limit: int | None,
 ) -> Iterator[Timer]:
     """Yield pending timers in order; see `TimerStore.pending`."""
+    check_range(topic, start_ms, end_ms, limit)
+    return _pending(core, topic, start_ms, end_ms, limit)
+
+
+def check_range(
+    topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
+) -> None:
+    """Check what says which timers are listed."""
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
         if value is not None:
             check_due_ms(value, name)
@@ -65,7 +73,6 @@ def list_pending(
         check_int(limit, "limit", 0, sys.maxsize)
     if topic is not None:
         check_name(topic)
-    return _pending(core, topic, start_ms, end_ms, limit)
 
 
 def _pending(

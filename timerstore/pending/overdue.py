@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 
 from timerstore.core import Core
-from timerstore.pending.found import (
-    Int64s,
-    capture_locked,
-    half_claimed,
-    read_messages,
-    slot_messages,
-    unlinked_messages,
-)
+from timerstore.pending.found import Int64s, capture_locked, read_messages
 from timerstore.services.engine import Engine
 from timerstore.services.instant import Snapshot
+from timerstore.services.places import half_claimed, slot_messages, unlinked_messages
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_MESSAGE,
@@ -91,11 +85,11 @@ def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
     """
     engine, snapshot = core.engine, capture_locked(core)
     _, near = near_entries(engine.near)
-    parts = [near, unlinked_messages(core, snapshot), half_claimed(core, snapshot)]
+    parts = [near, unlinked_messages(engine, snapshot), half_claimed(engine, snapshot)]
     times = engine.wheel.slots["time"]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
     for slot in np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist():
-        parts.append(slot_messages(core, snapshot, slot))
+        parts.append(slot_messages(engine, snapshot, slot))
     found = read_messages(core, np.unique(np.concatenate(parts)))
     return bool(((found.high == high) & (found.low == low)).any())
 
@@ -107,11 +101,11 @@ def _waiting_messages(core: Core, due_ms: Int64s) -> Int64s:
     parts = [
         _near_messages(engine, due_ms, own),
         _handed_on_messages(engine),
-        unlinked_messages(core, snapshot),
-        half_claimed(core, snapshot),
+        unlinked_messages(engine, snapshot),
+        half_claimed(engine, snapshot),
     ]
     for slot in _unclaimed_slots(engine, snapshot, own):
-        parts.append(slot_messages(core, snapshot, slot))
+        parts.append(slot_messages(engine, snapshot, slot))
     return np.concatenate(parts)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+
 from timerstore.arguments import resolve_due_ms
 from timerstore.core import Core
 from timerstore.inside import inside
 from timerstore.kinds import check_name
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
+from timerstore.pending.columns import pending_columns
 from timerstore.pending.get import get
 from timerstore.pending.listing import Horizon, count_by_bucket, list_pending
 from timerstore.pending.reschedule import reschedule
@@ -39,6 +42,19 @@ class PendingTimers:
         """Yield timers in order; see `TimerStore.pending`."""
         self.core.check_open()
         return list_pending(self.core, topic, start_ms, end_ms, limit)
+
+    @inside
+    def columns(
+        self,
+        topic: str | None,
+        start_ms: int | None,
+        end_ms: int | None,
+        limit: int | None,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
+        """Return timers by columns; see `TimerStore.pending_columns`."""
+        self.core.check_open()
+        return pending_columns(self.core, topic, start_ms, end_ms, limit, columns)
 
     @inside
     def count(self, topic: str | None) -> int:

@@ -1,6 +1,7 @@
 """A store as Spark tables.
 
     source.py      the data source "timerstore": its options, its schema
+    options.py     how a DataFrame is read
     reading.py     partitions, filters that are pushed down
     filters.py     what Spark filters ask for, as bounds
     types.py       the tables' schemas as Spark types

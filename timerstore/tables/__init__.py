@@ -11,7 +11,10 @@
     arrays.py      NumPy arrays and texts of the log as Arrow arrays
     commitlog.py   messages and fired
     timerlog.py    units
+    places.py      where pending timers stand, and what settles that some are pending no more
     timers.py      timers: what is pending
+    levels.py      what delay levels have not delivered
+    exported.py    the rows of an export, and of an open store's listing
     wheel.py       slots
     queues.py      queues
     cursors.py     checkpoint

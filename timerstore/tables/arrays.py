@@ -5,20 +5,29 @@ The memory that a kernel filled becomes the array's; no row is ever a Python obj
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
 from timerstore.timelog import columns as kernels
-from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
+from timerstore.timelog.segmenttable import SegmentTable
 
 MS_MIN: Final = -62_135_596_800_000
 MS_MAX: Final = 253_402_300_799_999
 """What a timestamp can show, the years 1 to 9999; other times are null, and stand beside in ms."""
 Flags = np.ndarray[Any, Any]
+
+
+class Log(Protocol):
+    """A commit log whose segments are mapped: a reader's, or that of an open store."""
+
+    @property
+    def table(self) -> SegmentTable:
+        """The table that kernels find segments in."""
 
 
 def _validity(valid: Flags | None) -> Any:
@@ -55,13 +64,16 @@ def timestamps(values_ms: Any, valid: Flags | None = None) -> Any:
 
 def _starts(lengths: Words) -> Any:
     starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.maximum(lengths, 0), out=starts[1:])
+    lengths = lengths if lengths.min(initial=0) >= 0 else np.maximum(lengths, 0)
+    np.cumsum(lengths, out=starts[1:])
     assert starts[-1] < 1 << 31, "a batch is cut before its texts take 2 GiB"
     return starts.astype(np.int32)
 
 
-def texts(log: ReadSegments, places: Words, lengths: Words, kind: str) -> Any:
+def texts(log: Log, places: Words, lengths: Words, kind: str) -> Any:
     """Return strings or binaries that stand in mapped segments; null where the length is < 0."""
+    if lengths.max(initial=-1) < 0:
+        return pa.nulls(len(lengths), ARROW_TYPES[kind])
     starts = _starts(lengths)
     data = np.empty(int(starts[-1]), np.uint8)
     kernels.copy_texts(log.table, np.ascontiguousarray(places), starts, data)
@@ -86,23 +98,31 @@ def _as_utf8(array: Any) -> Any:
     return array
 
 
-def maps(log: ReadSegments, places: Words, lengths: Words) -> Any:
-    """Return the properties that stand in mapped segments."""
+def maps(log: Log, places: Words, lengths: Words, hidden: frozenset[str] = frozenset()) -> Any:
+    """Return the properties that stand in mapped segments, without those of `hidden` names."""
     places, lengths = np.ascontiguousarray(places), np.ascontiguousarray(lengths)
-    counts = np.zeros((len(places), 3), np.int64)
-    kernels.count_properties(log.table, places, lengths, counts)
+    counts, left_out = np.zeros((len(places), 3), np.int64), _names(hidden)
+    kernels.count_properties(log.table, places, lengths, left_out, counts)
     starts = _starts(counts[:, 0])
     total = int(starts[-1])
     name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
     names = np.empty(int(counts[:, 1].sum()), np.uint8)
     values = np.empty(int(counts[:, 2].sum()), np.uint8)
-    kernels.copy_properties(log.table, places, lengths, name_starts, names, value_starts, values)
+    texts_of = kernels.PropertyTexts(name_starts, names, value_starts, values)
+    kernels.copy_properties(log.table, places, lengths, left_out, texts_of)
     pairs = [_of_buffers(STRING, name_starts, names), _of_buffers(STRING, value_starts, values)]
     kind = ARROW_TYPES[MAP]
     entries = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(
         kind, len(places), [None, pa.py_buffer(starts)], children=[entries]
     )
+
+
+@lru_cache(maxsize=4)
+def _names(names: frozenset[str]) -> kernels.Names:
+    each = [name.encode() for name in sorted(names)]
+    starts = np.cumsum([0, *map(len, each)])
+    return kernels.Names(np.frombuffer(b"".join(each) + b" ", np.uint8), starts)
 
 
 def repeated(text: str, count: int) -> Any:

@@ -13,14 +13,16 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.tables import arrays
-from timerstore.tables.bounds import Bounds
+from timerstore.tables.arrays import Log
+from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, STRING
 from timerstore.tables.view import StoreView
 from timerstore.timelog import columns as kernels
 from timerstore.timelog import scan
-from timerstore.timelog.format import TIMER_TOPIC
-from timerstore.timelog.message import BAD_CRC, FOUND_WORDS, GOOD, REASONS
-from timerstore.timelog.reader import Fault, Scan, StoreReader
+from timerstore.timelog.format import LEVEL_TOPIC, RESERVED_PROPERTIES, TIMER_TOPIC
+from timerstore.timelog.message import FOUND_WORDS, GOOD
+from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reader import Fault
 from timerstore.timelog.record import Words
 
 BATCH_BYTES: Final = 64 << 20
@@ -37,87 +39,62 @@ def read_log(view: StoreView, start: int, stop: int) -> Iterator[Words | Fault]:
     A message begins at `start`, and at `stop`, unless that is the end. The arrays are overwritten
     by the next step. ROW_STATUS is GOOD or BAD_CRC.
     """
-    reader, log, offset = view.reader, view.reader.commitlog, start
-    while offset < stop:
-        scanned = reader.scan(offset, stop)
-        yield from scanned
-        offset = scanned.end
-        if offset >= stop:
-            return
-        if scanned.stopped == scan.STOP_UNMAPPED:
-            # The gap itself is named by the reader of the files.
-            starts = [number * log.segment_bytes for number in log.numbers]
-            offset = min((start for start in starts if start > offset), default=stop)
+    for item in read_past_damage(view.reader, start, stop):
+        if not isinstance(item, Damage):
+            yield item
             continue
-        if scanned.stopped == scan.STOP_BAD and scanned.bad == BAD_CRC:
-            framed = _read_framed(reader, offset)
-            if len(framed):
-                behind = offset + int(framed[0, scan.ROW_SIZE])
-                following = -1
-                if view.cut.is_open:
-                    following = reader.next_message(behind - 1, _end(view, offset))
-                if not _is_torn(view, offset, following):
-                    yield Fault(_LOG, offset, REASONS[BAD_CRC])
-                    yield framed
-                offset = behind
-                continue
-        fault, offset = _pass_damage(view, scanned, stop)
-        if fault is not None:
-            yield fault
+        is_last = item.end >= view.log_stop
+        if item.is_empty and is_last and item.offset >= view.durable:
+            return  # the log ends here
+        if _is_torn(view, item, is_last=is_last):
+            continue
+        reason = item.reason
+        if not len(item.framed) and not (is_last and item.following < 0):
+            reason += f"; {item.resume - item.offset} bytes from here are lost"
+        yield Fault(_LOG, item.offset, reason)
+        if len(item.framed):
+            yield item.framed
 
 
-def _read_framed(reader: StoreReader, offset: int) -> Words:
-    """Read a message whose checksum does not match; nothing where its structure is wrong too."""
-    for rows in reader.scan(offset, offset + 1, verify=False):
-        rows[:, scan.ROW_STATUS] = BAD_CRC
-        return rows
-    return np.zeros((0, scan.ROW_COLUMNS), np.int64)
-
-
-def _end(view: StoreView, offset: int) -> int:
-    """Return where looking for a message behind damage ends: the next segment begins with one."""
-    segment_bytes = view.reader.commitlog.segment_bytes
-    return min(view.log_stop, (offset // segment_bytes + 1) * segment_bytes)
-
-
-def _is_torn(view: StoreView, offset: int, following: int) -> bool:
+def _is_torn(view: StoreView, damage: Damage, *, is_last: bool) -> bool:
     """Tell whether damage lies in the tail that was not flushed before the store ended.
 
-    `following`: where the next sound message begins, or −1. A broker does not say how much it
-    flushed; there a tail is what nothing sound follows.
+    A broker does not say how much it flushed; there a tail is what nothing sound follows.
     """
-    if not view.cut.is_open or offset < view.durable:
+    if not view.cut.is_open or damage.offset < view.durable:
         return False
-    return view.ours or (following < 0 and _end(view, offset) == view.log_stop)
-
-
-def _pass_damage(view: StoreView, scanned: Scan, stop: int) -> tuple[Fault | None, int]:
-    """Return what is wrong where a scan ended, if anything, and where to go on."""
-    reader, offset = view.reader, scanned.end
-    end = min(stop, _end(view, offset))
-    is_last = end >= view.log_stop
-    if is_last and offset >= view.durable:
-        if reader.commitlog.next_used(offset, end) == end:
-            return None, end  # zeros: the log ends here
-    resume = reader.next_message(offset, end)
-    if _is_torn(view, offset, resume):
-        return None, end if resume < 0 else resume
-    reason = REASONS[scanned.bad] if scanned.stopped == scan.STOP_BAD else "this is no message"
-    if resume < 0 and is_last:
-        return Fault(_LOG, offset, reason), end
-    resume = end if resume < 0 else resume
-    return Fault(_LOG, offset, f"{reason}; {resume - offset} bytes from here are lost"), resume
+    return view.ours or (is_last and damage.following < 0)
 
 
 # --- columns
 
 
+def in_topic(log: Log, rows: Words, topic: bytes) -> Flags:
+    """Tell which scanned messages stand in a topic; their segments are mapped. O(messages)."""
+    likely: Flags = rows[:, scan.ROW_TOPIC_BYTES] == len(topic)
+    at = np.flatnonzero(likely)
+    if len(at):
+        names = MessageRows(log, rows[at]).text(scan.ROW_TOPIC, BINARY)
+        data = np.frombuffer(names.buffers()[2], np.uint8).reshape(-1, len(topic))
+        likely[at] = (data == np.frombuffer(topic, np.uint8)).all(axis=1)
+    return likely
+
+
+def in_timer_topic(log: Log, rows: Words) -> Flags:
+    """Tell which scanned messages wait in the timer topic, queue 0."""
+    found: Flags = in_topic(log, rows, TIMER_TOPIC) & (rows[:, scan.ROW_QUEUE_ID] == 0)
+    return found
+
+
 class MessageRows:
     """Scanned messages, of which columns are made as they are asked for."""
 
-    def __init__(self, view: StoreView, rows: Words) -> None:
-        """`rows`: int64[n, ROW_COLUMNS]; their segments are mapped."""
-        self.view, self.rows, self.log = view, rows, view.reader.commitlog
+    def __init__(self, log: Log, rows: Words, parts: Words | None = None) -> None:
+        """`rows`: int64[n, ROW_COLUMNS]; `parts`: of the same messages, found where not given.
+
+        Their segments are mapped.
+        """
+        self.log, self.rows, self._parts = log, rows, parts
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -125,14 +102,20 @@ class MessageRows:
 
     def filter(self, chosen: Any) -> MessageRows:
         """Return those that are chosen: bool[n], or a slice."""
-        return MessageRows(self.view, self.rows[chosen])
+        return MessageRows(self.log, self.rows[chosen], self.parts_of(chosen))
 
-    @cached_property
+    def parts_of(self, chosen: Any) -> Words | None:
+        """Return the parts of those that are chosen, where they are known."""
+        return None if self._parts is None else self._parts[chosen]
+
+    @property
     def parts(self) -> Words:
         """Where the parts of each message lie, see `columns.py`."""
-        parts = np.zeros((len(self.rows), kernels.PART_COLUMNS), np.int64)
-        kernels.find_parts(self.log.table, self.rows, np.zeros(FOUND_WORDS, np.int64), parts)
-        return parts
+        if self._parts is None:
+            self._parts = np.zeros((len(self.rows), kernels.PART_COLUMNS), np.int64)
+            found = np.zeros(FOUND_WORDS, np.int64)
+            kernels.find_parts(self.log.table, self.rows, found, self._parts)
+        return self._parts
 
     @cached_property
     def topics(self) -> Any:
@@ -140,17 +123,15 @@ class MessageRows:
         return self.text(scan.ROW_TOPIC)
 
     @cached_property
-    def is_pending(self) -> Any:
+    def is_pending(self) -> Flags:
         """Whether each stands in the timer topic, queue 0."""
-        likely = (self.rows[:, scan.ROW_TOPIC_BYTES] == len(TIMER_TOPIC)) & (
-            self.rows[:, scan.ROW_QUEUE_ID] == 0
-        )
-        if likely.any():
-            at = np.flatnonzero(likely)
-            names = MessageRows(self.view, self.rows[at]).text(scan.ROW_TOPIC, BINARY)
-            data = np.frombuffer(names.buffers()[2], np.uint8).reshape(-1, len(TIMER_TOPIC))
-            likely[at] = (data == np.frombuffer(TIMER_TOPIC, np.uint8)).all(axis=1)
-        return likely
+        return in_timer_topic(self.log, self.rows)
+
+    @property
+    def is_fired(self) -> Flags:
+        """Whether each is what a timer became: it has a due time, and waits nowhere."""
+        fired: Flags = (self.rows[:, scan.ROW_DUE_MS] >= 0) & ~self.is_pending
+        return fired & ~in_topic(self.log, self.rows, LEVEL_TOPIC)
 
     def number(self, column: int, kind: str = BIGINT, *, least: int | None = None) -> Any:
         """Return a column of the rows; what is below `least` is null."""
@@ -182,6 +163,12 @@ class MessageRows:
         """Return all properties."""
         places = self.parts[:, kernels.PART_PROPERTIES]
         return arrays.maps(self.log, places, self.parts[:, kernels.PART_PROPERTIES_BYTES])
+
+    def user_properties(self) -> Any:
+        """Return the properties that are not the system's own."""
+        places, lengths = (self.parts[:, kernels.PART_PROPERTIES + i] for i in (0, 1))
+        lengths = np.where(self.parts[:, kernels.PART_IS_PLAIN] == 1, 0, lengths)
+        return arrays.maps(self.log, places, lengths, hidden=RESERVED_PROPERTIES)
 
     def lateness(self) -> Any:
         """Return how late each was appended, ms."""
@@ -268,7 +255,7 @@ NUMBERS: Final[dict[str, dict[str, int]]] = {
 def choose_rows(table: str, messages: MessageRows, bounds: Bounds) -> MessageRows:
     """Return the rows that belong to the table, and are within the bounds."""
     if table == "fired":
-        fired = (messages.rows[:, scan.ROW_DUE_MS] >= 0) & ~messages.is_pending
+        fired = messages.is_fired
         if not fired.all():
             messages = messages.filter(fired)
     rows, numbers = messages.rows, NUMBERS[table]
@@ -311,7 +298,7 @@ def read(
         if isinstance(rows, Fault):
             yield rows
             continue
-        messages = choose_rows(table, MessageRows(view, rows), bounds)
+        messages = choose_rows(table, MessageRows(view.reader.commitlog, rows), bounds)
         sizes = messages.rows[:, scan.ROW_SIZE]
         for piece in pieces(messages, sizes, with_body=BODY in columns):
             yield [make(piece) for make in makers]

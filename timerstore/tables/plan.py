@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import CorruptStoreError
 from timerstore.kinds import check_int
-from timerstore.offline.pending import level_offsets, level_ranges
 from timerstore.tables import timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
+from timerstore.tables.levels import level_offsets
 from timerstore.tables.queues import queue_name, queue_stop
 from timerstore.tables.schema import find_table
 from timerstore.tables.view import Cut, StoreView, cut_store
@@ -160,14 +160,9 @@ def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
                 first = view.reader.queues[topic, queue_id].start // ENTRY_BYTES
                 stop = queue_stop(view, topic, queue_id)
                 yield _Extent(view, queue_name(topic, queue_id), first, stop, ENTRY_BYTES)
-    if table == "timers" and view.ours:
-        yield _Extent(view, timers.UNITS, units.start, timers.timers_stop(view))
-        yield _Extent(view, timers.QUEUE, *timers.waiting_range(view), _TIMER_BYTES)
-        for level, first, stop in level_ranges(view.reader, view.cut.level_offsets):
-            yield _Extent(view, f"{timers.LEVEL}{level + 1}", first, stop, _TIMER_BYTES)
-    if table == "timers" and not view.ours:
-        count = timers.broker_count(view.cut)
-        yield _Extent(view, timers.PENDING, 0, count, _TIMER_BYTES)
+    if table == "timers":
+        for part, start, stop in timers.ranges(view):
+            yield _Extent(view, part, start, stop, 1 if part == timers.UNITS else _TIMER_BYTES)
     if table in ("checkpoint", "problems"):
         yield _Extent(view, FILES, 0, 1)
 

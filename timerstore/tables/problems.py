@@ -7,19 +7,17 @@ what validating tells.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from timerstore.tables import commitlog, queues, timerlog, wheel
 from timerstore.tables.bounds import Bounds
+from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, Range, file_faults
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.view import StoreView
 from timerstore.timelog import columns
 from timerstore.timelog.reader import Fault
-
-if TYPE_CHECKING:
-    from timerstore.tables.plan import Range
 
 _BATCH_COUNT: Final = 65_536
 
@@ -38,8 +36,6 @@ def read(view: StoreView, part: Range, names: tuple[str, ...]) -> Iterator[list[
 
 def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
     """Yield what is wrong in one part of a store."""
-    from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, file_faults
-
     name, start, stop = part
     everything = Bounds()
     if name == FILES:

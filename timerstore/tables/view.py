@@ -6,16 +6,17 @@ A query is planned at one place and run at many. What was read when it was plann
 
 from __future__ import annotations
 
+import os
 import uuid
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from timerstore.config import DELAY_LEVELS, Config
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.offline.pending import level_offsets
+from timerstore.tables.levels import level_offsets
 from timerstore.timelog.checkpoint import decode_checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
 from timerstore.timelog.logend import log_used_end
@@ -55,6 +56,7 @@ class StoreView:
         self.cut, self.reader = cut, reader
         self.checkpoint = reader.checkpoint
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
+        self.settled: Any = None  # what `places.py` found once
         checkpoint = self.checkpoint
         self.ours = checkpoint is not None and not checkpoint.by_broker
         # Before these offsets everything was flushed: what is wrong there is damage.
@@ -79,7 +81,7 @@ def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreRead
 
 @telling
 def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
-    """Look at a store now.
+    """Look at a store now, for splits that are read later.
 
     `upto`: "checkpoint", "end"; None: a closed store to its end, one that is open, or that was
     killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
@@ -87,7 +89,17 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     """
     if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
         raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
-    reader = _reader(path, delay_levels, None)
+    view = view_of(_reader(path, delay_levels, None), upto=upto, delay_levels=delay_levels)
+    while len(_planned) >= _PLANNED_MAX:
+        _planned.pop(next(iter(_planned)), None)
+    _planned[view.cut.query] = view.reader
+    return view
+
+
+def view_of(
+    reader: StoreReader, *, upto: str | None, delay_levels: str = DELAY_LEVELS
+) -> StoreView:
+    """Return a store that somebody reads as `cut_store` sees it."""
     checkpoint = reader.checkpoint
     ours = checkpoint is not None and not checkpoint.by_broker
     log_stop, units_stop = log_used_end(reader), reader.timerlog.used_end()
@@ -99,7 +111,7 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
             log_stop, units_stop = log_flushed, units_flushed
         log_stop, units_stop = max(log_stop, log_flushed), max(units_stop, units_flushed)
     cut = Cut(
-        path=path,
+        path=os.fspath(reader.path),
         query=uuid.uuid4().hex,
         checkpoint_data=reader.checkpoint_data,
         is_open=reader.is_open,
@@ -109,10 +121,23 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
         delay_levels=delay_levels,
         level_offsets=_level_offsets(reader, upto_checkpoint=ours and log_stop == log_flushed),
     )
-    while len(_planned) >= _PLANNED_MAX:
-        _planned.pop(next(iter(_planned)), None)
-    _planned[cut.query] = reader
     return StoreView(cut, reader)
+
+
+@telling
+def view_whole(path: Path, delay_levels: str = DELAY_LEVELS) -> StoreView:
+    """Look at a store as opening would find it: up to the last message that is whole.
+
+    Its segments stay mapped for as long as the view lives.
+    """
+    reader = _reader(os.fspath(path), delay_levels, None)
+    view = view_of(reader, upto="end", delay_levels=delay_levels)
+    if not reader.is_open:
+        return view
+    scanned = reader.scan(view.durable if view.ours else None, verify=True)
+    for _ in scanned:
+        pass
+    return StoreView(view.cut._replace(log_stop=max(scanned.end, view.durable)), reader)
 
 
 _planned: dict[str, StoreReader] = {}

@@ -8,11 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.tables import arrays
-from timerstore.tables.bounds import Bounds
+from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT
 from timerstore.timelog.reader import Fault
+from timerstore.timelog.record import Words
+from timerstore.wheel.slots import NO_UNIT
 
 _WHEEL: Final = "timerwheel"
 _CHUNK_SLOTS: Final = 65_536
@@ -63,7 +65,7 @@ def read(
     for at in range(0, len(used), _CHUNK_SLOTS):
         indexes = used[at : at + _CHUNK_SLOTS]
         fields = np.array(slots[indexes], SLOT)
-        held = (fields["time"] != -1) | (fields["last"] != -1)  # else its units were taken back
+        held = ~emptied(fields)
         rows = SlotRows(view, indexes[held], fields[held])
         yield from _faults(rows, len(slots))
         chosen = bounds.choose(_NUMBERS, rows.number)
@@ -73,8 +75,25 @@ def read(
             yield [MAKERS[name](rows) for name in columns]
 
 
+def emptied(fields: Any) -> Flags:
+    """Tell which used slots hold nothing any more: opening took their units back."""
+    found: Flags = (fields["time"] == NO_UNIT) & (fields["last"] == NO_UNIT)
+    found &= fields["magic"] == 0
+    return found
+
+
+def misplaced(indexes: Words, fields: Any, slot_count: int) -> Flags:
+    """Tell of which used slots the time does not belong to their index, or that hold no slot.
+
+    `indexes`: int64[n]. `fields`: SLOT[n].
+    """
+    time = fields["time"].astype(np.int64)
+    wrong = (time < 0) | (time >= _TIME_MAX) | (time % max(1, slot_count) != indexes)
+    found: Flags = (wrong | (fields["magic"] != 0)) & ~emptied(fields)
+    return found
+
+
 def _faults(rows: SlotRows, slot_count: int) -> Iterator[Fault]:
-    misplaced = ~rows.within | (rows.time % max(1, slot_count) != rows.indexes)
-    for i in np.flatnonzero(misplaced | (rows.fields["magic"] != 0)).tolist():
+    for i in np.flatnonzero(misplaced(rows.indexes, rows.fields, slot_count)).tolist():
         offset = int(rows.indexes[i]) * SLOT_BYTES + SLOT_TIME_AT
         yield Fault(_WHEEL, offset, f"the slot's time, {rows.time[i]}, does not belong here")

@@ -10,9 +10,9 @@ import numpy as np
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.kinds import check_int, check_path
+from timerstore.tables.places import timers_stop
 from timerstore.tables.plan import Range, Split
 from timerstore.tables.plan import plan as plan_table
-from timerstore.tables.timers import timers_stop
 from timerstore.tables.view import Cut, StoreView, open_view
 from timerstore.timelog import scan
 from timerstore.timelog.format import UNIT, UNIT_BYTES

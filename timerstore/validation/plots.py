@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from timerstore.validation.spread import HOUR_MS, MINUTE_MS, Spread
-
-if TYPE_CHECKING:
-    from timerstore.validation.result import Validation
 
 DAY_MS: Final = 24 * HOUR_MS
 COLOURS: Final = ("#2f6f8f", "#d98c3f", "#5a9367", "#a65461", "#7a6ba8", "#8a8a8a")
@@ -47,14 +44,14 @@ def _figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> It
         plt.close(figure)
 
 
-def plot_validation(found: Validation) -> Any:
+def plot_spread(spread: Spread, verdict: str) -> Any:
     """Return four pictures: the horizon, the load of the next hour, the slots, the lateness."""
     with _figure(2, 2, size=(10, 6.5)) as (figure, axes):
-        figure.suptitle(f"{found.verdict}: {found.spread.pending_count:,} timers pending")
-        draw_horizon(axes[0, 0], found.spread)
-        draw_next_hour(axes[0, 1], found.spread)
-        draw_slots(axes[1, 0], found.spread)
-        draw_lateness(axes[1, 1], found.spread)
+        figure.suptitle(f"{verdict}: {spread.pending_count:,} timers pending")
+        draw_horizon(axes[0, 0], spread)
+        draw_next_hour(axes[0, 1], spread)
+        draw_slots(axes[1, 0], spread)
+        draw_lateness(axes[1, 1], spread)
     return figure
 
 

@@ -132,9 +132,9 @@ class Validation:
 
     def plot(self) -> Any:
         """Return a Matplotlib figure of how the timers are spread. Needs Matplotlib."""
-        from timerstore.validation.plots import plot_validation
+        from timerstore.validation.plots import plot_spread
 
-        return plot_validation(self)
+        return plot_spread(self.spread, self.verdict)
 
     @property
     def verdict(self) -> str:

@@ -7,13 +7,14 @@ from typing import Final
 import numpy as np
 
 from timerstore.tables.view import StoreView
+from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT, UNIT, UNIT_BYTES, UNIT_DELETE
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
+from timerstore.wheel.slots import NO_UNIT
 
 WHEEL: Final = "timerwheel"
-_NO_UNIT: Final = -1
 _WALK_MAX: Final = 10_000_000
 
 
@@ -25,19 +26,17 @@ def look_at_slots(findings: Findings, start: int, stop: int) -> None:
     if not len(indexes):
         return
     fields = np.array(slots[indexes], SLOT)
-    names = ("time", "first", "last", "count", "magic")
-    time, first, last, count, magic = (fields[name].astype(np.int64) for name in names)
-    emptied = (time == _NO_UNIT) & (last == _NO_UNIT)  # opening took its units back
-    misplaced = (time < 0) | (time % len(slots) != indexes) | (magic != 0)
-    misplaced &= ~emptied
+    names = ("time", "first", "last", "count")
+    time, first, last, count = (fields[name].astype(np.int64) for name in names)
+    held, wrong = ~emptied(fields), misplaced(indexes, fields, len(slots))
     at = indexes * SLOT_BYTES + SLOT_TIME_AT
     reason = "the slot's time does not belong to its index"
-    findings.judge("slot_place", misplaced[~emptied], WHEEL, at[~emptied], reason)
-    findings.tally.counts["slots"] += int((~emptied).sum())
-    kept = ~emptied & ~misplaced
+    findings.judge("slot_place", wrong[held], WHEEL, at[held], reason)
+    findings.tally.counts["slots"] += int(held.sum())
+    kept = held & ~wrong
     if view.cut.is_open:
         last, count = _before(view, findings.scope.units_stop, last, count, kept)
-    kept &= last != _NO_UNIT
+    kept &= last != NO_UNIT
     columns = time, indexes, first, last, count
     findings.note(notes.SLOT_NOTE, [column[kept] for column in columns])
 

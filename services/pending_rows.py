@@ -1,0 +1,100 @@
+"""The pending timers of an open store, read as rows, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.instant import Instant
+from timerstore.timelog import columns, scan
+from timerstore.timelog.disk import MappedFile
+from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.record import Words
+from timerstore.timelog.segmenttable import SegmentTable, new_segment_table
+from timerstore.wheel.pending import GONE, PENDING, Reading, read_places
+
+if TYPE_CHECKING:
+    from timerstore.services.engine import Engine
+
+CHUNK_MESSAGES: Final = 8_192
+_NEAR_COUNT: Final = 4
+
+
+class PinnedLog:
+    """A commit log of which segments stay mapped while they are read, whatever others drop.
+
+    So texts can be copied by their places after their messages were read.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin with nothing mapped."""
+        self._log = engine.commitlog
+        self.table: SegmentTable = new_segment_table(self._log.segment_bytes)
+        self._pins: dict[int, MappedFile] = {}
+
+    def pin(self, messages: Words) -> None:
+        """Map the segments of these messages, and no other, as far as they are still there."""
+        first, last = (
+            int(each) // self._log.segment_bytes for each in (messages.min(), messages.max())
+        )
+        wanted = list(range(first, last + 1))
+        if len(wanted) > _NEAR_COUNT:
+            wanted = np.unique(messages // self._log.segment_bytes).tolist()
+        for number in set(self._pins) - set(wanted):
+            self.table.number[number % len(self.table.number)] = -1
+            del self._pins[number]
+        for number in wanted:
+            if number in self._pins:
+                continue
+            try:
+                file = self._pins[number] = self._log.existing(number)
+            except CorruptStoreError:
+                if (number + 1) * self._log.segment_bytes > self._log.start:
+                    raise
+                continue  # fired, consumed and removed since
+            self.table.address[number % len(self.table.number)] = file.address
+            self.table.number[number % len(self.table.number)] = number
+
+
+def reading_of(engine: Engine, cancelled: Words) -> Reading:
+    """Return how messages of an open store are read, where that is cancelled."""
+    return Reading(
+        tag=engine.store_tag,
+        precision_ms=engine.precision_ms,
+        level_ms=engine.level_ms,
+        verify=False,
+        done=engine.done,
+        done_count=int(engine.world.done.count),
+        cancelled=cancelled,
+    )
+
+
+def read_rows(
+    engine: Engine, log: PinnedLog, instant: Instant, messages: Words, due_ms: Words
+) -> Iterator[tuple[Words, Words]]:
+    """Yield rows and parts of the timers among messages that were pending at an instant.
+
+    `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
+    next step, until which texts can be read by their places. O(bytes of headers and properties).
+    """
+    reading = reading_of(engine, instant.cancelled)
+    rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
+    parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
+    verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
+    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
+    for at in range(0, len(messages), CHUNK_MESSAGES):
+        message, level_due_ms = (each[at : at + CHUNK_MESSAGES] for each in (messages, due_ms))
+        log.pin(message)
+        state[0] = 0
+        written = rows, parts, verdicts, found, state
+        while read_places(log.table, message, level_due_ms, reading, *written) >= 0:
+            verdicts[state[0]] = GONE
+            state[0] += 1
+        pending = verdicts[: len(message)] == PENDING
+        if pending.all():
+            yield rows[: len(message)], parts[: len(message)]
+        else:
+            yield rows[: len(message)][pending], parts[: len(message)][pending]

@@ -1,0 +1,74 @@
+"""Reading a commit log past what is damaged: the one place that says where it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.timelog import scan
+from timerstore.timelog.message import BAD_CRC, REASONS
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.record import Words
+
+
+class Damage(NamedTuple):
+    """A place of the log where no sound message begins."""
+
+    offset: int
+    reason: str
+    is_message: bool  # a message stands there, though it is not sound
+    end: int  # of its segment, or of what is read
+    following: int  # where the next sound message up to `end` begins, or −1
+    resume: int  # where reading goes on
+    framed: Words  # the message here as a row, where nothing but its checksum is wrong; else none
+    is_empty: bool  # nothing but zeros follows up to `end`
+
+
+def read_past_damage(reader: StoreReader, start: int, stop: int) -> Iterator[Words | Damage]:
+    """Yield the messages that begin in [start, stop), as rows of `scan.py`, with what is damaged.
+
+    A message begins at `start`. The arrays are overwritten by the next step. A segment begins with
+    a message, so damage ends there at the latest; a segment that is missing is passed over, for the
+    reader of the files names it. O(bytes).
+    """
+    log, offset = reader.commitlog, start
+    while offset < stop:
+        scanned = reader.scan(offset, stop)
+        yield from scanned
+        offset = scanned.end
+        if offset >= stop:
+            return
+        if scanned.stopped == scan.STOP_UNMAPPED:
+            starts = [number * log.segment_bytes for number in log.numbers]
+            offset = min((start for start in starts if start > offset), default=stop)
+            continue
+        damage = _look_at(reader, scanned.end, scanned.stopped == scan.STOP_BAD, scanned.bad, stop)
+        yield damage
+        offset = damage.resume
+
+
+def _look_at(reader: StoreReader, offset: int, is_message: bool, bad: int, stop: int) -> Damage:
+    log = reader.commitlog
+    end = min(stop, (offset // log.segment_bytes + 1) * log.segment_bytes)
+    nothing = np.zeros((0, scan.ROW_COLUMNS), np.int64)
+    reason = REASONS[bad] if is_message else "this is no message"
+    if not is_message and log.next_used(offset, end) == end:
+        return Damage(offset, reason, False, end, -1, end, nothing, is_empty=True)
+    framed = _read_framed(reader, offset) if is_message and bad == BAD_CRC else nothing
+    if len(framed):
+        resume = offset + int(framed[0, scan.ROW_SIZE])
+        following = reader.next_message(resume - 1, end)
+    else:
+        following = reader.next_message(offset, end)
+        resume = end if following < 0 else following
+    return Damage(offset, reason, is_message, end, following, resume, framed, is_empty=False)
+
+
+def _read_framed(reader: StoreReader, offset: int) -> Words:
+    """Read a message whose checksum does not match; nothing where its structure is wrong too."""
+    for rows in reader.scan(offset, offset + 1, verify=False):
+        rows[:, scan.ROW_STATUS] = BAD_CRC
+        return rows
+    return np.zeros((0, scan.ROW_COLUMNS), np.int64)

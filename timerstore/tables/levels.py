@@ -1,0 +1,67 @@
+"""What the delay levels of a store have not delivered, as their files say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.services.level_file import LevelOffsetFile
+from timerstore.timelog import scan
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    LEVEL_MARK,
+    LEVEL_TOPIC,
+    QUEUE_BLANK_SIZE,
+    QUEUE_ENTRY,
+)
+from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.record import Words
+
+
+class LevelEntries(NamedTuple):
+    """Entries of a level's queue: int64[n] each."""
+
+    message: Words  # commit log offset
+    due_ms: Words
+
+
+def level_offsets(reader: StoreReader) -> list[int]:
+    """Return the index of the first message that each delay level has not delivered.
+
+    Raises CorruptStoreError where `delayOffset.json` cannot be read.
+    """
+    offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read(reader.steady.read)
+    if reader.checkpoint is not None and not reader.checkpoint.by_broker:
+        pairs = zip(offsets, reader.checkpoint.level_offsets, strict=True)
+        offsets = [max(pair) for pair in pairs]
+    return offsets
+
+
+def level_ranges(reader: StoreReader, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (level − 1, first index, stop) of what each level's queue holds behind its offset."""
+    for level, offset in enumerate(offsets):
+        queue = reader.queues.get((text(LEVEL_TOPIC), level))
+        if queue is not None:
+            first = max(offset, queue.start // ENTRY_BYTES)
+            yield level, first, max(first, -(-queue.used_end() // ENTRY_BYTES))
+
+
+def read_level(reader: StoreReader, level: int, first: int, stop: int) -> LevelEntries:
+    """Return the messages that entries [first, stop) of a level's queue point to, in order."""
+    queue = reader.queues[text(LEVEL_TOPIC), level]
+    data = queue.read(first * ENTRY_BYTES, (stop - first) * ENTRY_BYTES)
+    entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+    entries = entries[(entries["size"] > 0) & (entries["size"] != QUEUE_BLANK_SIZE)]
+    return LevelEntries(entries["offset"].astype(np.int64), entries["tags_code"].astype(np.int64))
+
+
+def level_targets(rows: Words) -> Words:
+    """Return the identities of delay level messages that scanned deletes name: int64[n, 2]."""
+    who: Words = rows[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)]
+    of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= LEVEL_MARK)
+    named: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
+    return named

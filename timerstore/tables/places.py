@@ -1,0 +1,317 @@
+"""Where the pending timers of a store stand: units, entries of queues, piece by piece.
+
+`wheel/pending.py` says what makes a timer pending. Here are the places, read unit by unit and entry
+by entry, so that any range of the timer log or of a queue can be read by itself; and what settles
+that a message at such a place is pending no more, which is found once for each view of a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
+from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
+from timerstore.tables.levels import level_targets, read_level
+from timerstore.tables.timerlog import CHUNK_UNITS, step_units, unit_faults
+from timerstore.tables.view import StoreView
+from timerstore.timelog import columns as kernels
+from timerstore.timelog import scan
+from timerstore.timelog.copies import BrokerCopies
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
+from timerstore.timelog.reader import Fault, StoreReader
+from timerstore.timelog.record import Words
+from timerstore.timelog.unit import UNIT_GOOD
+from timerstore.wheel.cancelled import CancelledTimers
+from timerstore.wheel.pending import DELETE, GONE, IN_MESSAGE, Reading, read_places
+from timerstore.wheel.sets import new_table
+
+CHUNK_MESSAGES: Final = 16_384
+"""Messages that are read in one step: 5 MB of rows and parts."""
+NO_UNIT: Final = -1
+_NOTHING: Final = np.zeros(0, np.int64)
+
+
+class Places(NamedTuple):
+    """Messages that may be pending, with the units that hold them; int64[n] each."""
+
+    message: Words
+    unit: Words  # −1 where there is none yet
+    slot: Words
+    level_due_ms: Words  # of what waits in a delay level, else IN_MESSAGE
+    due_ms: Words  # exact, as the unit or the level's entry says it; IN_MESSAGE: read the message
+
+    @staticmethod
+    def without_unit(message: Words, level_due_ms: Words | None = None) -> Places:
+        """Return messages that have no unit."""
+        nowhere = np.full(len(message), NO_UNIT, np.int64)
+        if level_due_ms is None:
+            level_due_ms = np.full(len(message), IN_MESSAGE, np.int64)
+        return Places(message, nowhere, nowhere, level_due_ms, level_due_ms)
+
+    def choose(self, chosen: Any) -> Places:
+        """Return those that are chosen: bool[n], a slice, or indexes."""
+        return Places(*(each[chosen] for each in self))
+
+
+# --- in the timer log, in queues
+
+
+def timers_stop(view: StoreView) -> int:
+    """Return up to where units count: recovery takes back those behind the checkpoint."""
+    return min(view.units_stop, view.units_durable) if view.ours else view.units_stop
+
+
+def waiting_range(view: StoreView) -> tuple[int, int]:
+    """Return the indexes of the timer queue's entries that have no unit yet."""
+    queue = view.reader.queues.get((text(TIMER_TOPIC), 0))
+    if queue is None:
+        return 0, 0
+    first = max(view.queue_index, queue.start // ENTRY_BYTES)
+    return first, max(first, -(-queue.used_end() // ENTRY_BYTES))
+
+
+def in_units(
+    view: StoreView,
+    start: int,
+    stop: int,
+    *,
+    deletes: bool = False,
+    bounds: Bounds | None = None,
+    faults: list[Fault] | None = None,
+) -> Iterator[Places]:
+    """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers.
+
+    Those are left out of which the unit alone tells that they are not within the bounds.
+    """
+    log = view.reader.timerlog
+    low_ms, high_ms = (LOWEST, HIGHEST) if bounds is None else bounds.of("due_ms")
+    hashes = None
+    if bounds is not None and "topic" in bounds.texts:
+        hashes = np.array([java_hash(topic) for topic in bounds.texts["topic"]], np.int64)
+    picked = np.zeros((kernels.PICK_COLUMNS, CHUNK_UNITS), np.int64)
+    state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    for count in step_units(
+        log,
+        state,
+        lambda: kernels.pick_units(
+            log.table,
+            stop,
+            deletes,
+            view.read_slot,
+            view.reader.precision_ms,
+            low_ms,
+            high_ms,
+            picked,
+            scratch,
+            state,
+        ),
+    ):
+        part = picked[:, :count]
+        if faults is not None:
+            faults += unit_faults(view, part[kernels.PICK_OFFSET], part[kernels.PICK_STATUS])
+        message = part[kernels.PICK_MESSAGE]
+        kept = part[kernels.PICK_STATUS] == UNIT_GOOD
+        kept &= (message >= max(view.reader.commitlog.start, view.floor)) & (
+            message < view.log_stop
+        )
+        if hashes is not None:
+            kept &= np.isin(part[kernels.PICK_HASH], hashes)
+        message, due_ms = message[kept], part[kernels.PICK_DUE_MS][kept]
+        unit, slot = part[kernels.PICK_OFFSET][kept], part[kernels.PICK_SLOT][kept]
+        yield Places(message, unit, slot, np.full(len(message), IN_MESSAGE, np.int64), due_ms)
+
+
+def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
+    """Yield the messages of entries that have no unit yet."""
+    queue = view.reader.queues.get((text(TIMER_TOPIC), 0))
+    if queue is None or stop <= first:
+        return
+    data = queue.read(first * ENTRY_BYTES, (stop - first) * ENTRY_BYTES)
+    entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+    message = entries["offset"][entries["size"] > 0].astype(np.int64)
+    message = message[(message >= view.reader.commitlog.start) & (message < view.log_stop)]
+    yield Places.without_unit(message)
+
+
+def in_level(
+    view: StoreView, level: int, first: int, stop: int, bounds: Bounds | None = None
+) -> Iterator[Places]:
+    """Yield the messages of entries of a delay level's queue that are due within the bounds."""
+    low_ms, high_ms = (LOWEST, HIGHEST) if bounds is None else bounds.of("due_ms")
+    for at in range(first, stop, CHUNK_MESSAGES):
+        message, due_ms = read_level(view.reader, level, at, min(stop, at + CHUNK_MESSAGES))
+        kept = (message >= view.reader.commitlog.start) & (message < view.log_stop)
+        kept &= (due_ms >= low_ms) & (due_ms <= high_ms)
+        yield Places.without_unit(message[kept], due_ms[kept])
+
+
+def _in_wheel(view: StoreView, *, deletes: bool) -> Iterator[Places]:
+    """Yield what has a unit, then what has none yet."""
+    yield from in_units(view, view.reader.timerlog.start, timers_stop(view), deletes=deletes)
+    yield from in_queue(view, *waiting_range(view))
+
+
+# --- what is pending no more
+
+
+class Settled(NamedTuple):
+    """What is pending no more, though something leads to it."""
+
+    done: Words  # sorted commit log offsets of messages that were copied
+    cancelled: Words  # identities that a delete names: a table of `wheel/sets.py`
+    doubled: Words  # int64[2, n]: messages to which several lead, sorted, and the last unit of each
+
+    def choose(self, places: Places) -> Places:
+        """Return the places whose message may be pending, each message once."""
+        out = among(places.message, self.done)
+        if self.doubled.shape[1]:
+            at = np.searchsorted(self.doubled[0], places.message)
+            at[at == self.doubled.shape[1]] = 0
+            twice = self.doubled[0][at] == places.message
+            out |= twice & (self.doubled[1][at] != places.unit)
+        return places.choose(~out) if out.any() else places
+
+
+def settled(view: StoreView) -> Settled:
+    """Find what was fired, rolled or cancelled, once for each view. O(log since L + units).
+
+    Where a broker wrote last there is no L, so that all of the log is read; it does not say of what
+    its copies are; and its units may come twice.
+    """
+    if view.settled is None:
+        view.settled = _find_settled(view)
+    found: Settled = view.settled
+    return found
+
+
+def _find_settled(view: StoreView) -> Settled:
+    log, checkpoint = view.reader.commitlog, view.checkpoint
+    start = log.start
+    if checkpoint is not None and view.ours:
+        start = max(start, checkpoint.scan_from)
+    done, who = [_NOTHING], [np.zeros((0, 2), np.int64)]
+    broker = None if view.ours else BrokerCopies()
+    for rows in read_log(view, start, view.log_stop):
+        if isinstance(rows, Fault):
+            continue
+        origins = rows[:, scan.ROW_ORIGIN]
+        done.append(origins[origins >= 0])
+        rows = rows[rows[:, scan.ROW_STATUS] == GOOD]
+        who.append(level_targets(rows))
+        if broker is not None and len(rows):
+            broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, LEVEL_TOPIC))
+    if broker is not None:
+        done.append(broker.match()[0])
+    copied = np.unique(np.concatenate(done))
+    for places in _in_wheel(view, deletes=True):
+        places = places.choose(~among(places.message, copied))
+        for step in read_messages(view, places):
+            deletes = step.rows[step.verdicts == DELETE]
+            who.append(deletes[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)])
+    names, cancelled = np.concatenate(who), _NOTHING
+    if len(names):
+        timers = CancelledTimers()
+        timers.add(names[:, 0].copy(), names[:, 1].copy())
+        cancelled = timers.table
+    doubled = np.zeros((2, 0), np.int64) if view.ours else _find_doubled(view)
+    return Settled(copied, cancelled, doubled)
+
+
+def _find_doubled(view: StoreView) -> Words:
+    """Return the messages to which several units or entries lead, with the last unit of each."""
+    parts = list(_in_wheel(view, deletes=False))
+    message, unit = (
+        np.concatenate([_NOTHING, *(getattr(part, name) for part in parts)])
+        for name in ("message", "unit")
+    )
+    order = np.lexsort((unit, message))
+    message, unit = message[order], unit[order]
+    is_last = np.append(message[1:] != message[:-1], np.ones(min(1, len(message)), np.bool_))
+    is_first = np.append(np.ones(min(1, len(message)), np.bool_), message[1:] != message[:-1])
+    chosen = is_last & ~is_first
+    return np.stack([message[chosen], unit[chosen]])
+
+
+def among(values: Words, ordered: Words) -> Flags:
+    """Tell which values are in a sorted array. O(n log m)."""
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    place = np.searchsorted(ordered, values)
+    place[place == len(ordered)] = 0
+    found: Flags = ordered[place] == values
+    return found
+
+
+def copied_sources(reader: StoreReader) -> Words:
+    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log)."""
+    log, origins, broker = reader.commitlog, [_NOTHING], BrokerCopies()
+    for rows in reader.scan(verify=reader.is_open):
+        origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
+        broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, LEVEL_TOPIC))
+    return np.unique(np.concatenate([*origins, broker.match()[0]]))
+
+
+# --- the messages that stand there
+
+
+class Step(NamedTuple):
+    """Messages that were read together."""
+
+    places: Places
+    rows: Words  # of `scan.py`
+    parts: Words  # of `columns.py`
+    verdicts: Words  # of `wheel/pending.py`
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what could not be read."""
+        for i in np.flatnonzero((self.verdicts < 0) | (self.verdicts == GONE)).tolist():
+            status = -int(self.verdicts[i])
+            reason = REASONS[status] if status > 0 else "the timer's segment is missing"
+            yield Fault("commitlog", int(self.places.message[i]), reason)
+
+
+def read_messages(
+    view: StoreView, places: Places, cancelled: Words = _NOTHING, chunk: int = CHUNK_MESSAGES
+) -> Iterator[Step]:
+    """Read the messages at some places, and judge them. O(bytes).
+
+    Segments stay mapped, and arrays keep their values, until the next step.
+    """
+    reader, log = view.reader, view.reader.commitlog
+    reading = Reading(
+        tag=reader.store_tag,
+        precision_ms=reader.precision_ms,
+        level_ms=reader.level_ms,
+        verify=True,
+        done=new_table(0),
+        done_count=0,
+        cancelled=cancelled,
+    )
+    chunk = min(chunk, len(places.message))
+    rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
+    parts = np.zeros((chunk, kernels.PART_COLUMNS), np.int64)
+    verdicts = np.zeros(chunk, np.int64)
+    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
+    for at in range(0, len(places.message), max(1, chunk)):
+        part = places.choose(slice(at, at + chunk))
+        message, level_due_ms = map(np.ascontiguousarray, (part.message, part.level_due_ms))
+        log.open_count_max = max(
+            log.open_count_max, len(np.unique(message // log.segment_bytes)) + 1
+        )
+        state[0] = 0
+        while True:
+            unmapped = read_places(
+                log.table, message, level_due_ms, reading, rows, parts, verdicts, found, state
+            )
+            if unmapped < 0:
+                break
+            if not log.map_from(int(unmapped), 1):
+                verdicts[state[0]] = GONE
+                state[0] += 1
+        count = len(message)
+        yield Step(part, rows[:count], parts[:count], verdicts[:count])
