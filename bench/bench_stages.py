@@ -20,6 +20,7 @@ import pytest
 import timerstore
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.services import needs
+from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import step
 from timerstore.timelog.crc import crc32
@@ -64,7 +65,7 @@ def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
                 engine.forget_need(service)
                 store.flush()
             elif need != needs.NOTHING:
-                engine.provide(service)
+                provide(engine, service)
                 done += 1
         if done == 0:
             return

@@ -21,6 +21,7 @@ What runs them:
     world.py       all shared arrays of a store
     state.py       what each service alone writes
     needs.py       what they ask Python for
+    provide.py     answers them
     engine.py      the files, arrays, locks of one open store
     background.py  threads whose end is never silent
 
@@ -41,6 +42,7 @@ Opening:
     opening.py              tried again, without what is damaged
     sizes.py                which sizes a store is opened with
     recovery.py             from what is on disk to a store that can be served
+    findings.py    what it found
     recover_files.py        … files that were cut or lost
     recover_queues.py       … where the queues end
     recover_queue_files.py  … queue files that are gone

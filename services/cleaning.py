@@ -33,6 +33,7 @@ from timerstore.services.copying import append_staged, read_source, stage_copy, 
 from timerstore.services.enqueue_put import find_done
 from timerstore.services.floor import read_floor
 from timerstore.services.pass_lost import pass_lost
+from timerstore.services.provide import provide
 from timerstore.services.state import (
     CLEANING,
     PASS_COLUMNS,
@@ -535,7 +536,7 @@ class Cleaner:
             with acting_as(CLEANING):
                 pass_lost(engine, thread)
         if thread.need:
-            engine.provide(CLEANING)
+            provide(engine, CLEANING)
         elif walk.at == len(walk.units) and walk.is_last:
             self._end(walk)
         return True

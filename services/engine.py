@@ -14,18 +14,15 @@ from typing import Final
 import numpy as np
 
 from timerstore.config import Config
-from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreFullError
+from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.services import needs
 from timerstore.services.aside import FIRST_COUNT
 from timerstore.services.clock import Clock
 from timerstore.services.damage import Damage
 from timerstore.services.levels import LEVEL_COUNT, RETRY_WAIT_MS_MAX, new_level_table
-from timerstore.services.mend_entries import mend_timer_entry
-from timerstore.services.mend_units import mend_units
-from timerstore.services.pass_lost import pass_lost
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.sizes import find_sizes
-from timerstore.services.state import CLEANING, SERVICE_NAMES, ServiceThread
+from timerstore.services.state import SERVICE_NAMES, ServiceThread
 from timerstore.services.world import World, new_world
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import NEED as APPEND_NEED
@@ -260,69 +257,10 @@ class Engine:
         """Return a service that waits for something, or −1."""
         return next((i for i in range(len(self.services)) if self.need(i)), -1)
 
-    def provide(self, service: int) -> int:
-        """Answer a service's need, and clear it; return which it was.
-
-        Only the thread that runs its steps calls this. FLUSHED is left to the caller.
-        """
-        thread = self.world.cleaning.thread if service == CLEANING else self.services[service]
-        need, offset = thread.need, thread.need_offset
-        with acting_as(service):
-            try:
-                self._provide(service, need, offset)
-            finally:
-                thread.need = needs.NOTHING
-        return need
-
     def forget_need(self, service: int) -> None:
         """Clear a service's need, which somebody else has answered."""
         with acting_as(service):
             self.services[service].need = needs.NOTHING
-
-    def _provide(self, service: int, need: int, offset: int) -> None:
-        if need == needs.COMMITLOG_SEGMENT:
-            self.trim(self.commitlog)
-            self.commitlog.make_room(offset + 1)
-            self.prepare_commitlog()
-        elif need == needs.QUEUE_SEGMENT:
-            self.queues.prepare(offset, index=self.queues.next_index(offset))
-        elif need == needs.TIMERLOG_SEGMENT:
-            self.trim(self.timerlog)
-            number = offset // self.timerlog.segment_bytes
-            if offset >= self.timerlog.end:
-                self.make_unit_room()
-            elif offset < self.timerlog.start:
-                pass  # it was removed meanwhile, for all in it is superseded
-            elif number in self.timerlog.numbers:
-                self.timerlog.existing(number)
-            else:
-                mend_units(self, offset)
-        elif need == needs.COMMITLOG_READ:
-            self.trim(self.commitlog)
-            self.commitlog.readable(offset // self.commitlog.segment_bytes)
-        elif need == needs.TIMER_QUEUE_READ:
-            self.queues.trim_timer_queue()
-            self.let_go(self.queues.files[0])
-            file = self.queues.files[0]
-            file.existing(offset // file.segment_bytes)
-        elif need == needs.LEVEL_READ:
-            self._map_level(offset)
-        elif need == needs.TOPIC:
-            self.row_of_message(offset)
-        elif need == needs.CANCELLED_ROOM:
-            with self.locks.fire:
-                self.cancelled.reserve(CANCELLED_GROWTH)
-        elif need == needs.NEAR_FULL:
-            raise StoreFullError(
-                f"More than {self.config.near_count_max} timers fall due at about the same time. "
-                "Reopen the store with a larger near_count_max."
-            )
-        elif need == needs.DAMAGED_TIMERLOG:
-            mend_units(self, offset)
-        elif need == needs.LOST:
-            pass_lost(self, self.services[service])
-        elif need == needs.BAD_ENTRY:
-            mend_timer_entry(self, offset)
 
     # --- unmapping
 
@@ -345,7 +283,7 @@ class Engine:
             while before & 1 and _step_count(service) == before:
                 time.sleep(0.00005)
 
-    def _map_level(self, level: int) -> None:
+    def map_level(self, level: int) -> None:
         """Map the segment that a level wants of its queue."""
         levels = self.levels
         number = int(levels.wanted[level])
@@ -396,7 +334,7 @@ class Engine:
         return self.queues.row(view[at : at + count].tobytes(), max(0, int(found[REAL_QUEUE])))
 
     def prepare_ahead(self) -> None:
-        """Make the segments that will be needed next, off the way of those in a hurry."""
+        """Make the segments that will be needed next, before anybody waits for them."""
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
         self.queues.prepare_ahead()

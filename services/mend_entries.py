@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from timerstore.services.engine import Engine
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.recover_queues import is_sound
 from timerstore.timelog import scan
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 
 def mend_entry(engine: Engine, row: int, index: int) -> bool:

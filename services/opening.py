@@ -8,8 +8,9 @@ from timerstore.config import Config
 from timerstore.services.clock import Clock
 from timerstore.services.damage import Place
 from timerstore.services.engine import Engine
+from timerstore.services.findings import Findings
 from timerstore.services.rebuild import open_rebuilding
-from timerstore.services.recovery import Findings, recover
+from timerstore.services.recovery import recover
 from timerstore.timelog.disk import Disk
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.engine import Engine
 from timerstore.services.slot_units import slot_units
 from timerstore.services.state import INFO_LEVEL, LOST_COLUMNS, ServiceThread
 from timerstore.services.world import World
@@ -30,9 +31,6 @@ from timerstore.timelog.record import Words
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain
 from timerstore.wheel.near import SPAN, place_of
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 
 def pass_lost(engine: Engine, service: ServiceThread) -> None:

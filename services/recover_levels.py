@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
+from timerstore.services.findings import Findings
 from timerstore.services.instant import capture_instant
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.level_timers import find_waiting
@@ -19,9 +20,6 @@ from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
 from timerstore.timelog.record import Words
-
-if TYPE_CHECKING:
-    from timerstore.services.recovery import Findings
 
 log = logging.getLogger("timerstore")
 _CHUNK: Final = 65_536

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
 from timerstore.timelog.consumequeue import Entries
@@ -17,9 +18,6 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 LOST_SIZE: Final = 1
 """Size in the entry of a message that is lost: no message has it, so none is taken for it."""

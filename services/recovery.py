@@ -17,10 +17,12 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
+from timerstore.services.findings import Findings
 from timerstore.services.flush import write_abort
 from timerstore.services.level_due_times import LevelDueTimes
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.pending_rows import reading_of
+from timerstore.services.provide import provide
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
@@ -76,28 +78,6 @@ from timerstore.wheel.sets import (
 
 CHUNK_ROWS: Final = 65_536
 _NO_OFFSET: Final = 1 << 62
-
-
-@dataclass
-class Findings:
-    """What recovery found and did; part of `stats()`."""
-
-    clean: bool = True
-    by_broker: bool = False
-    rebuilt: list[str] = field(default_factory=list)
-    restored_sizes: bool = False
-    """`timerstore.json` was lost or damaged, and written again from its copy."""
-    scanned_count: int = 0
-    torn_bytes: int = 0
-    cut_slots: int = 0
-    relinked_count: int = 0
-    copies_count: int = 0
-    cancelled_count: int = 0
-    pending_count: int = 0
-    removed_count: int = 0
-    """Timers whose messages stood before the log's start: a broker's clean-up removed them."""
-    repaired_reschedule: bool = False
-    corrected_levels: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -182,7 +162,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         service = engine.needing()
         if service < 0:
             break
-        engine.provide(service)
+        provide(engine, service)
     engine.world.settings.recovering = 0
     findings.relinked_count = engine.world.enqueue_put.linked_count
 

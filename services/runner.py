@@ -17,6 +17,7 @@ from timerstore.services.background import BackgroundThread, Flag
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
 from timerstore.services.levels import LEVEL_FAILED
+from timerstore.services.provide import provide
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
 from timerstore.services.steps import WAKE_COUNT, WALL_CLOCK, run
 from timerstore.timelog.acting import acting_as
@@ -62,7 +63,7 @@ class Runner:
         thread = self.engine.services[service]
         need, offset, level = thread.need, thread.need_offset, self._failed_level(service)
         try:
-            self.engine.provide(service)
+            provide(self.engine, service)
         except StoreFullError as e:
             if need == needs.NEAR_FULL:
                 raise  # no matter of the disk: waiting does not help
@@ -139,7 +140,7 @@ class Runner:
                         return
                     continue
                 if engine.need(service) != needs.FLUSHED:
-                    engine.provide(service)
+                    provide(engine, service)
                     continue
                 engine.forget_need(service)
             self.flusher.flush()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.engine import Engine
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 CHUNK_ROWS: Final = 65_536
 _LANE_COUNT: Final = 16

@@ -18,6 +18,7 @@ from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError
 from timerstore.services import needs
+from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
 from timerstore.services.steps import step
 from timerstore.services.world import (
@@ -165,7 +166,7 @@ class History:
             self.store.core.engine.forget_need(service)
             self.store.core.flusher.flush()
         elif need != needs.NOTHING:
-            self.store.core.engine.provide(service)
+            provide(self.store.core.engine, service)
 
     def flush(self) -> None:
         """A checkpoint, or a power cut in the middle of it."""

@@ -153,6 +153,47 @@ def test_imports_point_down() -> None:
     assert [line for path in ours for line in wrong_imports(path)] == []
 
 
+def import_graph(paths: list[Path]) -> dict[str, set[str]]:
+    """What each of our modules imports of ours, wherever in the file it stands."""
+    names = {module_name(path) for path in paths}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for path in paths:
+        for _, name in imported_modules(path):
+            target = name if name in names else name.rpartition(".")[0]
+            if target in names and target != module_name(path):
+                graph[module_name(path)].add(target)
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that each reach all others of their set."""
+
+    def reached_from(start: str) -> set[str]:
+        found, left = set[str](), [start]
+        while left:
+            new = graph[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
+    reached = {name: reached_from(name) for name in graph}
+    inside = [name for name in graph if name in reached[name]]
+    found = [
+        {other for other in inside if other in reached[name] and name in reached[other]}
+        for name in inside
+    ]
+    return [each for i, each in enumerate(found) if each not in found[:i]]
+
+
+def test_imports_make_no_circle() -> None:
+    """Neither at run time nor for types, nor inside a function."""
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    graph = import_graph(ours)
+    assert sum(map(len, graph.values())) > 500 and circles(graph) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [{"b", "c"}, {"d"}]
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=shown)
 def test_text_speaks_of_the_project_alone(path: Path) -> None:
     for number, line in enumerate(path.read_text().splitlines(), 1):

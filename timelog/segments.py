@@ -478,14 +478,18 @@ class SegmentedFile:
             last = self.end // self.segment_bytes
             for number in reversed(self.numbers):
                 if number > last and not self._is_zeroed(number):
-                    self._forget(number)
-                    self.numbers.remove(number)
-                    self.disk.remove(self.path(number))
-                    self.disk.sync_folder(self.folder)
+                    self._remove(number)
             if last in self.numbers and not self._is_zeroed(last):
                 file = self.existing(last)
                 file.view[self.end - last * self.segment_bytes :] = 0
                 self.disk.sync(file, file.path)
+
+    def _remove(self, number: int) -> None:
+        """Remove a segment, durably; while nobody appends or reads."""
+        self._forget(number)
+        self.numbers.remove(number)
+        self.disk.remove(self.path(number))
+        self.disk.sync_folder(self.folder)
 
     def _is_zeroed(self, number: int) -> bool:
         """Tell whether all of a segment that lies behind the log's end is zeros."""
@@ -519,10 +523,7 @@ class SegmentedFile:
             if number * self.segment_bytes <= offset:
                 break
             if self.existing(number).view.any():
-                self._forget(number)
-                self.numbers.remove(number)
-                self.disk.remove(self.path(number))
-                self.disk.sync_folder(self.folder)
+                self._remove(number)
         self.zero_from(offset)
 
     def flush(self, start: int, stop: int) -> None:

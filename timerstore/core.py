@@ -152,7 +152,7 @@ class Core:
             raise ReadOnlyError(self._refusal)
 
     def refuse(self, reason: str | None) -> None:
-        """Refuse everything that would append, for this reason; None: refuse no longer."""
+        """Refuse everything that would append, for this reason; None: accept it again."""
         self._refusal = reason
         self.end_short_way()
 

@@ -446,7 +446,7 @@ def check(near: NearWheel) -> None:
         return listed
 
     def places(chunk: int) -> list[int]:
-        # Python must not call the inlined functions above: compiled, they have no door for it.
+        # Compiled, the helpers above have no wrapper that Python could call.
         stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
         assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
         entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]

@@ -17,6 +17,7 @@ from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock
 from timerstore.services import levels, needs, state, world
 from timerstore.services.engine import Engine
+from timerstore.services.provide import provide
 from timerstore.services.steps import step
 from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.disk import Disk
@@ -169,7 +170,7 @@ class Alone:
 
     def meet(self) -> None:
         """Answer the need, as its thread does."""
-        self.engine.provide(self.service)
+        provide(self.engine, self.service)
 
     def clear_need(self) -> None:
         """Take the need back without an answer."""

@@ -20,6 +20,7 @@ from timerstore.services.aside import FIRST_COUNT
 from timerstore.services.capture import capture
 from timerstore.services.dequeue_get import CLAIM_UNITS
 from timerstore.services.needs import NOTHING
+from timerstore.services.provide import provide
 from timerstore.services.runner import Runner
 from timerstore.services.state import (
     DEQUEUE_GET,
@@ -82,7 +83,7 @@ class Stopped:
         for service in services:
             step(self.engine.world, service, self.clock.now_ms)
             while self.engine.need(service) != NOTHING:
-                self.engine.provide(service)
+                provide(self.engine, service)
                 step(self.engine.world, service, self.clock.now_ms)
 
     def link(self) -> None:

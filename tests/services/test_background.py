@@ -75,7 +75,7 @@ def end_run(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) 
 
 
 def end_meet(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.core.engine, "provide", raising(error))
+    patch.setattr(runner_module, "provide", raising(error))
     store.put_many([b"x"] * 300, delay_ms=3_600_000)  # more than a segment of units
 
 

@@ -24,6 +24,7 @@ from timerstore.services.copying import (
     stage_copy,
     stage_is_full,
 )
+from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_PUT
 from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import STAGE_BYTES
@@ -111,7 +112,7 @@ def test_copies_are_their_twins_over_all_segments(
             assert (appended < staged) == (thread.need != needs.NOTHING)
             if thread.need:
                 assert thread.need in (needs.COMMITLOG_SEGMENT, needs.QUEUE_SEGMENT)
-                engine.provide(DEQUEUE_PUT)
+                provide(engine, DEQUEUE_PUT)
             done += appended
         copies = scanned(store)[len(sources) :]
         for source, copy in zip(sources, copies, strict=True):
@@ -135,7 +136,7 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
             engine.commitlog._unmap(0)
             assert _stage_one(engine.world, 0, 100, 0, 0, 0) == WAIT != FOUND
             assert (thread.need, thread.need_offset) == (needs.COMMITLOG_READ, 0)
-        engine.provide(DEQUEUE_PUT)
+        provide(engine, DEQUEUE_PUT)
         size = scanned(store)[0].size_bytes
         with acting_as(DEQUEUE_PUT):
             assert _stage_one(engine.world, 0, size, 0, 0, 0) == FIRED

@@ -10,6 +10,7 @@ import pytest
 import timerstore
 from tests.services.alone import Alone
 from tests.small_store import SMALL
+from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
 from timerstore.services.steps import _go_on, run
 from timerstore.timelog.kernel import kernel
@@ -48,10 +49,10 @@ def test_a_need_of_one_does_not_keep_the_others_from_running(tmp_path: Path) -> 
             run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, START_MS + 1_001, START_MS + 1_001)
             if engine.world.dequeue_put.counts.fired_count:
                 break
-            engine.provide(engine.needing())
+            provide(engine, engine.needing())
         assert engine.world.dequeue_put.counts.fired_count == 1
         if engine.needing() >= 0:
-            engine.provide(engine.needing())
+            provide(engine, engine.needing())
 
 
 def test_firing_goes_on_while_tiny_segments_turn_over(tmp_path: Path) -> None:

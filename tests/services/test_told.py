@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from timerstore.services.provide import provide
 from timerstore.services.state import (
     ENQUEUE_GET,
 )
@@ -43,7 +44,7 @@ def read_all(store: timerstore.TimerStore) -> Words:
         engine.world.enqueue_get.fetched_index = 0
     while step(engine.world, ENQUEUE_GET, START_MS) or engine.needing() >= 0:
         if engine.needing() >= 0:
-            engine.provide(engine.needing())
+            provide(engine, engine.needing())
     rows = engine.world.enqueue_ring.reshape(-1, ENQUEUE_COLUMNS)
     return np.array(rows[: words[ENQUEUE_RING + RING_TAIL]][:, COMPARED])
 

@@ -24,6 +24,7 @@ from timerstore.services.cut_chains import cut_chains
 from timerstore.services.deletes import append_all, compose_delete
 from timerstore.services.engine import Engine
 from timerstore.services.levels import LEVEL_STOP
+from timerstore.services.provide import provide
 from timerstore.services.recover_deletes import live_units
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import run
@@ -280,7 +281,7 @@ def _append_last(core: Core) -> None:
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, now_ms, now_ms)
         service = engine.needing()
         if service >= 0:
-            engine.provide(service)
+            provide(engine, service)
 
 
 def _latest_taken_ms(engine: Engine) -> int:

@@ -176,7 +176,7 @@ class Consumer:
         pairs = [(each.topic, self._reads_as) for each in self._subscriptions]
         begin_groups(self._consuming, pairs, self._start)
         if not self._broadcast:
-            # So that nobody's reading of the dead letters lets retention remove them.
+            # Where nobody has read the dead letters, this keeps retention from removing them.
             begin_groups(self._consuming, [(dead_topic(self.group), self.group)], "earliest")
         held: defaultdict[int, Held] = defaultdict(Held)
         limits = Limits.of(self._core.engine.config)

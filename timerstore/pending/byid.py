@@ -249,7 +249,7 @@ class ById:
         self._engine, self._tag = engine, engine.store_tag
         self._places: list[Place] = []
         self._templates: dict[int, tuple[Template, Template]] = {}
-        self._delete = delete_template(engine, b"t", -1)  # for the topic that came last
+        self._delete = delete_template(b"t", -1)  # for the topic that came last
 
     def cancel(self, id: object, now_ms: int) -> bool | None:
         """Cancel a timer that lies ahead: True, or False where it is too late; None: the long way.
@@ -357,6 +357,6 @@ class ById:
                 self._templates.clear()
             topic = self._engine.queues.topics[row]
             timer = new_template(topic, pending_row=row, change=1, tags_code=0, extra=b"")
-            found = self._templates[row] = timer, delete_template(self._engine, topic, row)
+            found = self._templates[row] = timer, delete_template(topic, row)
         self._delete = found[1]
         return found

@@ -1,0 +1,12 @@
+"""What recovery found: of a store that was closed cleanly it is nothing."""
+
+from dataclasses import asdict
+
+from timerstore.services.findings import Findings
+
+
+def test_nothing_was_found_at_first() -> None:
+    one, other = Findings(), Findings()
+    assert one.clean and not any(v for k, v in asdict(one).items() if k != "clean")
+    one.rebuilt.append("queues")
+    assert other.rebuilt == []
