@@ -18,7 +18,7 @@ from timerstore.timelog.idtext import read_ids, write_ids
 from timerstore.timelog.record import Bytes
 
 ID_DIGITS = 32
-_DIGITS: Final = re.compile("[0-9A-Fa-f]{%d}" % ID_DIGITS)
+_DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")
 _AT_ONCE: Final = 4_096
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
