@@ -59,6 +59,7 @@ Kernels:
     cachefolder.py  where it is cached if nothing of ours can be written
     entrypoint.py   calling it by its bare entry point
     record.py       groups of fields that it receives as one pointer
+    objects.py      where CPython keeps the bytes of its objects
     acting.py       who may write them
     locks.py        locks that it takes
     intrinsics.py   what only an instruction can say

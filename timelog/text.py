@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64, view_bytes
+from timerstore.timelog.kernel import INTERPRETED, inlined, kernel_ahead
+from timerstore.timelog.record import Words
 
 _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030
@@ -158,20 +159,17 @@ def _read_8(word: int) -> int:
 
 @inlined
 def get_hex(buf: Any, at: int, count: int) -> int:
-    """Read `count` <= 12 upper- or lower-case hex digits; −1 where they are none."""
-    value = 0
+    """Read `count` <= 12 upper- or lower-case hex digits; −1 where they are none.
+
+    Without a branch for each digit: letters come among them as by chance.
+    """
+    value, sound = 0, True
     for i in range(count):
         digit = get_u8(buf, at + i)
-        if digit >= 48 and digit <= 57:
-            digit -= 48
-        elif digit >= 65 and digit <= 70:
-            digit -= 55
-        elif digit >= 97 and digit <= 102:
-            digit -= 87
-        else:
-            return -1
-        value = value * 16 + digit
-    return value
+        letter = digit & 0xDF
+        sound &= ((digit >= 48) & (digit <= 57)) | ((letter >= 65) & (letter <= 70))
+        value = value * 16 + (digit & 15) + 9 * (digit >> 6)
+    return value if sound else -1
 
 
 @lru_cache(maxsize=4_096)
@@ -195,3 +193,16 @@ if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above
 
     def _hex_8(value: int) -> int:
         return int.from_bytes(b"%08X" % value, "big", signed=True)
+
+
+@kernel_ahead
+def first_bad_key(address: Words, length: Words) -> int:
+    """Return the first text that is empty or holds a separator, or −1."""
+    for i in range(len(length)):
+        if length[i] == 0:
+            return i
+        buf = view_bytes(address[i], length[i])
+        for k in range(length[i]):
+            if buf[k] == 1 or buf[k] == 2:
+                return i
+    return -1
