@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -71,14 +71,20 @@ def reading_of(engine: Engine, cancelled: Words) -> Reading:
 
 
 def read_rows(
-    engine: Engine, log: PinnedLog, instant: Instant, messages: Words, due_ms: Words
+    engine: Engine,
+    log: PinnedLog,
+    instant: Instant,
+    messages: Words,
+    due_ms: Words,
+    tell: Callable[[int], None],
 ) -> Iterator[tuple[Words, Words]]:
     """Yield rows and parts of the timers among messages that were pending at an instant.
 
     `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
-    next step, until which texts can be read by their places. O(bytes of headers and properties).
+    next step, until which texts can be read by their places. `tell` is called with the offset of
+    each that is damaged, which is left out. O(bytes).
     """
-    reading = reading_of(engine, instant.cancelled)
+    reading = reading_of(engine, instant.cancelled)._replace(verify=True)
     rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
@@ -91,6 +97,8 @@ def read_rows(
         while read_places(log.table, message, level_due_ms, reading, *written) >= 0:
             verdicts[state[0]] = GONE
             state[0] += 1
+        for offset in message[verdicts[: len(message)] < 0].tolist():
+            tell(offset)
         pending = verdicts[: len(message)] == PENDING
         if pending.all():
             yield rows[: len(message)], parts[: len(message)]

@@ -126,6 +126,18 @@ class Core:
         self.engine.close_files()
         self.lock_file.release()
         self.ended = True
+        self._call_nobody()
+
+    def _call_nobody(self) -> None:
+        """Know nobody any more who knows this core.
+
+        So maps and memory of a closed store go with the last reference to it, and not whenever
+        Python looks for cycles: a program that opens many, one after the other, would keep dozens.
+        """
+        flusher = self.flusher
+        flusher.on_failure = flusher.before = flusher.after = None
+        flusher.on_checkpoint = flusher.on_tick = None
+        del self.runner, self.cleaner, self.retention
 
     # --- who may call
 

@@ -212,11 +212,12 @@ class TimerStore:
         limit: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return pending timers as an Arrow table, as the store is at one instant. O(pending).
+        """Return pending timers as an Arrow table, as the store is at one instant. O(their bytes).
 
         Its columns are those of an exported table: id, topic, due_ms, put_ms, roll_count, offset,
         key, tag, properties, body, or the `columns` that are named. Rows are in the order of the
-        log, which costs least; with `limit` they are the first by due time, in that order.
+        log, which costs least; with `limit` they are the first by due time, in that order. A timer
+        whose message is damaged is left out, and named in the log.
 
         >>> store.pending_columns(topic="mail", columns=["id", "due_ms"]).num_rows
         0

@@ -1,11 +1,14 @@
 """Closing: who is inside ends first, who comes later is refused."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +246,29 @@ def test_threads_that_put_do_not_freeze_the_process(
         check=True,
         timeout=180,
     )
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_closed_store_goes_with_the_last_reference(tmp_path: Path, manual: bool) -> None:
+    """And not whenever Python looks for cycles."""
+    clock = ManualClock() if manual else None
+    gc.collect()
+    gc.disable()
+    try:
+        with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
+            store.put(b"a", topic="t")
+            moved = store.reschedule(store.put(b"b", delay=timedelta(days=1)), at_ms=FAR_MS)
+            assert store.get(moved) and store.cancel(moved)
+            store.pull("t", timeout=5).ack()
+            for delivery in store.consume("t", group="g", timeout=5):
+                delivery.ack()
+                break
+            store.flush()
+            store.clean()
+            store.stats()
+            assert list(store.pending()) == [] and store.pending_columns().num_rows == 0
+        left = [weakref.ref(each) for each in (store.core, store.core.engine)]
+        del store, delivery
+        assert not any(each() for each in left)
+    finally:
+        gc.enable()

@@ -1,6 +1,7 @@
 """Pending timers by columns, against those that are listed one by one."""
 
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
+from tests.small_store import SMALL
 from tests.table_stores import EVENTFUL, LIVES, TOPICS, live
 from timerstore.offline.export import to_arrow
 from timerstore.pending.columns import NAMES
@@ -73,3 +75,33 @@ def test_some_columns(tmp_path: Path) -> None:
         assert looking.pending_columns().num_rows == whole.num_rows
     with pytest.raises(timerstore.StoreClosedError):
         store.pending_columns()
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_damage_is_named_and_not_passed_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: int | None
+) -> None:
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=timerstore.ManualClock()) as store:
+        minute = timedelta(minutes=1)
+        ids = [store.put(b"body %d" % i, delay=minute * (i + 1), key="key") for i in range(9)]
+        ids += [store.put(b"body 9", delay_level=18)]
+        expected = {row["id"]: row for row in rows(store.pending_columns())}
+        assert len(expected) == 10
+        rest = dict(expected)
+        for id, text in (
+            (ids[0], b"body"),
+            (ids[3], b"key"),
+            (ids[5], b"TIMER_OUT_MS\x01"),
+            (ids[9], b"body"),
+        ):
+            offset = rest.pop(id)["offset"]
+            segment = store.core.engine.commitlog.existing(offset // SMALL.commitlog_segment_bytes)
+            at = offset % SMALL.commitlog_segment_bytes
+            at += segment.view[at:].tobytes().index(text) + len(text)
+            segment.view[at] ^= 1
+        found = rows(store.pending_columns(limit=limit))
+        assert {row["id"]: row for row in found} == rest
+        named = [each.getMessage() for each in caplog.records if "damaged" in each.getMessage()]
+        assert len(named) == 4
+        for id in set(expected) - set(rest):
+            assert any(f"offset {expected[id]['offset']}:" in each for each in named)

@@ -20,12 +20,16 @@ from timerstore.timelog import columns, scan
 from timerstore.wheel.pending import IN_MESSAGE
 
 
+def refuse(offset: int) -> None:
+    raise AssertionError(offset)
+
+
 def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     """Offset, due time and body's bytes of each row."""
     engine, found = store.core.engine, list[tuple[int, int, int]]()
     instant = capture_instant(engine.world)
     places = find_places(engine, instant)
-    for rows, parts in read_rows(engine, PinnedLog(engine), instant, *places):
+    for rows, parts in read_rows(engine, PinnedLog(engine), instant, *places, refuse):
         sizes = parts[:, columns.PART_BODY_BYTES].tolist()
         due_ms = rows[:, scan.ROW_EXACT_DUE_MS].tolist()
         found += zip(rows[:, scan.ROW_OFFSET].tolist(), due_ms, sizes, strict=True)

@@ -59,17 +59,21 @@ class _Listing:
     """What was pending at one instant, and within bounds."""
 
     def __init__(self, core: Core, bounds: Bounds) -> None:
-        self._engine, self._bounds = core.engine, bounds
+        self._core, self._engine, self._bounds = core, core.engine, bounds
         self._instant: Instant = capture_instant(core.engine.world)
         self._messages, self._due_ms = find_places(core.engine, self._instant)
 
     def _read(self) -> Iterator[TimerRows]:
         """Yield the timers chunk by chunk; their texts can be read until the next."""
         log = PinnedLog(self._engine)
-        read = read_rows(self._engine, log, self._instant, self._messages, self._due_ms)
+        places = self._messages, self._due_ms
+        read = read_rows(self._engine, log, self._instant, *places, self._tell)
         for rows, parts in read:
             nowhere = np.full(len(rows), NO_UNIT, np.int64)
             yield choose_timers(TimerRows(log, rows, parts, nowhere, nowhere), self._bounds)
+
+    def _tell(self, message: int) -> None:
+        self._core.report_unreadable("commitlog", message, "the message is damaged")
 
     def keep_first(self, limit: int) -> None:
         """Keep those that fall due first, in the order of due time, then of arrival."""
