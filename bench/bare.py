@@ -9,6 +9,7 @@ from pathlib import Path
 MESSAGE_BYTES = 329
 """What a put of `ours.BODY_BYTES` appends to the commit log."""
 _FILE_BYTES = 64 << 20
+_MESSAGE = b"x" * MESSAGE_BYTES
 
 
 class BareFile:
@@ -23,15 +24,19 @@ class BareFile:
         os.fsync(self._fd)
         self._end = 0
 
+    def append(self) -> None:
+        """Append once, durable on return."""
+        if self._end + MESSAGE_BYTES > _FILE_BYTES:
+            self._end = 0
+        os.pwrite(self._fd, _MESSAGE, self._end)
+        os.fdatasync(self._fd)
+        self._end += MESSAGE_BYTES
+
     def per_second(self, count: int) -> float:
         """Append so many times, each durable before the next; return how many a second."""
-        data, start = b"x" * MESSAGE_BYTES, time.perf_counter()
+        start = time.perf_counter()
         for _ in range(count):
-            if self._end + MESSAGE_BYTES > _FILE_BYTES:
-                self._end = 0
-            os.pwrite(self._fd, data, self._end)
-            os.fdatasync(self._fd)
-            self._end += MESSAGE_BYTES
+            self.append()
         return count / (time.perf_counter() - start)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ class Row:
 
 
 _MARKS = {True: "reached", False: "missed", None: ""}
+_WIDTH = 150  # of what is not shown on a terminal
 _COLUMNS = ("what", "reach", "stretch", "measured", "")
 
 
@@ -38,7 +39,8 @@ def show(header: str, rows: list[Row]) -> None:
         colour = {True: "green", False: "red", None: ""}[row.reached]
         mark = _MARKS[row.reached]
         table.add_row(row.what, row.reach, row.stretch, row.measured, mark, style=colour)
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDTH)).print(table)
 
 
 def markdown(header: str, rows: list[Row]) -> str:

@@ -69,5 +69,15 @@ Looking from outside:
     slot_units.py    units of slots, mapped on the way
     level_timers.py  what waits in the delay levels
     pending_rows.py  pending timers as rows
+    read_pending.py  messages of pending timers, in columns
+    timer_parts.py   where the parts of their messages lie
     metrics.py       statistics for Prometheus
+
+What calls do in one kernel:
+
+    put_batch.py       many puts
+    by_id.py           `get`, `cancel` or `reschedule` of one timer
+    first_puts.py      the first put of a timer, by what its id says
+    waking.py          whether enqueue-get must be woken
+    broker_deletes.py  deletes beside their timers, for a handover
 """

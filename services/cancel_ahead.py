@@ -147,7 +147,7 @@ def cancel_ahead(
     and room in the cancelled set for all.
     """
     verdicts, why = np.zeros(len(due_ms), np.int8), np.zeros(1, np.int64)
-    template, start = delete_template(engine, topic, pending_row), 0
+    template, start = delete_template(topic, pending_row), 0
     while start < len(due_ms):
         start = _cancel_batch(
             engine.world,

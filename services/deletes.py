@@ -29,7 +29,7 @@ from timerstore.timelog.segmenttable import SegmentTable
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
 
-def delete_template(engine: Engine, topic: bytes, pending_row: int) -> Template:
+def delete_template(topic: bytes, pending_row: int) -> Template:
     """Return the template of deletes whose targets end up in `topic`."""
     return new_template(
         topic,
@@ -121,7 +121,7 @@ def append_deletes(
 
     `pending_row`: where they are counted; see `QueueTable.pending`.
     """
-    template, start = delete_template(engine, topic, pending_row), 0
+    template, start = delete_template(topic, pending_row), 0
     while start < len(due_ms):
         count = stage_deletes(
             stage, template, DELETE_BODY, keys, due_ms, start, now_ms, engine.store_tag

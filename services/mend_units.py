@@ -17,7 +17,7 @@ from timerstore.services.engine import Engine
 from timerstore.services.rebuild import TIMERS, write_mark
 from timerstore.services.state import DEQUEUE_GET
 from timerstore.services.world import World
-from timerstore.timelog import columns
+from timerstore.timelog import units as kernels
 from timerstore.timelog.acting import acting_as
 from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
@@ -49,7 +49,6 @@ from timerstore.timelog.unit import UNIT_GOOD, is_broker_unit, put_unit, unit_cr
 from timerstore.wheel.near import near_entries
 from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot
 
-_CHUNK: Final = 65_536
 _WRITTEN_AGAIN_MAX: Final = 4_096
 """Damaged units that are written again in one go; more wait for the rebuild."""
 
@@ -92,28 +91,16 @@ def _read_units(engine: Engine) -> tuple[_Units, Words]:
     """Return the sound units of slots from R on, and the offsets of those that are damaged."""
     log, precision_ms = engine.timerlog, engine.precision_ms
     reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
-    rows = np.zeros((columns.UNIT_COLUMNS, _CHUNK), np.int64)
-    where, scratch = np.array([log.start, 0], np.int64), np.zeros(64, np.uint8)
     parts, damaged = [np.zeros((5, 0), np.int64)], [np.zeros(0, np.int64)]
-    while True:
-        reader.map_from(int(where[0]))
-        count = columns.read_units(reader.table, log.end, rows, scratch, where)
-        part = rows[:, :count]
-        slots = part[columns.UNIT_MS] // precision_ms
-        sound = part[columns.UNIT_STATUS] == UNIT_GOOD
-        damaged.append(part[columns.UNIT_OFFSET, ~sound])
+    for part in kernels.walk_units(reader, log.start, log.end):
+        slots = part[kernels.UNIT_MS] // precision_ms
+        sound = part[kernels.UNIT_STATUS] == UNIT_GOOD
+        damaged.append(part[kernels.UNIT_OFFSET, ~sound])
         kept = sound & (slots >= engine.read_slot)
-        is_delete = part[columns.UNIT_MAGIC] & UNIT_DELETE != 0
-        names = columns.UNIT_OFFSET, columns.UNIT_PREV, columns.UNIT_MESSAGE
+        is_delete = part[kernels.UNIT_MAGIC] & UNIT_DELETE != 0
+        names = kernels.UNIT_OFFSET, kernels.UNIT_PREV, kernels.UNIT_MESSAGE
         offset, previous, message = (part[name, kept] for name in names)
         parts.append(np.stack([offset, slots[kept], previous, message, is_delete[kept]]))
-        if where[1] == 0 and count < _CHUNK:
-            break
-        if where[1] == 1 and not reader.map_from(int(where[0])):
-            behind = [n for n in reader.numbers if n * log.segment_bytes > where[0]]
-            if not behind:
-                break
-            where[0] = behind[0] * log.segment_bytes
     return _Units(*np.concatenate(parts, axis=1)), np.concatenate(damaged)
 
 
@@ -171,10 +158,11 @@ def _index_at(engine: Engine, offset: int, step: int) -> int:
     if number not in log.numbers or not log.start <= beside < log.end:
         return -1
     log.existing(number)
-    unit, where = np.zeros((columns.UNIT_COLUMNS, 1), np.int64), np.array([beside, 0], np.int64)
-    columns.read_units(log.table, log.end, unit, np.zeros(64, np.uint8), where)
-    message = int(unit[columns.UNIT_MESSAGE, 0])
-    if unit[columns.UNIT_STATUS, 0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
+    unit, where = np.zeros((kernels.UNIT_COLUMNS, 1), np.int64), np.array([beside, 0], np.int64)
+    every, scratch = kernels.EVERY_UNIT, np.zeros(64, np.uint8)
+    kernels.read_units(log.table, log.end, every, unit, scratch, where)
+    message = int(unit[kernels.UNIT_MESSAGE, 0])
+    if unit[kernels.UNIT_STATUS, 0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
         return -1
     commitlog.readable(message // commitlog.segment_bytes)
     index = int.from_bytes(commitlog.read(message + MESSAGE_QUEUE_INDEX_AT, 8), "big", signed=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant
 from timerstore.timelog import columns, scan
 from timerstore.timelog.disk import MappedFile
@@ -15,9 +16,6 @@ from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SegmentTable, new_segment_table
 from timerstore.wheel.pending import GONE, PENDING, Reading, read_places
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 CHUNK_MESSAGES: Final = 8_192
 _NEAR_COUNT: Final = 4

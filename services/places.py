@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant, Snapshot
 from timerstore.services.level_timers import CHUNK, read_kept
 from timerstore.services.slot_units import chain_units, slot_units
@@ -17,9 +18,6 @@ from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.pending import IN_MESSAGE
 from timerstore.wheel.slots import NO_UNIT
-
-if TYPE_CHECKING:
-    from timerstore.services.engine import Engine
 
 _NOTHING: Final = np.zeros(0, np.int64)
 

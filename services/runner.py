@@ -19,7 +19,8 @@ from timerstore.services.flush import Flusher
 from timerstore.services.levels import LEVEL_FAILED
 from timerstore.services.provide import provide
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
-from timerstore.services.steps import WAKE_COUNT, WALL_CLOCK, run
+from timerstore.services.steps import WALL_CLOCK, run
+from timerstore.services.waking import WAKE_COUNT
 from timerstore.timelog.acting import acting_as
 from timerstore.timelog.system import set_thread_name, set_timer_slack_us
 

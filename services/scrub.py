@@ -20,8 +20,8 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.mend_entries import write_entries
 from timerstore.services.rebuild import TIMERS, write_mark
-from timerstore.timelog import columns, scan
-from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog import scan, units
+from timerstore.timelog.format import ENTRY_BYTES, UNIT_BYTES
 from timerstore.timelog.message import REASONS
 from timerstore.timelog.reader import ReadSegments, StoreReader
 from timerstore.timelog.record import Words
@@ -117,26 +117,18 @@ class Scrub:
         self.file = "timerlog"
         stop = log.end
         reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
-        rows = np.zeros((columns.UNIT_COLUMNS, STEP_BYTES // 52), np.int64)
-        where, scratch = np.array([log.start, 0], np.int64), np.zeros(64, np.uint8)
-        while True:
-            self.offset = int(where[0])
-            if not reader.map_from(self.offset):
-                return
-            count = columns.read_units(reader.table, stop, rows, scratch, where)
-            sound = rows[columns.UNIT_STATUS, :count] == UNIT_GOOD
-            damaged = rows[columns.UNIT_OFFSET, :count][~sound]
+        self.offset = log.start
+        for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // UNIT_BYTES):
+            damaged = part[units.UNIT_OFFSET, part[units.UNIT_STATUS] != UNIT_GOOD]
             for offset in damaged.tolist():
                 engine.damage.note(
                     "timerlog", offset, "this is not the unit that was written there"
                 )
             if len(damaged):
                 self._want_rebuild()
+            if part.shape[1]:
+                self.offset = int(part[units.UNIT_OFFSET, -1]) + UNIT_BYTES
             yield STEP_BYTES
-            if where[1] == 0 and count < rows.shape[1]:
-                return
-            if where[1] == 1 and not reader.map_from(int(where[0])):
-                return
 
     # --- the commit log, with the queues
 

@@ -70,8 +70,6 @@ IDLE_MS_MAX: Final = 500
 """So do the others, which are woken for all that they have to do: in case one is not."""
 RETRY_MS: Final = 50
 """What waits for somebody else's progress is looked at again after so long."""
-WAKE_COUNT: Final = 1_024
-"""Puts that may wait for a sleeping thread: the next one wakes it, whenever it is due."""
 HAND_OVER_COUNT: Final = 512
 """Entries for which the next service's thread is woken, instead of helped."""
 ONE_STEP: Final = -1

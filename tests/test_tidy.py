@@ -240,7 +240,7 @@ def compiled_by_name(tree: ast.AST) -> Iterator[str]:
     """Functions that are compiled where they are used, without a decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            if node.func.id in {"entry_point", "section_entry"}:
+            if node.func.id in {"entry_ahead", "entry_point", "section_entry"}:
                 yield getattr(node.args[0], "id", "")
 
 

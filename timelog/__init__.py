@@ -40,7 +40,8 @@ Reading:
     decode.py      one message as Python values
     scan.py        a range of the commit log as rows of numbers
     pull.py        a run of queue entries as columns
-    columns.py     records as columns: numbers of units, texts of messages
+    columns.py     messages as columns: texts, properties
+    units.py       units of the timer log as columns
     copies.py      which message is a copy of which, where a broker does not say
     reader.py      a store's directory, for reading alone
     steady.py      its small files as of one moment
@@ -58,6 +59,7 @@ Kernels:
     cachefolder.py  where it is cached if nothing of ours can be written
     entrypoint.py   calling it by its bare entry point
     record.py       groups of fields that it receives as one pointer
+    objects.py      where CPython keeps the bytes of its objects
     acting.py       who may write them
     locks.py        locks that it takes
     intrinsics.py   what only an instruction can say

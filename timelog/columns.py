@@ -1,4 +1,4 @@
-"""Kernels that turn records into columns: the numbers of units, the texts of messages.
+"""Kernels that turn messages into columns: numbers, texts, properties.
 
 They fill plain arrays, whose memory Arrow takes over as it is, so that a table of a million rows is
 made with no Python object for each of them. What a message is, and where its parts lie, is decided
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from timerstore.timelog.format import (
-    EXTRA_READ_MESSAGE,
     HOST_V6_EXTRA_BYTES,
     MESSAGE_FLAG_AT,
     MESSAGE_RECONSUME_AT,
@@ -18,19 +17,9 @@ from timerstore.timelog.format import (
     NAME_END,
     SYSTEM_FLAG_BORN_V6,
     SYSTEM_FLAG_STORE_V6,
-    UNIT_BYTES,
-    UNIT_DELETE,
-    UNIT_EXTRA_AT,
-    UNIT_HASH_AT,
-    UNIT_MAGIC_AT,
-    UNIT_MESSAGE_AT,
-    UNIT_MESSAGE_SIZE_AT,
-    UNIT_PREV_AT,
-    UNIT_ROLL,
-    UNIT_WRITE_AT,
     VALUE_END,
 )
-from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_i64, get_u8, get_u32
+from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_u8
 from timerstore.timelog.kernel import inlined, kernel
 from timerstore.timelog.message import (
     BODY_AT,
@@ -49,31 +38,6 @@ from timerstore.timelog.message import (
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.scan import ROW_OFFSET
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
-from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
-
-# Rows of a table of units; each is one column, contiguous.
-UNIT_OFFSET: Final = 0
-UNIT_PREV: Final = 1
-UNIT_MAGIC: Final = 2
-UNIT_WRITE_MS: Final = 3
-UNIT_MS: Final = 4
-UNIT_MESSAGE: Final = 5
-UNIT_MESSAGE_SIZE: Final = 6
-UNIT_HASH: Final = 7
-UNIT_EXTRA: Final = 8
-UNIT_BY_BROKER: Final = 9
-UNIT_STATUS: Final = 10
-UNIT_COLUMNS: Final = 11
-
-# Rows of picked units, one column each.
-PICK_OFFSET: Final = 0
-PICK_MESSAGE: Final = 1
-PICK_SLOT: Final = 2
-PICK_HASH: Final = 3
-PICK_STATUS: Final = 4
-PICK_DUE_MS: Final = 5  # exact; NOT_SAID where the unit does not say it
-PICK_COLUMNS: Final = 6
-NOT_SAID: Final = -(1 << 63)
 
 # Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
 # offset and count of bytes, −1 where there is none.
@@ -90,103 +54,6 @@ PART_SYSTEM_FLAG: Final = 9
 PART_RECONSUMES: Final = 10
 PART_IS_PLAIN: Final = 11  # 1: the user gave no property but key and tag, see `is_plain`
 PART_COLUMNS: Final = 12
-
-
-@kernel
-def read_units(timerlog: Any, stop: int, units: Any, scratch: Any, state: Any) -> int:
-    """Read the units that begin in [state[0], stop), damaged ones too; return how many. O(units).
-
-    `units`: int64[UNIT_COLUMNS, n], written. `scratch`: uint8[16]. `state`: int64[2], written: the
-    offset to go on at; 1 where its segment has to be mapped first.
-    """
-    segment_bytes = timerlog.words[SEGMENT_BYTES]
-    count = 0
-    state[1] = 0
-    while count < units.shape[1]:
-        offset = next_unit_offset(segment_bytes, state[0])
-        state[0] = offset
-        if offset >= stop:
-            break
-        buf = segment_at(timerlog, offset)
-        if len(buf) == 0:
-            state[1] = 1
-            break
-        at = offset % segment_bytes
-        units[UNIT_OFFSET, count] = offset
-        units[UNIT_PREV, count] = get_i64(buf, at + UNIT_PREV_AT)
-        units[UNIT_MAGIC, count] = get_i32(buf, at + UNIT_MAGIC_AT)
-        units[UNIT_WRITE_MS, count] = get_i64(buf, at + UNIT_WRITE_AT)
-        units[UNIT_MS, count] = unit_ms(buf, at)
-        units[UNIT_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
-        units[UNIT_MESSAGE_SIZE, count] = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
-        units[UNIT_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
-        units[UNIT_EXTRA, count] = get_u32(buf, at + UNIT_EXTRA_AT)
-        units[UNIT_BY_BROKER, count] = 1 if is_broker_unit(buf, at) else 0
-        units[UNIT_STATUS, count] = check_unit(buf, at, offset, scratch)
-        count += 1
-        state[0] = offset + UNIT_BYTES
-    return count
-
-
-@kernel
-def pick_units(
-    timerlog: Any,
-    stop: int,
-    deletes: bool,
-    from_slot: int,
-    precision_ms: int,
-    low_ms: int,
-    high_ms: int,
-    picked: Any,
-    scratch: Any,
-    state: Any,
-) -> int:
-    """Pick the units that begin in [state[0], stop) of slots from `from_slot` on. O(units).
-
-    Either deletes, or timers that may be due in [low_ms, high_ms]: ours say when, in a roll to the
-    second; a broker's, and one that does not say, are picked always. Return how many. `picked`:
-    int64[PICK_COLUMNS, n], written; a damaged unit has its PICK_STATUS. `scratch`: uint8[16].
-    `state`: int64[2], written: the offset to go on at; 1 where its segment has to be mapped first.
-    """
-    segment_bytes = timerlog.words[SEGMENT_BYTES]
-    count = 0
-    state[1] = 0
-    while count < picked.shape[1]:
-        offset = next_unit_offset(segment_bytes, state[0])
-        state[0] = offset
-        if offset >= stop:
-            break
-        buf = segment_at(timerlog, offset)
-        if len(buf) == 0:
-            state[1] = 1
-            break
-        at = offset % segment_bytes
-        state[0] = offset + UNIT_BYTES
-        magic = get_i32(buf, at + UNIT_MAGIC_AT)
-        if (magic & UNIT_DELETE != 0) != deletes:
-            continue
-        ms = unit_ms(buf, at)
-        if ms // precision_ms < from_slot:
-            continue
-        extra, due_ms = get_u32(buf, at + UNIT_EXTRA_AT), NOT_SAID
-        if extra != EXTRA_READ_MESSAGE and not is_broker_unit(buf, at):
-            first_ms = ms + extra
-            last_ms = first_ms
-            if magic & UNIT_ROLL != 0:
-                first_ms = extra * 1000
-                last_ms = first_ms + 999
-            else:
-                due_ms = first_ms
-            if last_ms < low_ms or first_ms > high_ms:
-                continue
-        picked[PICK_OFFSET, count] = offset
-        picked[PICK_MESSAGE, count] = get_i64(buf, at + UNIT_MESSAGE_AT)
-        picked[PICK_SLOT, count] = ms // precision_ms
-        picked[PICK_HASH, count] = get_i32(buf, at + UNIT_HASH_AT)
-        picked[PICK_DUE_MS, count] = due_ms
-        picked[PICK_STATUS, count] = check_unit(buf, at, offset, scratch)
-        count += 1
-    return count
 
 
 @kernel

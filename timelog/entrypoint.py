@@ -1,7 +1,7 @@
 """Kernels that are called by their bare entry point: Numba's dispatcher costs 400 ns a call.
 
 Such a kernel takes and returns integers alone. What it works on is a record, whose address it is
-given (`record_at`); whoever calls keeps that record.
+given (`record_at` in record.py); whoever calls keeps that record.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
-
-from numba import types
-from numba.core.extending import intrinsic
 
 from timerstore.timelog.apart import apart
 from timerstore.timelog.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
@@ -42,13 +39,3 @@ def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> Non
 @cache
 def _dispatcher(function: Callable[..., int], keeps_gil: bool) -> Any:
     return kernel_with_gil(function) if keeps_gil else kernel(function)
-
-
-def record_at(kind: Any) -> Any:
-    """Return what kernels turn an address into a record of one kind with."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def at(typingctx: Any, address: Any) -> Any:
-        return kind.numba_type(types.int64), lambda context, builder, sig, args: args[0]
-
-    return at

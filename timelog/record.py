@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from typing import (
     Annotated,
     Any,
@@ -81,6 +82,8 @@ _I64 = ir.IntType(64)
 LINE: Final = "begins a cache line"
 SHARED: Final = "written by several, atomically"
 _LINE_WORDS: Final = 8
+_by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All records, where kernels are interpreted and an address has to lead to the Python object."""
 _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
 
 
@@ -221,6 +224,8 @@ def record(cls: type[T]) -> type[T]:
             setattr(self, name, value)
         self.block = np.array(block, np.int64)
         self.block_address = self.block.ctypes.data
+        if INTERPRETED:
+            _by_address[self.block_address] = self
 
     cls.__init__ = initialise  # type: ignore[method-assign]
     cls.numba_type = cls._numba_type_ = kind  # type: ignore[attr-defined]
@@ -361,3 +366,16 @@ exchange_word = _exchange_twin if INTERPRETED else _changer("xchg")
 """exchange_word(record, "field", value): store, and return what stood there; a full fence."""
 add_to_word = _add_twin if INTERPRETED else _changer("add")
 """add_to_word(record, "field", value): add, and return what stood there; a full fence."""
+
+
+def record_at(kind: Any) -> Any:
+    """Return what kernels turn an address, a record's `block_address`, into that record with."""
+
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        return kind.numba_type(types.int64), lambda context, builder, sig, args: args[0]
+
+    def twin(address: int) -> Any:
+        return _by_address[address]
+
+    return twin if INTERPRETED else at

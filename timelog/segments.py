@@ -319,9 +319,9 @@ class SegmentedFile:
             if file is not None and not file.keeps_changes:
                 self._unmap(number)
 
-    def reading(self) -> _Reading:
+    def reading(self) -> Reading:
         """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
-        return _Reading(self)
+        return Reading(self)
 
     def take_retired(self) -> list[MappedFile]:
         """Return the maps that were dropped, to be let go once no step of a service is under way
@@ -553,7 +553,7 @@ class SegmentedFile:
             self._mapped.clear()
 
 
-class _Reading:
+class Reading:
     """A reader of a log: while one is inside, what is dropped stays mapped."""
 
     __slots__ = ("_file",)

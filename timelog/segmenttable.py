@@ -10,7 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.intrinsics import load_acquire, store_release, view_bytes
+from timerstore.timelog.intrinsics import (
+    load_acquire,
+    prefetch,
+    store_release,
+    view_bytes,
+)
 from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, record
@@ -20,6 +25,9 @@ TABLE_LENGTH: Final = 1 << 16
 
 APRON_BYTES_MAX: Final = 64 << 10
 ALL_ZEROED: Final = 1 << 62
+_MESSAGE_BYTES: Final = 384
+MESSAGES_AHEAD: Final = 6
+"""So many messages that lie anywhere are asked for before they are read."""
 
 # Words of a SegmentTable.
 SEGMENT_BYTES: Final = 0
@@ -70,6 +78,19 @@ def segment_at(table: SegmentTable, offset: int) -> Any:
     if offset < 0 or load_acquire(table.number, slot) != number:
         return view_bytes(0, 0)
     return view_bytes(table.address[slot], segment_bytes)
+
+
+@inlined
+def prefetch_message(table: SegmentTable, offset: int) -> None:
+    """Ask for the cache lines of a message of usual size, which is read a little later.
+
+    `offset`: any number.
+    """
+    buf = segment_at(table, offset)
+    if len(buf) > 0:
+        at = offset % table.words[SEGMENT_BYTES]
+        for line in range(0, _MESSAGE_BYTES, 64):
+            prefetch(buf, at + line)
 
 
 @inlined

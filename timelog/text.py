@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64, view_bytes
+from timerstore.timelog.kernel import INTERPRETED, inlined, kernel_ahead
+from timerstore.timelog.record import Words
 
 _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030
@@ -195,3 +196,16 @@ if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above
 
     def _hex_8(value: int) -> int:
         return int.from_bytes(b"%08X" % value, "big", signed=True)
+
+
+@kernel_ahead
+def first_bad_key(address: Words, length: Words) -> int:
+    """Return the first text that is empty or holds a separator, or −1."""
+    for i in range(len(length)):
+        if length[i] == 0:
+            return i
+        buf = view_bytes(address[i], length[i])
+        for k in range(length[i]):
+            if buf[k] == 1 or buf[k] == 2:
+                return i
+    return -1

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_name, shown_int
-from timerstore.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
     RESERVED_PROPERTIES,
@@ -22,6 +21,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
+from timerstore.timelog.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11

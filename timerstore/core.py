@@ -28,6 +28,7 @@ from timerstore.services.opening import open_engine
 from timerstore.services.rebuild import remove_mark
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
+from timerstore.services.waking import NO_HURRY_MS
 from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.disk import Disk
@@ -39,8 +40,6 @@ log = logging.getLogger("timerstore")
 
 _REPORTS_MAX: Final = 100
 """Damaged messages that are logged one by one; all are counted."""
-_NO_HURRY_MS: Final = 1_000_000
-"""A delete need not be linked soon: the cancelled set has its target."""
 
 
 class Core:
@@ -139,10 +138,11 @@ class Core:
 
     def check_open(self, *, stopped: bool = False) -> None:
         """Raise where the store cannot be used any more; `stopped`: one that has stopped can."""
-        self.check_process()
+        if self.forked:
+            self.check_process()
         if self.closed:
             raise StoreClosedError(f"{self.path} was closed. Open it again.")
-        if not stopped:
+        if not stopped and self.failure.error is not None:
             self.failure.check()
 
     def check_writable(self) -> None:
@@ -185,7 +185,7 @@ class Core:
         `due_ms`: of the earliest timer in it; None where there is none.
         """
         if not self.clock.manual:
-            self.runner.wake_for(now_ms + _NO_HURRY_MS if due_ms is None else due_ms)
+            self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
         if self.is_group:

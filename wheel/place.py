@@ -13,6 +13,7 @@ needed twice, not even when R falls back in a crash.
 from __future__ import annotations
 
 from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.record import Words
 from timerstore.wheel.settings import Settings
 
 
@@ -53,3 +54,12 @@ def may_have_rolled(settings: Settings, due_ms: int, put_ms: int) -> bool:
     """Tell whether a timer lay too far ahead, when it was put, for a slot of its own. O(1)."""
     ahead = due_ms // settings.precision_ms - put_ms // settings.precision_ms
     return ahead >= min(settings.window_slots, settings.slot_count)
+
+
+@kernel_ahead
+def place_all(
+    settings: Settings, passed_slot: int, top: int, due_ms: Words, now_ms: int, slots: Words
+) -> None:
+    """Fill the slot that each timer's unit goes to, were it linked now; both int64[n]."""
+    for i in range(len(due_ms)):
+        slots[i], _ = place(settings, passed_slot, top, due_ms[i], now_ms)

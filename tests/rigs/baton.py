@@ -36,6 +36,11 @@ TINY = {
     "_PIECE": 1,
 }
 """Constants of `services/` that say how much: each is made as small as it can be."""
+CALLS = ("by_id", "group_commit", "waking")
+"""Modules of `services/` whose atomics are no boundaries: what callers do besides their locks.
+
+All orders of a group commit's steps are played in `tests/models/commit_model.py`.
+"""
 STEPS_MAX = 400_000
 
 
@@ -355,6 +360,16 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
         if is_readable():
             os.read(fd, 8)
 
+    def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
+        limit_ms = int(words[limit_at]) * 1_000 + int(words[limit_at + 1]) // 1_000_000
+        # Who would look up by himself some time shall be woken before.
+        until_ms = baton.now_ms + 1 if limit_ms == 0 else None
+
+        def is_over() -> bool:
+            return bool(words[at] != value) or (until_ms or baton.now_ms + 1) <= baton.now_ms
+
+        baton.wait(is_over, until_ms)
+
     def clock_ms(scratch: Any) -> int:
         now_ms = baton.now_ms
         baton.boundary(1)
@@ -367,6 +382,7 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
         system.clock_ms: clock_ms,
         system.clock_ns: lambda scratch: baton.now_ms * 1_000_000,
         system.yield_processor: baton.pass_on,
+        system.sleep_while: sleep_while,
         system.nap_us: lambda us: baton.pass_on(),
     }
 
@@ -411,6 +427,7 @@ def attached(baton: Baton) -> Iterator[None]:
     before: list[tuple[types.ModuleType, str, Any]] = []
     for module in modules():
         of_kernels = module.__name__.split(".")[1] in ("services", "wheel")
+        of_kernels &= module.__name__.rpartition(".")[2] not in CALLS
         takes = of_kernels or module.__name__.endswith(".append")
         for name, value in list(vars(module).items()):
             new = None

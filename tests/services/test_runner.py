@@ -22,7 +22,7 @@ from timerstore.errors import StoreFullError
 from timerstore.services import needs
 from timerstore.services.flush import Flusher
 from timerstore.services.runner import Runner
-from timerstore.services.steps import WAKE_COUNT
+from timerstore.services.waking import WAKE_COUNT
 from timerstore.timelog.disk import MappedFile
 
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from timerstore.timelog.entrypoint import entry_point, record_at
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.record import Words, record
+from timerstore.timelog.entrypoint import entry_point
+from timerstore.timelog.record import Words, record, record_at
 
 
 @record
@@ -26,7 +25,6 @@ def _sum_of(address: int, factor: int) -> int:
     return factor * (pair.first + pair.second + pair.items[0])
 
 
-@pytest.mark.skipif(INTERPRETED, reason="an address is no record there")
 @pytest.mark.parametrize("keeps_gil", [False, True])
 def test_a_kernel_finds_its_record(keeps_gil: bool) -> None:
     pair = Pair(np.array([100]))

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from timerstore.arguments import Binaries
 from timerstore.timelog.intrinsics import get_word
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.text import (
     crc_digits_are,
+    first_bad_key,
     get_decimal,
     get_decimal_13,
     get_hex,
@@ -138,3 +140,10 @@ def test_a_word_of_hex_digits(value: int, other: int) -> None:
     digits = as_array(f"{value:08X}".encode())
     assert _is_hex(digits, value)
     assert _is_hex(digits, other) == (value == other)
+
+
+@given(keys=st.lists(st.binary(max_size=6) | st.text("ab\1\2").map(str.encode), max_size=6))
+def test_the_first_key_that_cannot_stand_in_a_message(keys: list[bytes]) -> None:
+    bad = [i for i, key in enumerate(keys) if not key or b"\1" in key or b"\2" in key]
+    binaries = Binaries(keys, "keys")
+    assert first_bad_key(binaries.address, binaries.length) == (bad[0] if bad else -1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from timerstore.timelog.kernel import kernel
-from timerstore.wheel.place import may_have_rolled, place, ring_top
+from timerstore.wheel.place import may_have_rolled, place, place_all, ring_top
 from timerstore.wheel.settings import Settings
 
 
@@ -120,3 +120,12 @@ def test_what_rolled_lay_far_ahead(case: tuple[naive.Wheel, int, int]) -> None:
     put_ms = wheel.read * wheel.precision_ms
     _, hops = placed(wheel, out_ms, put_ms)
     assert not hops or may_have_rolled(settings_of(wheel), out_ms, put_ms)
+
+
+@given(wheel=wheels(), after_ms=st.lists(st.integers(0, 10**9), max_size=5))
+def test_many_are_placed_as_each_is(wheel: naive.Wheel, after_ms: list[int]) -> None:
+    now_ms = wheel.read * wheel.precision_ms
+    due_ms, slots = now_ms + np.array(after_ms, np.int64), np.zeros(len(after_ms), np.int64)
+    place_all(settings_of(wheel), wheel.read, wheel.top, due_ms, now_ms, slots)
+    each = [placed(wheel, due, now_ms)[0] for due in due_ms.tolist()]
+    assert slots.tolist() == each

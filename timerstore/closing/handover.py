@@ -19,6 +19,7 @@ from timerstore.closing.close import close
 from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
 from timerstore.errors import TimerStoreError
+from timerstore.services.broker_deletes import identify_all, link_delete
 from timerstore.services.clock import ManualClock
 from timerstore.services.cut_chains import cut_chains
 from timerstore.services.deletes import append_all, compose_delete
@@ -36,35 +37,18 @@ from timerstore.services.world import (
     RING_COUNT,
     RING_HEAD,
     RING_TAIL,
-    World,
 )
 from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
-    UNIT_BYTES,
     UNIT_DELETE,
-    UNIT_PLAIN,
     UNIT_ROLL,
 )
 from timerstore.timelog.jsonfile import write_json
-from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     FOUND_WORDS,
-    GOOD,
-    IDENTITY_HIGH,
-    IDENTITY_LOW,
-    REAL_TOPIC_AT,
-    REAL_TOPIC_BYTES,
-    identify_target,
-    identify_timer,
-    java_hash,
-    read_message,
 )
-from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, is_allocated, segment_at
-from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
-from timerstore.wheel.slots import link_unit, slot_last
 
 _HANDOVER_TOPIC = b"timerstore_handover"
 
@@ -163,66 +147,6 @@ def _let_time_pass(core: Core) -> None:
 # --- deletes beside their timers
 
 
-@kernel_ahead
-def _identify_all(world: World, units: Rows, found: Words, columns: Rows, start: int) -> int:
-    """Fill identity and topic hash of each unit's timer, or target: int64[3, n].
-
-    Return the first whose message is not mapped, or n.
-    """
-    for i in range(start, len(units)):
-        message = units[i, chain.WALK_MESSAGE]
-        buf = segment_at(world.commitlog, message)
-        if len(buf) == 0:
-            return i
-        at = message % world.commitlog.words[SEGMENT_BYTES]
-        columns[0, i] = columns[1, i] = columns[2, i] = 0
-        if read_message(buf, at, found, False) != GOOD or found[REAL_TOPIC_BYTES] < 0:
-            continue
-        if units[i, chain.WALK_MAGIC] & UNIT_DELETE != 0:
-            identify_target(buf, found, world.settings.store_tag)
-        else:
-            identify_timer(buf, found, world.settings.store_tag)
-        columns[0, i] = found[IDENTITY_HIGH]
-        columns[1, i] = found[IDENTITY_LOW]
-        columns[2, i] = java_hash(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES])
-    return len(units)
-
-
-@kernel_ahead
-def _link_delete(
-    world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
-) -> bool:
-    """Write a plain delete unit at a timer's time; False where there is no room for it."""
-    precision = world.settings.precision_ms
-    segment_bytes = world.timerlog.words[SEGMENT_BYTES]
-    slot = unit_ms // precision
-    end = world.timerlog.words[END]
-    offset = next_unit_offset(segment_bytes, end)
-    if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
-        return False
-    buf = segment_at(world.timerlog, offset)
-    if offset != end and end % segment_bytes != 0:
-        put_timerlog_blank(segment_at(world.timerlog, end), end % segment_bytes)
-    put_unit(
-        buf,
-        offset % segment_bytes,
-        offset,
-        slot_last(world.wheel, slot),
-        UNIT_PLAIN | UNIT_DELETE,
-        now_ms // precision * precision,
-        unit_ms,
-        slot * precision,
-        message,
-        size,
-        topic_hash,
-        unit_ms,
-        world.scratch,
-    )
-    link_unit(world.wheel, slot, offset, -1)
-    world.timerlog.words[END] = offset + UNIT_BYTES
-    return True
-
-
 def _place_deletes(core: Core) -> None:
     """Link a delete into the slot of each cancelled timer that a broker would still reach."""
     engine = core.engine
@@ -247,7 +171,7 @@ def _place_deletes(core: Core) -> None:
             continue
         message, size = deletes[who]
         place = (engine.world, unit_ms, message, size, topic_hash, core.clock.now_ms)
-        while not _link_delete(*place):
+        while not link_delete(*place):
             engine.make_unit_room()
 
 
@@ -256,7 +180,7 @@ def _identities(core: Core, units: Any) -> Any:
     columns = np.zeros((3, len(units)), np.int64)
     done, pins = 0, []
     while True:
-        done = _identify_all(engine.world, units, found, columns, done)
+        done = identify_all(engine.world, units, found, columns, done)
         if done == len(units):
             return columns
         number = int(units[done, chain.WALK_MESSAGE]) // engine.commitlog.segment_bytes

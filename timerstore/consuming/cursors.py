@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
-
-import numpy as np
 
 
 class Flight:
@@ -15,21 +12,22 @@ class Flight:
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop, self.left = start, stop, stop - start
-        self.done: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self.done: bytearray | None = None  # 1 for each index that is done
 
     def settle(self, index: int) -> None:
         """Say that an index is done."""
-        if self.done is None:
-            self.done = np.zeros(self.stop - self.start, np.bool_)
-        if not self.done[index - self.start]:
-            self.done[index - self.start] = True
+        done = self.done
+        if done is None:
+            done = self.done = bytearray(self.stop - self.start)
+        if not done[index - self.start]:
+            done[index - self.start] = 1
             self.left -= 1
 
     def first_open(self) -> int:
         """Return the smallest index that is not done, or the end."""
         if self.left == 0:
             return self.stop
-        return self.start if self.done is None else self.start + int(np.argmin(self.done))
+        return self.start if self.done is None else self.start + self.done.find(0)
 
 
 class QueueCursor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Batch:
 
     __slots__ = (
         *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
-        *("_pins", "topic"),
+        *("_index_of", "_pins", "topic"),
     )
 
     def __init__(
@@ -77,6 +78,7 @@ class Batch:
         self._ids: Any = None
         self.topic = group.topic
         self._decoded: dict[int, Message] = {}
+        self._index_of: list[int] = []  # of each delivery, once there are any
 
     def __len__(self) -> int:
         """Return how many messages the batch has."""
@@ -124,10 +126,9 @@ class Batch:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
-        bodies = self.bodies.to_pylist()
+        bodies, self._index_of = self.bodies.to_pylist(), self._indexes.tolist()
         due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
-        for i, body in enumerate(bodies):
-            yield Delivery(self, i, body, due[i], fired[i])
+        return map(Delivery, repeat(self), range(len(bodies)), bodies, due, fired)
 
     def ack(self) -> None:
         """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
@@ -150,9 +151,6 @@ class Batch:
         if i not in self._decoded:
             self._decoded[i] = self._group.decode(int(self._offsets[i]), self._pins)
         return self._decoded[i]
-
-    def _settle(self, i: int) -> None:
-        self._group.settle(self, int(self._indexes[i]))
 
     def _nack(self, i: int, delay: timedelta | None) -> None:
         self._group.send_back(self, i, delay)
@@ -205,7 +203,8 @@ class Delivery:
 
     def ack(self) -> None:
         """Acknowledge: it will not come again; durable with the next flush. O(1)."""
-        self._batch._settle(self._i)
+        batch = self._batch
+        batch._group.settle(batch, batch._index_of[self._i])
 
     def nack(self, delay: timedelta | None = None) -> None:
         """Send it back: it comes again after `delay`, at once without one, with the same id.
@@ -488,13 +487,13 @@ class Group:
         """Acknowledge one message."""
         if self.core.closed:
             self.core.check_open()
-        flight, cursor = batch._flight, batch._cursor
-        assert flight is not None and cursor is not None
+        flight = batch._flight
+        assert flight is not None
         with self.lock:
             if flight.left:
                 flight.settle(index)
-                if flight.left == 0:
-                    cursor.trim()
+                if flight.left == 0 and batch._cursor is not None:
+                    batch._cursor.trim()
 
     def settle_some(self, batch: Batch, places: list[int]) -> None:
         """Acknowledge the messages at some places of a batch."""

@@ -13,23 +13,8 @@ from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting
 from timerstore.services.pending_rows import reading_of
 from timerstore.services.places import wheel_messages
-from timerstore.timelog.append import QueueTable
-from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.message import (
-    FOUND_WORDS,
-    IDENTITY_HIGH,
-    IDENTITY_LOW,
-    REAL_QUEUE,
-    REAL_TOPIC_AT,
-    REAL_TOPIC_BYTES,
-    ROLL_TIMES,
-    exact_due_ms,
-    identify_timer,
-)
-from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.wheel.pending import PENDING, Reading, judge_message
+from timerstore.services.read_pending import read_pending
+from timerstore.timelog.message import FOUND_WORDS
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,41 +32,6 @@ class Found(NamedTuple):
     low: Int64s
     rolls: Int64s
     row: Int64s  # queue of the real topic
-
-
-@kernel_ahead
-def _read_timers(
-    commitlog: SegmentTable,
-    queues: QueueTable,
-    messages: Words,
-    reading: Reading,
-    found: Words,
-    columns: Rows,
-) -> int:
-    """Read pending messages into `columns`: int64[6, n]; return how many are timers.
-
-    Left out: what is not pending, and what cannot be read. Segments are mapped.
-    """
-    count = 0
-    for i in range(len(messages)):
-        message = messages[i]
-        buf = segment_at(commitlog, message)
-        if len(buf) == 0:
-            continue
-        at = message % commitlog.words[SEGMENT_BYTES]
-        if judge_message(buf, at, message, False, reading, found) != PENDING:
-            continue
-        identify_timer(buf, found, reading.tag)
-        columns[0, count] = message
-        columns[1, count] = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
-        columns[2, count] = found[IDENTITY_HIGH]
-        columns[3, count] = found[IDENTITY_LOW]
-        columns[4, count] = max(0, found[ROLL_TIMES])
-        columns[5, count] = find_row(
-            queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
-        )
-        count += 1
-    return count
 
 
 def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) -> Found:
@@ -104,7 +54,7 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
             continue  # fired and removed since
         columns = np.empty((6, len(part)), np.int64)
         tables = engine.commitlog.table, engine.queues.table
-        count = _read_timers(*tables, part, reading, found, columns)
+        count = read_pending(*tables, part, reading, found, columns)
         del pins
         parts.append(columns[:, :count])
     columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)

@@ -30,11 +30,11 @@ class PendingTimers:
         self.core, self.gate, self._putting = core, core.gate, putting
         self._by_id = ById(core.engine)
 
-    @inside
     def get(self, id: str) -> Timer | None:
         """Return a timer; see `TimerStore.get`."""
-        self.core.check_open()
-        return self._by_id.get(id) or get(self.core, id)
+        with self.gate:
+            self.core.check_open()
+            return self._by_id.get(id) or get(self.core, id)
 
     def list(
         self, topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
@@ -68,16 +68,18 @@ class PendingTimers:
         self.core.check_open()
         return count_by_bucket(self.core, bucket_ms, start_ms, end_ms)
 
-    @inside
     def cancel(self, id: str) -> bool:
         """Cancel one; see `TimerStore.cancel`."""
-        self.core.check_writable()
-        now_ms = self.core.clock.now_ms
-        cancelled = self._by_id.cancel(id, now_ms)
-        if cancelled is None:
-            cancelled = bool(cancel_many(self.core, [id])[0])
-        self.core.after_append(now_ms)
-        return cancelled
+        with self.gate:
+            self.core.check_writable()
+            now_ms = self.core.clock.now_ms
+            cancelled = self._by_id.cancel(id, now_ms)
+            if cancelled is None:
+                cancelled = bool(cancel_many(self.core, [id])[0])
+                self.core.after_append(now_ms)
+            elif self.core.is_group:
+                self.core.wait_durable()
+            return cancelled
 
     @inside
     def cancel_many(self, ids: Sequence[str]) -> Bools:

@@ -8,9 +8,7 @@ from timerstore.arguments import Binaries, check_description, encode_properties,
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.format import PROPERTY_KEYS
 from timerstore.timelog.frame import encode_property
-from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Words
+from timerstore.timelog.text import first_bad_key
 
 
 def check_keys(keys: Binaries, count: int) -> None:
@@ -22,19 +20,6 @@ def check_keys(keys: Binaries, count: int) -> None:
         raise InvalidArgumentError(
             f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass other text."
         )
-
-
-@kernel_ahead
-def first_bad_key(address: Words, length: Words) -> int:
-    """Return the first text that is empty or holds a separator, or −1."""
-    for i in range(len(length)):
-        if length[i] == 0:
-            return i
-        buf = view_bytes(address[i], length[i])
-        for k in range(length[i]):
-            if buf[k] == 1 or buf[k] == 2:
-                return i
-    return -1
 
 
 def check_lengths(bodies: Binaries, keys: Binaries | None, tag: str | None, bytes_max: int) -> None:

@@ -19,23 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from timerstore.errors import CongestedError
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Words
-from timerstore.wheel.place import place
-from timerstore.wheel.settings import Settings
+from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:
     from timerstore.arguments import Int64s
     from timerstore.services.engine import Engine
-
-
-@kernel_ahead
-def place_all(
-    settings: Settings, passed_slot: int, top: int, due_ms: Words, now_ms: int, slots: Words
-) -> None:
-    """Fill the slot that each timer's unit goes to, were it linked now; both int64[n]."""
-    for i in range(len(due_ms)):
-        slots[i], _ = place(settings, passed_slot, top, due_ms[i], now_ms)
 
 
 class Congestion:

