@@ -203,7 +203,7 @@ def _reschedule(
 ) -> int:
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
-    `extra`: its properties but for the last one's end. Return the new one's offset; NOT_JUDGED,
+    Both are noticed. `extra`: its properties but for the last one's end. Return the new one's offset; NOT_JUDGED,
     which is 0: nothing done, go the long way.
     """
     place = _place_at(address)
@@ -228,6 +228,9 @@ def _reschedule(
                 cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
     lock_release(world.fire_lock)
     act_as(before)
+    if new_offset != NOT_JUDGED:
+        eventfd = world.enqueue_get.thread.eventfd
+        wake_for(world.queues, world.enqueue_get, new_due_ms, eventfd, place.clock)
     return new_offset
 
 

@@ -9,6 +9,7 @@ depends on it, and a comment nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numba
@@ -87,7 +88,15 @@ def _kernel(function: F, options: dict[str, Any]) -> F:
     made = numba.njit(cache=True, pipeline_class=KernelCompiler, **options)(function)
     compile_for = made._compile_for_args  # what a dispatcher calls where it has no code yet
     made._compile_for_args = lambda *args, **kws: apart(lambda: compile_for(*args, **kws))
+    # To another kernel it is a helper like any.
+    made.get_call_template = lambda args, kws: _helper(function).get_call_template(args, kws)
+    made.get_overload = lambda signature: _helper(function).get_overload(signature)
     return stamped(made, function)
+
+
+@cache
+def _helper(function: Callable[..., Any]) -> Any:
+    return inlined(function)
 
 
 def load_ahead(

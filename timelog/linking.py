@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llvmlite.binding import Linkage
+from llvmlite import ir
+from llvmlite.binding import Linkage, parse_assembly
 from numba._dynfunc import make_function
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import PassManager
+
+_SEEN: Final = Linkage.external
+_ENVIRONMENT: Final = "_ZN08NumbaEnv"
+"""Where Numba keeps Python objects that a function names. Helpers name none, so LLVM drops it."""
 
 
 class HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -39,7 +44,8 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         that bring a function of that name, and be called in its place.
         """
         module = self._final_module
-        own = {each.name for each in _defined(module) if each.linkage is Linkage.external}
+        own = self._own = {each.name for each in _defined(module) if each.linkage is _SEEN}
+        own_globals = {each.name for each in module.global_variables}
         helpers: dict[HelperLibrary, None] = {}
         others: dict[Any, None] = {}
         waiting = self._linking_libraries
@@ -56,7 +62,31 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         for function in _defined(module):
             if function.name not in own:
                 function.linkage = "private"
+        for helper in helpers:
+            for each in helper._final_module.global_variables:
+                if each.name.startswith(_ENVIRONMENT) and each.name not in own_globals:
+                    module.get_global_variable(each.name).linkage = "private"
         super().finalize()
+
+    def serialize_using_object_code(self) -> Any:
+        """Return what the cache keeps: the machine code, and which symbols it has.
+
+        Numba keeps the bitcode of all as well, for others to link, and parses it when it loads the
+        kernel: longer than all else takes. No other code links a kernel, see `kernel.py`.
+        """
+        self._ensure_finalized()
+        symbols = self._codegen._create_empty_module(self.name)
+        for name in self._own:
+            kind = ir.FunctionType(ir.VoidType(), ())
+            ir.IRBuilder(ir.Function(symbols, kind, name).append_basic_block()).unreachable()
+        return self.name, "object", (self._get_compiled_object(), _bitcode(symbols))
+
+    def _get_module_for_linking(self) -> Any:
+        raise RuntimeError(f"{self.name}: a kernel is linked by nobody")
+
+
+def _bitcode(module: Any) -> Any:
+    return parse_assembly(str(module)).as_bitcode()
 
 
 def _module_of(library: Any) -> Any:
@@ -71,7 +101,7 @@ def _defined(module: Any) -> list[Any]:
 
 _NEEDLESS: Final = ("inline_closure_likes", "nopython_rewrites")
 """Passes for closures and for expressions of whole arrays, of which kernels have none: they take an
-eighth of the time."""
+tenth of the time."""
 
 
 class _ShortCompiler(Compiler):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from numba import types
 
 from timerstore.timelog.crc import START, crc32, crc_register
 from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
@@ -30,6 +31,11 @@ def _twice(x: int, y: int) -> int:
 @kernel
 def _of_one(x: int) -> int:
     return _add(x, 1)
+
+
+@kernel
+def _calls_a_kernel(x: int) -> int:
+    return _of_one(x) + 2 * x
 
 
 @kernel
@@ -63,9 +69,15 @@ if not INTERPRETED:
 
     def test_a_helper_has_no_machine_code() -> None:
         assert _of_one(1) == 2
-        (made,) = _of_one.overloads.values()
-        helper = next(iter(_add.overloads.values())).fndesc.mangled_name
-        assert helper not in {each.name for each in made.library.get_defined_functions()}
+        _add.compile((types.int64, types.int64))
+        (helper,), (kernel,) = _add.overloads.values(), _of_one.overloads.values()
+        engine = kernel.library.codegen._engine
+        assert engine.is_symbol_defined(kernel.fndesc.mangled_name)
+        assert not engine.is_symbol_defined(helper.fndesc.mangled_name)
+
+    def test_a_kernel_is_a_helper_to_another() -> None:
+        assert _calls_a_kernel(5) == 16
+        assert _of_one(5) == 6
 
     def test_who_is_no_kernel_is_refused_a_helper() -> None:
         @numba.njit  # type: ignore[untyped-decorator]

@@ -89,20 +89,22 @@ class PendingTimers:
         self.core.after_append(self.core.clock.now_ms)
         return done
 
-    @inside
     def reschedule(
         self, id: str, delay: timedelta | None, at: datetime | None, at_ms: int | None
     ) -> str:
         """Move one; see `TimerStore.reschedule`."""
         core, putting = self.core, self._putting
-        core.check_writable()
-        now_ms = core.clock.now_ms
-        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
-        putting.congestion.check(due_ms, now_ms)
-        putting.admission.enter()  # before any lock
-        now_ms = core.clock.now_ms
-        new_id = self._by_id.reschedule(id, due_ms, now_ms)
-        if new_id is None:
-            new_id = reschedule(core, id, due_ms, now_ms)
-        core.after_append(now_ms, due_ms)
-        return new_id
+        with self.gate:
+            core.check_writable()
+            now_ms = core.clock.now_ms
+            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
+            putting.congestion.check(due_ms, now_ms)
+            putting.admission.enter()  # before any lock
+            now_ms = core.clock.now_ms
+            new_id = self._by_id.reschedule(id, due_ms, now_ms)
+            if new_id is None or core.clock.manual:
+                new_id = new_id or reschedule(core, id, due_ms, now_ms)
+                core.after_append(now_ms, due_ms)
+            elif core.is_group:
+                core.wait_durable()
+            return new_id
