@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.errors import FlushFailedError, StoreFullError
+from timerstore.errors import FlushFailedError, StoreFullError, TimerStoreError
 from timerstore.services.background import BackgroundThread, Flag
 from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
-from timerstore.services.group_commit import IS_DURABLE, MAY_LEAD, GroupCommit
+from timerstore.services.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.scrub import Scrub
 from timerstore.services.state import FLUSH
@@ -91,13 +91,16 @@ class Flusher:
         """Return once the commit log is durable up to `offset`; one fsync serves all who wait.
 
         Whoever finds that nobody does it makes the fsync, for everything that stands in the log
-        when it begins; see `GroupCommit`. Raises FlushFailedError.
+        when it begins; see `GroupCommit`. A signal's handler that comes here in the midst of this
+        thread's fsync makes another one. Raises FlushFailedError.
         """
         while (outcome := self.commit.wait(offset)) != IS_DURABLE:
             if outcome == MAY_LEAD:
                 with self.commit.leading:
                     if self.commit.leads and self.durable_end < offset:
                         self._sync_log()
+            elif outcome == LEADS:
+                self._sync_log()
             else:
                 self._check()
 
@@ -134,6 +137,11 @@ class Flusher:
 
     def flush(self, *, clean: bool = False) -> None:
         """Write a checkpoint; everything put before the call is durable on return."""
+        if self.commit.leads:
+            raise TimerStoreError(
+                "flush() was called inside another call of the same thread, as a signal's handler "
+                "may do. Raise an exception there instead, and flush when it has come out."
+            )
         if self.before is not None:
             self.before()
         with self.commit.alone:
@@ -183,7 +191,7 @@ class Flusher:
         engine, config = self.engine, self.engine.path / "config"
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
-        self.commit.advance(max(self.durable_end, checkpoint.commitlog_flushed), at_once=True)
+        self.commit.advance(checkpoint.commitlog_flushed, at_once=True)
         if checkpoint.clean:
             engine.commitlog.clear_behind()
         before = self._flushed_index[: len(next_index)]

@@ -39,7 +39,8 @@ from timerstore.timelog.system import sleep_while, thread_id, wake_sleepers
 IS_DURABLE: Final = 0
 HAS_FAILED: Final = 1
 MAY_LEAD: Final = 2
-_STILL_WAITS: Final = 3
+LEADS: Final = 3  # this thread does already: a signal's handler waits in the midst of it
+_STILL_WAITS: Final = 4
 
 # Its words, a cache line for each that is often written.
 _LEADER: Final = 0  # the thread that leads, 0: nobody
@@ -71,9 +72,10 @@ def _look(words: Words, offset: int) -> int:
         return IS_DURABLE
     if load_acquire(words, _FAILED) != 0:
         return HAS_FAILED
-    if load_acquire(words, _LEADER) == 0 and load_acquire(words, _ASKING) == 0:
+    leader = load_acquire(words, _LEADER)
+    if leader == 0 and load_acquire(words, _ASKING) == 0:
         return MAY_LEAD
-    return _STILL_WAITS
+    return LEADS if leader == thread_id() else _STILL_WAITS
 
 
 def _wait(address: int, offset: int) -> int:
@@ -133,11 +135,13 @@ def _leave(address: int, kind: int, error: int, trace: int) -> None:
         _tell(words)
 
 
-def _advance(address: int, end: int) -> int:
-    """Say what is durable, and let go whom that lets go."""
+def _advance(address: int, end: int, at_once: int) -> int:
+    """Say what is durable, which never is less; `at_once` let go whom that lets go."""
     words = view_words(address, _WORDS)
-    store_release(words, _DURABLE, end)
-    _tell(words)
+    if end > words[_DURABLE]:
+        store_release(words, _DURABLE, end)
+    if at_once != 0:
+        _tell(words)
     return end
 
 
@@ -182,7 +186,7 @@ class GroupCommit:
         return bool(self._words[_LEADER] == threading.get_ident())
 
     def wait(self, offset: int) -> int:
-        """Sleep until there is something to say: IS_DURABLE, HAS_FAILED or MAY_LEAD."""
+        """Sleep until there is something to say: IS_DURABLE, HAS_FAILED, MAY_LEAD or LEADS."""
         return self._wait(self._address, offset)
 
     def gather(self) -> None:
@@ -192,12 +196,10 @@ class GroupCommit:
     def advance(self, end: int, *, at_once: bool = False) -> None:
         """Say that bytes before `end` are durable.
 
-        Those who wait hear of it when this thread leaves, or `at_once`.
+        Those who wait hear of it when this thread leaves, or `at_once`. A signal's handler may have
+        said more in the midst of it; that holds.
         """
-        if at_once:
-            self._advance(self._address, end)
-        else:
-            self._words[_DURABLE] = end
+        self._advance(self._address, end, int(at_once))
 
     def fail(self) -> None:
         """Say that nothing will be durable any more."""

@@ -179,6 +179,21 @@ def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
     assert on_trial == ["a", "b"] * 3
 
 
+def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
+    program = (
+        "import signal, time, timerstore\nfrom timerstore import ahead\n"
+        "from timerstore.timelog.kernel import AHEAD, Ahead\n"
+        "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
+        "AHEAD[:] = [Ahead('slow', load, load)] * 40\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.2)\nahead.load_kernels()\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert "KeyboardInterrupt" in done.stderr and "Exception in" not in done.stderr
+    assert done.stdout == "one\n"
+
+
 if not INTERPRETED:
 
     def test_every_kernel_ahead_has_types() -> None:

@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 R = TypeVar("R")
 
 _LOOK_S: Final = 0.1
-_unfinished: set[object] = set()
-"""What runs."""
+_unfinished: set[int] = set()
+"""The threads in which something runs."""
+_ending = False
 
 
 def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
@@ -25,7 +26,8 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
 
     An exception that falls into the caller ends its wait alone; the work goes on. `tell` is called
     every 0.1 s while it does. The program's end waits for what still runs:
-    machine code is not left in the midst of being loaded.
+    machine code is not left in the midst of being loaded. Work of many steps asks `is_ending`
+    between them.
     """
     results: list[R] = []
     errors: list[BaseException] = []
@@ -33,13 +35,14 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     running.acquire()
 
     def run() -> None:
-        _unfinished.add(run)  # here, not by the caller: an exception may come before the thread
+        me = _thread.get_ident()
+        _unfinished.add(me)  # here, not by the caller: an exception may come before the thread
         try:
             results.append(work())
         except BaseException as e:
             errors.append(e)
         finally:
-            _unfinished.discard(run)
+            _unfinished.discard(me)
             running.release()
 
     _thread.start_new_thread(run, ())
@@ -51,10 +54,26 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     return results[0]
 
 
+def is_ending() -> bool:
+    """Tell whether the program's end waits for what still runs."""
+    return _ending
+
+
 def _finish() -> None:
+    global _ending
+    _ending = True
     while _unfinished:
         time.sleep(0.01)
+    _ending = False  # who comes later at the program's end still gets what he asks for
 
 
 atexit.register(_finish)
-os.register_at_fork(after_in_child=_unfinished.clear)  # their threads are the parent's
+
+
+def _wait_to_fork() -> None:
+    """Let no child be forked while somebody holds Numba's locks: in the child nobody would."""
+    while _unfinished and _thread.get_ident() not in _unfinished:
+        time.sleep(0.01)
+
+
+os.register_at_fork(before=_wait_to_fork, after_in_child=_unfinished.clear)

@@ -105,7 +105,8 @@ class SegmentedFile:
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
-        self._unsynced_names = self._closed = False
+        self._names_made = self._names_synced = 0  # how many names of segments there were
+        self._closed = False
         self._readers: set[object] = set()
         self._retired: list[MappedFile] = []  # dropped while somebody was reading
         self._alive = weakref.WeakSet[MappedFile]()  # all maps that somebody still has
@@ -210,7 +211,7 @@ class SegmentedFile:
                     self.table.zeroed[number % len(self.table.number)] = ALL_ZEROED
                     self.numbers.append(number)
                     self.numbers.sort()
-                    self._unsynced_names = True
+                    self._names_made += 1
                 # First kept, then told to kernels: a signal may fall between any two steps.
                 self._mapped[number] = file
                 self._alive.add(file)
@@ -537,13 +538,10 @@ class SegmentedFile:
                     first = number * self.segment_bytes
                     file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
                     self.disk.sync(file, file.path)
-        if self._unsynced_names:
-            self._unsynced_names = False  # before it: a name that is made meanwhile counts again
-            try:
-                self.disk.sync_folder(self.folder)
-            except BaseException:
-                self._unsynced_names = True
-                raise
+        made = self._names_made  # before it: a name that is made meanwhile counts again
+        if made != self._names_synced:
+            self.disk.sync_folder(self.folder)
+            self._names_synced = made
 
     def close(self) -> None:
         """Drop all maps without flushing."""

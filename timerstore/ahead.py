@@ -18,7 +18,8 @@ import threading
 import time
 from typing import Final
 
-from timerstore.timelog.apart import apart
+from timerstore.errors import TimerStoreError
+from timerstore.timelog.apart import apart, is_ending
 from timerstore.timelog.cachefolder import unwritten_folders
 from timerstore.timelog.kernel import AHEAD, Ahead, is_cached, may_be_cached
 from timerstore.timelog.stamp import reach_bytes
@@ -92,6 +93,8 @@ def _load() -> None:
             if missing and _may_start_workers(missing):
                 _compile_side_by_side(missing)
             for each in waiting:
+                if is_ending():  # after an exception that ended the wait, a Ctrl-C say
+                    raise TimerStoreError("The program ended while kernels were being loaded.")
                 each.load()
         finally:
             _compiling = False
@@ -140,7 +143,7 @@ def _compile_side_by_side(missing: list[Ahead]) -> None:
     finally:
         os.close(numbers)
     # A program that ends meanwhile does not wait for them; they serve the next one.
-    while threading.main_thread().is_alive() and any(each.poll() is None for each in workers):
+    while not is_ending() and any(each.poll() is None for each in workers):
         time.sleep(_LOOK_S)
 
 

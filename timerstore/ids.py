@@ -8,6 +8,7 @@ in a delay level the highest bit of the offset's 48 is set (LEVEL_MARK in `timel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, overload
 
@@ -17,6 +18,7 @@ from timerstore.timelog.idtext import read_ids, write_ids
 from timerstore.timelog.record import Bytes
 
 ID_DIGITS = 32
+_DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")
 _AT_ONCE: Final = 4_096
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -35,13 +37,11 @@ def format_id(due_ms: int, offset: int, tag: int) -> str:
 
 
 def parse_id(text: str) -> TimerId | None:
-    """Return the parts of an id that has our form, or None."""
-    if not isinstance(text, str) or len(text) != ID_DIGITS or not text.isascii():
+    """Return the parts of an id that has our form, digits in upper or lower case, or None."""
+    # Not all that `int` takes: blanks, signs and underscores are no digits to whoever reads a log.
+    if not isinstance(text, str) or not _DIGITS.fullmatch(text):
         return None
-    try:
-        return TimerId(int(text[:12], 16), int(text[12:24], 16), int(text[24:], 16))
-    except ValueError:
-        return None
+    return TimerId(int(text[:12], 16), int(text[12:24], 16), int(text[24:], 16))
 
 
 class TimerIds(Sequence[str]):

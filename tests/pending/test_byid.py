@@ -17,6 +17,7 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
+from timerstore.closing.close import close
 from timerstore.pending import pending
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
@@ -79,6 +80,31 @@ def test_an_ordinary_timer_goes_the_short_way(
         assert not store.cancel(ids["a"][0])
     with TimerStore(tmp_path / "s", clock=ManualClock(START_MS + 60_000)) as store:
         assert store.count() == 0
+
+
+def test_what_is_no_id_names_no_timer_and_one_in_lower_case_does(tmp_path: Path) -> None:
+    """What was moved does not come back: its delete names it as whoever reads the log does."""
+    clock = ManualClock(START_MS)
+    store = TimerStore(tmp_path / "s", config=SMALL, clock=clock)
+    left = [store.put(b"%d" % i, at_ms=START_MS + 9_000) for i in range(4)]
+    for id in left:
+        for at in (0, 1, 11, 12, 13, 23, 24, 31):
+            for other in " _+-xX\n٣":
+                spoilt = id[:at] + other + id[at + 1 :]
+                assert store.get(spoilt) is None
+                for call in (
+                    store.cancel,
+                    lambda spoilt: store.cancel_many([spoilt]),
+                    lambda spoilt: store.reschedule(spoilt, at_ms=FAR_MS),
+                ):
+                    with pytest.raises(UnknownTimerError):
+                        call(spoilt)
+    left[0] = store.reschedule(left[0].lower(), at_ms=FAR_MS)
+    assert store.cancel(left.pop().lower())
+    assert store.count() == len(left)
+    close(store.core, store.consuming, flush=False)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        assert sorted(timer.id for timer in store.pending()) == sorted(left)
 
 
 def moved_both_ways(

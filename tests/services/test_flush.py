@@ -3,6 +3,7 @@
 import errno
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests import naive
 from tests.faulty_disk import FaultyDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
-from timerstore.errors import FlushFailedError
+from timerstore.errors import FlushFailedError, TimerStoreError
 from timerstore.services.flush import Flusher, remove_abort, write_abort
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
@@ -152,6 +153,40 @@ def test_one_fsync_serves_all_who_wait_for_it() -> None:
         flusher.wait_durable(ends[0])
         flusher.sync_log()
         assert flusher.sync_count == 1
+
+
+class RingingDisk(QuietDisk):
+    """Calls something in the midst of a sync, as a signal's handler would come."""
+
+    def __init__(self) -> None:
+        self.ring: Callable[[], None] | None = None
+
+    def event(self, kind: str, path: Path) -> None:
+        """Call it, once."""
+        ring, self.ring = self.ring, None
+        if ring is not None:
+            ring()
+
+
+def test_a_signals_handler_may_wait_in_the_midst_of_an_fsync() -> None:
+    disk = RingingDisk()
+    with Alone(DEQUEUE_PUT, disk) as alone:
+        flusher, durable_ends = Flusher(alone.engine), list[int]()
+
+        def put_more() -> None:
+            end = alone.put(timer(alone.tag, "t", START_MS)).offset + 1
+            flusher.wait_durable(end)
+            durable_ends.append(flusher.durable_end)
+            assert end <= flusher.durable_end == alone.engine.commitlog.end
+            with pytest.raises(TimerStoreError, match="signal's handler"):
+                flusher.flush()
+
+        for begin in (flusher.sync_log, flusher.flush):
+            alone.put(timer(alone.tag, "t", START_MS))
+            disk.ring = put_more
+            begin()
+            assert flusher.durable_end == durable_ends[-1] and not flusher.commit.leads
+        assert len(durable_ends) == 2
 
 
 def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is() -> None:

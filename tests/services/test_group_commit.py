@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.models.commit_model import CHECKPOINT, PUTTER, WRONG, FoundError, play
-from timerstore.services.group_commit import HAS_FAILED, IS_DURABLE, MAY_LEAD, GroupCommit
+from timerstore.services.group_commit import HAS_FAILED, IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.timelog.kernel import INTERPRETED
 
 SCENES = (((PUTTER,) * 2, 2), ((PUTTER,) * 3, 1), ((PUTTER, PUTTER, CHECKPOINT), 1))
@@ -43,6 +43,17 @@ def test_who_waits_is_told_what_there_is_to_say() -> None:
     assert (commit.leads, commit.wait(150)) == (False, IS_DURABLE)
     commit.fail()
     assert (commit.wait(150), commit.wait(151)) == (IS_DURABLE, HAS_FAILED)
+
+
+def test_who_leads_does_not_wait_for_itself() -> None:
+    commit = GroupCommit(0)
+    for section in (commit.leading, commit.alone):
+        with section:
+            assert (commit.wait(1), commit.leads) == (LEADS, True)
+    with commit.leading:  # a signal's handler was quicker
+        commit.advance(5)
+        commit.advance(3)
+    assert commit.durable_end == 5
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -71,3 +71,32 @@ def test_the_end_of_a_program_waits_for_it() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert "KeyboardInterrupt" in done.stderr
     assert done.stdout == "done\n"
+
+
+def test_no_child_is_forked_in_the_midst_of_it() -> None:
+    program = (
+        "import os, threading, time\nfrom timerstore.timelog.apart import apart\n"
+        "lock, begun = threading.Lock(), threading.Event()\n"
+        "def work():\n    with lock:\n        begun.set()\n        time.sleep(0.5)\n"
+        "threading.Thread(target=apart, args=(work,)).start()\nbegun.wait()\n"
+        "child = os.fork()\n"
+        "if not child:\n    os._exit(0 if apart(lambda: lock.acquire(timeout=5)) else 1)\n"
+        "print(os.waitpid(child, 0)[1])\n"
+        "print(apart(lambda: os.waitstatus_to_exitcode(os.system('exit 3'))))\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.stdout == "0\n3\n", done.stderr
+
+
+def test_work_of_many_steps_hears_of_the_programs_end() -> None:
+    program = (
+        "import atexit, signal, time\nfrom timerstore.timelog.apart import apart, is_ending\n"
+        "def work():\n    while not is_ending():\n        time.sleep(0.01)\n"
+        "    print('heard', flush=True)\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.2)\napart(work)\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.stdout == "heard\n", done.stderr

@@ -49,7 +49,8 @@ def test_reading_ends_where_an_id_is_not_as_we_write_it(
     due_ms, offsets = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     count = int(read_ids(as_array("".join(ids).encode()), TAG, due_ms, offsets))
     part = parse_id(ids[which])
-    if part is not None and min(part) >= 0 and part.tag == TAG and format_id(*part) == ids[which]:
+    assert (part is not None) == all(each in "0123456789ABCDEFabcdef" for each in ids[which])
+    if part is not None and part.tag == TAG and format_id(*part) == ids[which]:
         assert count == len(ids)
         assert (due_ms[which], offsets[which]) == part[:2]
         return

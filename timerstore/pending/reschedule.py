@@ -24,7 +24,9 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
     engine = core.engine
     if is_foreign(core, id):
         return foreign.reschedule(core, id, due_ms, now_ms)
-    if int(parse(core, [id])[1][0]) >= LEVEL_MARK:
+    (first_due_ms, *_), (first, *_) = parse(core, [id])
+    id = format_id(int(first_due_ms), int(first), engine.store_tag)  # as it is read from the log
+    if first >= LEVEL_MARK:
         raise InvalidArgumentError(
             f"{id} waits in a delay level, whose messages keep their order. "
             "Cancel it, and put a new timer."
