@@ -203,8 +203,8 @@ def _reschedule(
 ) -> int:
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
-    Both are noticed. `extra`: its properties but for the last one's end. Return the new one's offset; NOT_JUDGED,
-    which is 0: nothing done, go the long way.
+    Both are noticed. `extra`: its properties but for the last one's end. Return the new one's
+    offset; NOT_JUDGED, which is 0: nothing done, go the long way.
     """
     place = _place_at(address)
     world, found, stage = place.world, place.found, place.stage
