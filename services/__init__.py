@@ -42,7 +42,7 @@ Opening:
     opening.py              tried again, without what is damaged
     sizes.py                which sizes a store is opened with
     recovery.py             from what is on disk to a store that can be served
-    findings.py    what it found
+    findings.py             … what it found
     recover_files.py        … files that were cut or lost
     recover_queues.py       … where the queues end
     recover_queue_files.py  … queue files that are gone

@@ -57,7 +57,8 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
                 helpers[library] = None
                 waiting += library._linking_libraries
         for library in [*helpers, *others]:  # of the others only what is called by now is taken
-            self._reload_init.update(library._reload_init)
+            if hasattr(self, "_reload_init"):  # Numba 0.62 and later
+                self._reload_init.update(library._reload_init)
             module.link_in(_module_of(library), preserve=True)
         for function in _defined(module):
             if function.name not in own:

@@ -24,6 +24,7 @@ class PowerDisk(ArchivingDisk, QuietDisk):
         self.root, self.synced = root, synced
         self.stop_after = -1
         self.renames: list[tuple[Path, Path]] = []  # since their folder was synced
+        self.replacing: dict[Path, bytes] = {}  # synced before its name is changed
 
     def event(self, kind: str, path: Path) -> None:
         """Count down to the cut."""
@@ -39,6 +40,7 @@ class PowerDisk(ArchivingDisk, QuietDisk):
 
     def replace(self, path: Path, data: bytes) -> None:
         """Rename: the content was synced before it, so either the old or the new one is whole."""
+        self.replacing[path] = data
         try:
             super().replace(path, data)
         finally:
@@ -80,7 +82,7 @@ class PowerDisk(ArchivingDisk, QuietDisk):
             if path.name == "lock":
                 continue
             now = path.read_bytes()
-            safe = self.synced.get(path)
+            safe = now if self.replacing.get(path) == now else self.synced.get(path)
             if safe is None and path.parent == self.root:
                 continue  # a name that the folder may not have yet
             safe = (b"" if safe is None else safe).ljust(len(now), b"\0")

@@ -5,10 +5,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import timerstore
 from tests.table_stores import SECOND
+from timerstore.errors import TimerStoreError
+from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
 from timerstore.tables import find_stores, read_table
 
 pytestmark = pytest.mark.slow
@@ -164,3 +168,25 @@ def test_a_store_that_is_open_elsewhere(spark: Any, tmp_path: Path) -> None:
             save(frame(spark, 5), tmp_path / "store", into="store")
         assert store.count() == 0
     assert everything(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize("into", ["stores", "store"])
+def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path, into: str) -> None:
+    """Spark ends a job while other tasks of it still run, which make what they need again."""
+    schema = StructType([StructField("body", BinaryType()), StructField("at_ms", LongType())])
+    rows = pa.RecordBatch.from_pylist([{"body": b"x", "at_ms": START_MS}] * 3)
+    for ends_after in range(3):
+        kind = NewStoresWriter if into == "stores" else AppendWriter
+        writer = kind(write_options({"path": str(tmp_path / "loads")}), schema, False)
+
+        def batches(writer: Any = writer, ends_after: int = ends_after) -> Any:
+            for i in range(2):
+                if i == ends_after:
+                    writer.abort([])
+                yield rows
+
+        if ends_after == 2:
+            writer.abort([])
+        with pytest.raises((TimerStoreError, OSError)):
+            writer.write(batches())
+        assert everything(tmp_path / "loads") == [] and everything(tmp_path) in ([], ["loads"])

@@ -16,6 +16,7 @@ import shutil
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import chain
@@ -30,7 +31,7 @@ from pyspark.sql.types import StructType
 
 import timerstore
 from timerstore.config import Config
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ids import TimerIds, format_id, parse_id
 from timerstore.tables.stores import is_store
 
@@ -44,6 +45,8 @@ _KINDS: Final = {
 _OPTIONS: Final = ("path", "topic", "into")
 _LOAD: Final = "load-"
 _HIDDEN: Final = "_loading-"
+_GOES_ON: Final = "_goes_on"
+"""The mark of a job that was not ended."""
 _REPLACED: Final = "_replaced-"
 
 
@@ -170,9 +173,11 @@ class _JobWriter(DataSourceArrowWriter):
         attempt = context.taskAttemptId() if context is not None else 0
         target = self.staging / f"part-{part:05d}-{attempt}"
         try:
+            self._check_goes_on()
             count = self._write_part((batch for batch in iterator if batch.num_rows), target)
+            self._check_goes_on()
         except BaseException:
-            _remove(target)
+            _remove(target if self._goes_on() else self.staging)  # made again behind its end
             raise
         return Loaded(part, target.name if count else "", count)
 
@@ -180,8 +185,26 @@ class _JobWriter(DataSourceArrowWriter):
     def _write_part(self, batches: Iterator[Any], target: Path) -> int: ...
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote: nothing of it was to be seen."""
-        _remove(self.staging)
+        """Remove what the tasks wrote: nothing of it was to be seen.
+
+        Spark does not wait for tasks that still run; they find no mark, and remove what they made.
+        """
+        ended = self.staging.with_name(f"{self.staging.name}-ended")
+        with suppress(FileNotFoundError):
+            self.staging.rename(ended)
+        _remove(ended)
+
+    def _begin(self) -> None:
+        """Make the folder, with the mark that the job goes on; before any task runs."""
+        self.staging.mkdir(parents=True)
+        (self.staging / _GOES_ON).touch()
+
+    def _goes_on(self) -> bool:
+        return (self.staging / _GOES_ON).exists()
+
+    def _check_goes_on(self) -> None:
+        if not self._goes_on():
+            raise TimerStoreError("The job was ended while this task ran. Run the job again.")
 
     def _parts(self, messages: Iterable[WriterCommitMessage | None]) -> list[Loaded]:
         """Return what was written, in the order of the partitions."""
@@ -207,6 +230,7 @@ class NewStoresWriter(_JobWriter):
             raise InvalidArgumentError(
                 f"{path} holds {strange[0]}, which is no load. Write to a folder of its own."
             )
+        self._begin()
 
     def _staging(self) -> Path:
         path = self.options.path.absolute()
@@ -230,7 +254,6 @@ class NewStoresWriter(_JobWriter):
         """Let the stores appear, all at once: with one rename."""
         path, staging = self.options.path.absolute(), self.staging
         parts = self._parts(messages)
-        staging.mkdir(parents=True, exist_ok=True)
         load = staging / f"{_LOAD}{self.job}" if self.overwrite else staging
         load.mkdir(exist_ok=True)
         for each in parts:
@@ -258,13 +281,13 @@ class AppendWriter(_JobWriter):
         if overwrite:
             raise InvalidArgumentError("A store is not overwritten. Use mode append.")
         super().__init__(options, schema)
+        self._begin()
 
     def _write_part(self, batches: Iterator[Any], target: Path) -> int:
         """Write the rows to a file beside the store."""
         first = next(batches, None)
         if first is None:
             return 0
-        self.staging.mkdir(parents=True, exist_ok=True)
         count = 0
         with pa.OSFile(str(target), "wb") as file, pa.ipc.new_file(file, first.schema) as writer:
             for batch in chain((first,), batches):
