@@ -41,6 +41,7 @@ LOCK_WORDS: Final = 16
 _NAMES: Final = 1 << 10
 """Calls that a gate knows by their thread; it only counts those beyond."""
 GATE_WORDS: Final = _NAMES + 8
+_HOLDER: Final = 1  # the thread that took it from Python, else 0
 _SERVING: Final = 8
 _SPINS: Final = 200
 _YIELDS: Final = 20
@@ -69,22 +70,36 @@ def lock_release(lock: Words) -> None:
 # Blocks of a `with` statement call `__exit__` with three arguments; here they come as addresses.
 
 
+@inlined
+def _take(address: int) -> None:
+    lock = view_words(address, LOCK_WORDS)
+    lock_acquire(lock)
+    lock[_HOLDER] = thread_id()
+
+
+@inlined
+def _give_back(address: int) -> None:
+    lock = view_words(address, LOCK_WORDS)
+    lock[_HOLDER] = 0
+    lock_release(lock)
+
+
 def _acquire(address: int) -> None:
-    lock_acquire(view_words(address, LOCK_WORDS))
+    _take(address)
 
 
 def _release(address: int, kind: int, error: int, trace: int) -> None:
-    lock_release(view_words(address, LOCK_WORDS))
+    _give_back(address)
 
 
 def _acquire_all(address: int) -> None:
     for i in range(3):
-        lock_acquire(view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS))
+        _take(address + 8 * LOCK_WORDS * i)
 
 
 def _release_all(address: int, kind: int, error: int, trace: int) -> None:
     for i in range(3):
-        lock_release(view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS))
+        _give_back(address + 8 * LOCK_WORDS * i)
 
 
 def _enter(address: int) -> int:
@@ -193,6 +208,17 @@ class ServiceLocks(Section):
         super().__init__(np.zeros(3 * LOCK_WORDS, np.int64), enter, leave)
         fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
         self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
+        # A third of the cost of looking into the array.
+        self._seen = memoryview(self.words)  # type: ignore[arg-type]
+
+    def is_mine(self) -> bool:
+        """Tell whether this thread has taken any of them, in Python."""
+        me, words = threading.get_ident(), self._seen
+        return bool(
+            words[_HOLDER] == me
+            or words[LOCK_WORDS + _HOLDER] == me
+            or words[2 * LOCK_WORDS + _HOLDER] == me
+        )
 
 
 class Gate(Section):

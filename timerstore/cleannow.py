@@ -38,6 +38,7 @@ def _before_flush(core: Core, consuming: Consuming) -> None:
 def clean(core: Core) -> int:
     """Clean a store; see `TimerStore.clean`."""
     core.check_writable()
+    core.check_unlocked()
     before = core.engine.disk_bytes
     core.flusher.flush()
     until = core.cleaner.reach.find(core.engine.world.cleaning.floor)

@@ -17,7 +17,12 @@ from typing import Final
 from timerstore.ahead import load_kernels
 from timerstore.config import Config
 from timerstore.directory import lock_directory
-from timerstore.errors import ForkedProcessError, ReadOnlyError, StoreClosedError
+from timerstore.errors import (
+    ForkedProcessError,
+    ReadOnlyError,
+    StoreClosedError,
+    TimerStoreError,
+)
 from timerstore.inside import inside
 from timerstore.offsets import ConsumerOffsets
 from timerstore.services.background import Failure
@@ -163,6 +168,14 @@ class Core:
         if self._refusal is not None:
             raise ReadOnlyError(self._refusal)
 
+    def check_unlocked(self) -> None:
+        """Raise where this thread holds a lock that the call would wait for: for ever."""
+        if self.engine.locks.is_mine():
+            raise TimerStoreError(
+                "This was called inside another call of the same thread, as a signal's handler may "
+                "do. Put a timer or set a flag there, and call this when the other has returned."
+            )
+
     def refuse(self, reason: str | None) -> None:
         """Refuse everything that would append, for this reason; None: accept it again."""
         self._refusal = reason
@@ -212,6 +225,7 @@ class Core:
     def flush(self) -> None:
         """Write a checkpoint; see `TimerStore.flush`."""
         self.check_open()
+        self.check_unlocked()
         self.flusher.flush()
 
 

@@ -56,6 +56,7 @@ _HANDOVER_TOPIC = b"timerstore_handover"
 def handover(core: Core, consuming: Consuming) -> None:
     """Make the store fit for a broker and close it; see `TimerStore.handover`."""
     core.check_open()
+    core.check_unlocked()
     engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
     if engine.read_slot > core.clock.now_ms // precision + 1:

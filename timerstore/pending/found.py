@@ -86,6 +86,7 @@ def find_pending(core: Core, instant: Instant | None = None) -> Found:
     """
     with core.gate:
         core.check_open()
+        core.check_unlocked()
         return _find_pending(core, instant)
 
 

@@ -34,6 +34,7 @@ class PendingTimers:
         """Return a timer; see `TimerStore.get`."""
         with self.gate:
             self.core.check_open()
+            self.core.check_unlocked()
             return self._by_id.get(id) or get(self.core, id)
 
     def list(
@@ -54,6 +55,7 @@ class PendingTimers:
     ) -> pa.Table:
         """Return timers by columns; see `TimerStore.pending_columns`."""
         self.core.check_open()
+        self.core.check_unlocked()
         return pending_columns(self.core, topic, start_ms, end_ms, limit, columns)
 
     @inside
@@ -72,6 +74,7 @@ class PendingTimers:
         """Cancel one; see `TimerStore.cancel`."""
         with self.gate:
             self.core.check_writable()
+            self.core.check_unlocked()
             now_ms = self.core.clock.now_ms
             cancelled = self._by_id.cancel(id, now_ms)
             if cancelled is None:
@@ -85,6 +88,7 @@ class PendingTimers:
     def cancel_many(self, ids: Sequence[str]) -> Bools:
         """Cancel many; see `TimerStore.cancel_many`."""
         self.core.check_writable()
+        self.core.check_unlocked()
         done = cancel_many(self.core, ids)
         self.core.after_append(self.core.clock.now_ms)
         return done
@@ -96,6 +100,7 @@ class PendingTimers:
         core, putting = self.core, self._putting
         with self.gate:
             core.check_writable()
+            core.check_unlocked()
             now_ms = core.clock.now_ms
             due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
             putting.congestion.check(due_ms, now_ms)
