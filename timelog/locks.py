@@ -42,6 +42,8 @@ _NAMES: Final = 1 << 10
 """Calls that a gate knows by their thread; it only counts those beyond."""
 GATE_WORDS: Final = _NAMES + 8
 _HOLDER: Final = 1  # the thread that took it from Python, else 0
+_NEAR_HOLDER: Final = LOCK_WORDS + _HOLDER
+_WHEEL_HOLDER: Final = 2 * LOCK_WORDS + _HOLDER
 _SERVING: Final = 8
 _SPINS: Final = 200
 _YIELDS: Final = 20
@@ -213,12 +215,9 @@ class ServiceLocks(Section):
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken any of them, in Python."""
-        me, words = threading.get_ident(), self._seen
-        return bool(
-            words[_HOLDER] == me
-            or words[LOCK_WORDS + _HOLDER] == me
-            or words[2 * LOCK_WORDS + _HOLDER] == me
-        )
+        words = self._seen
+        fire, near, wheel = words[_HOLDER], words[_NEAR_HOLDER], words[_WHEEL_HOLDER]
+        return bool(fire or near or wheel) and threading.get_ident() in (fire, near, wheel)
 
 
 class Gate(Section):

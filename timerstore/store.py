@@ -57,7 +57,7 @@ class TimerStore:
             self.timers = PendingTimers(core, self.putting)
             self.consuming = Consuming(core, self.putting)
             clean_by_itself(core, self.consuming)
-            self._short_way = self.putting.short_way
+            self._short_way, self._is_group = self.putting.short_way, core.is_group
             core.start()
         except BaseException:
             give_up_opening(core)
@@ -113,9 +113,8 @@ class TimerStore:
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
-        described = key is not None or tag is not None or properties is not None
-        otherwise = delay is not None or at is not None or delay_level is not None
-        if at_ms is not None and not described and not otherwise:
+        is_plain = key is None and tag is None and properties is None
+        if is_plain and delay is None and at is None and delay_level is None and at_ms is not None:
             id = self._short_way.put(topic, body, at_ms)
         else:
             id = self._short_way.put_described(
@@ -125,7 +124,7 @@ class TimerStore:
             return self.putting.put(
                 body, topic, delay, at, at_ms, key, tag, properties, delay_level
             )
-        if self.core.is_group:
+        if self._is_group:
             self.core.wait_durable()
         return id
 
