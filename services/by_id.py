@@ -123,15 +123,41 @@ def _queue_index(world: World, offset: int) -> int:
 
 
 @inlined
-def _frame_delete(
-    place: Place, i: int, at: int, template: Template, due_ms: int, offset: int, now_ms: int
-) -> None:
-    """Frame the delete of a timer as message `i` of the stage."""
+def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int) -> None:
+    """Frame the delete of the timer that was told of as message `i` of the stage."""
     tag = place.world.settings.store_tag
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     put_hex_12(place.key, 0, due_ms)
     put_hex_12(place.key, 12, offset)
     put_hex_8(place.key, 24, tag)
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
+
+
+@inlined
+def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> int:
+    """Cancel the timer that was told of, and append the `count` messages that are staged for that.
+
+    They are noticed, the first of them due at `soonest_ms`. CANCELLED_NOW, CANCELLED_BEFORE, or
+    NOT_JUDGED; but for the first nothing was done.
+    """
+    world, log = place.world, place.world.commitlog
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    index, verdict, before = _queue_index(world, offset), NOT_JUDGED, act_as(CANCEL)
+    lock_acquire(world.fire_lock)
+    if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
+        verdict = CANCELLED_BEFORE
+    elif is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+        cancelled_add(world.cancelled, IDENTITY_OURS, offset)
+        if append(log, world.queues, world.append_lock, place.stage, count, now_ms, True) == count:
+            verdict = CANCELLED_NOW
+        else:
+            cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
+    lock_release(world.fire_lock)
+    act_as(before)
+    if verdict == CANCELLED_NOW:
+        eventfd = world.enqueue_get.thread.eventfd
+        wake_for(world.queues, world.enqueue_get, soonest_ms, eventfd, place.clock)
+    return verdict
 
 
 def _get(address: int, digits: int) -> int:
@@ -164,31 +190,13 @@ def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
     NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
     """
     place, template = _place_at(address), _template_at(delete)
-    world, stage, log = place.world, place.stage, place.world.commitlog
     row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), False)
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:
         return OTHER_TOPIC - row
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    index = _queue_index(world, offset)
-    _frame_delete(place, 0, 0, template, due_ms, offset, now_ms)
-    verdict, before = NOT_JUDGED, act_as(CANCEL)
-    lock_acquire(world.fire_lock)
-    if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
-        verdict = CANCELLED_BEFORE
-    elif is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
-        cancelled_add(world.cancelled, IDENTITY_OURS, offset)
-        if append(log, world.queues, world.append_lock, stage, 1, now_ms, True) == 1:
-            verdict = CANCELLED_NOW
-        else:
-            cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
-    lock_release(world.fire_lock)
-    act_as(before)
-    if verdict == CANCELLED_NOW:
-        eventfd = world.enqueue_get.thread.eventfd
-        wake_for(world.queues, world.enqueue_get, now_ms + NO_HURRY_MS, eventfd, place.clock)
-    return verdict
+    _frame_delete(place, 0, 0, template, now_ms)
+    return _append_staged(place, 1, now_ms, now_ms + NO_HURRY_MS)
 
 
 def _reschedule(
@@ -209,29 +217,15 @@ def _reschedule(
     place = _place_at(address)
     world, found, stage = place.world, place.found, place.stage
     log, tag = world.commitlog, world.settings.store_tag
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    index = _queue_index(world, offset)
-    number = offset // log.words[SEGMENT_BYTES]
+    number = place.told[TOLD_OFFSET] // log.words[SEGMENT_BYTES]
     body = view_bytes(log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT], found[BODY_BYTES])
     properties = view_bytes(extra, extra_bytes)
     template = _template_at(timer)
     size = frame_new(stage, 0, 0, template, body, properties, new_due_ms, now_ms, tag)
     stage.tags_code[0] = tags_code
-    _frame_delete(place, 1, size, _template_at(delete), due_ms, offset, now_ms)
-    new_offset, before = NOT_JUDGED, act_as(CANCEL)
-    lock_acquire(world.fire_lock)
-    if is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
-        if cancelled_add(world.cancelled, IDENTITY_OURS, offset):  # else it was cancelled meanwhile
-            if append(log, world.queues, world.append_lock, stage, 2, now_ms, True) == 2:
-                new_offset = stage.offset[0]
-            else:
-                cancelled_remove(world.cancelled, IDENTITY_OURS, offset)
-    lock_release(world.fire_lock)
-    act_as(before)
-    if new_offset != NOT_JUDGED:
-        eventfd = world.enqueue_get.thread.eventfd
-        wake_for(world.queues, world.enqueue_get, new_due_ms, eventfd, place.clock)
-    return new_offset
+    _frame_delete(place, 1, size, _template_at(delete), now_ms)
+    verdict = _append_staged(place, 2, now_ms, new_due_ms)
+    return stage.offset[0] if verdict == CANCELLED_NOW else NOT_JUDGED
 
 
 for _each in (_get, _cancel, _reschedule):

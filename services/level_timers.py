@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment
 from timerstore.wheel.pending import PENDING, Reading, judge_message
 from timerstore.wheel.sets import map_get
 
-CHUNK: Final = 65_536
+_CHUNK: Final = 65_536
 
 
 class LevelTimers(NamedTuple):
@@ -91,23 +92,23 @@ def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
 
     Not under the locks. What was delivered and removed since is left out.
     """
-    levels = engine.levels
-    parts = [
-        _read_chunk(engine, instant, level, index, min(index + CHUNK, int(stop)))
-        for level, (start, stop) in enumerate(
-            zip(instant.level_start, instant.level_stop, strict=True)
-        )
-        if levels.row[level] >= 0
-        for index in range(int(start), int(stop), CHUNK)
-    ]
+    parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
     none = np.zeros(0, np.int64)
     found = [LevelTimers(none, none, none, none, none), *parts]
     return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _read_chunk(engine: Engine, instant: Instant, level: int, start: int, stop: int) -> LevelTimers:
-    entries = read_kept(engine, int(engine.levels.row[level]), start, stop)
-    entries = entries[entries["size"] != QUEUE_BLANK_SIZE]
+def level_entries(engine: Engine, instant: Instant) -> Iterator[Entries]:
+    """Yield the entries that waited in all levels at an instant, in chunks, without blanks."""
+    ranges = zip(instant.level_start.tolist(), instant.level_stop.tolist(), strict=True)
+    for level, (start, stop) in enumerate(ranges):
+        row = int(engine.levels.row[level])
+        for index in range(start, stop, _CHUNK) if row >= 0 else ():
+            entries = read_kept(engine, row, index, min(index + _CHUNK, stop))
+            yield entries[entries["size"] != QUEUE_BLANK_SIZE]
+
+
+def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTimers:
     messages = entries["offset"].astype(np.int64)
     columns, kept = np.zeros((3, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
     found, done, pins = np.zeros(FOUND_WORDS, np.int64), 0, []

@@ -11,9 +11,8 @@ import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant, Snapshot
-from timerstore.services.level_timers import CHUNK, read_kept
+from timerstore.services.level_timers import level_entries, read_kept
 from timerstore.services.slot_units import chain_units, slot_units
-from timerstore.timelog.format import QUEUE_BLANK_SIZE
 from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.pending import IN_MESSAGE
@@ -85,12 +84,7 @@ def _seen(units: Words, at: Snapshot, slots: Words | int) -> Words:
 def level_messages(engine: Engine, instant: Instant) -> tuple[Words, Words]:
     """Return the messages that waited in the delay levels, with their due times. O(waiting)."""
     messages, due_ms = [_NOTHING], [_NOTHING]
-    ranges = zip(instant.level_start.tolist(), instant.level_stop.tolist(), strict=True)
-    for level, (start, stop) in enumerate(ranges):
-        row = int(engine.levels.row[level])
-        for index in range(start, stop, CHUNK) if row >= 0 else ():
-            entries = read_kept(engine, row, index, min(index + CHUNK, stop))
-            entries = entries[entries["size"] != QUEUE_BLANK_SIZE]
-            messages.append(entries["offset"].astype(np.int64))
-            due_ms.append(entries["tags_code"].astype(np.int64))
+    for entries in level_entries(engine, instant):
+        messages.append(entries["offset"].astype(np.int64))
+        due_ms.append(entries["tags_code"].astype(np.int64))
     return np.concatenate(messages), np.concatenate(due_ms)

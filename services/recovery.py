@@ -77,7 +77,6 @@ from timerstore.wheel.sets import (
 )
 
 CHUNK_ROWS: Final = 65_536
-_NO_OFFSET: Final = 1 << 62
 
 
 @dataclass

@@ -112,11 +112,9 @@ class Core:
         self.check_open()
         self.runner.play(start_ms, stop_ms)
 
-    @inside
     def play_now(self) -> None:
         """On a manual clock, do all that is due at its present time."""
-        self.check_open()
-        self.runner.play(self.clock.now_ms, self.clock.now_ms)
+        self.clock_moved(self.clock.now_ms, self.clock.now_ms)
 
     def stop(self, error: BaseException) -> None:
         """Have the next call raise what ended a background thread, or made flushing impossible."""

@@ -40,14 +40,9 @@ from timerstore.services.world import (
 )
 from timerstore.timelog.compose import stage_messages
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import (
-    UNIT_DELETE,
-    UNIT_ROLL,
-)
+from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.jsonfile import write_json
-from timerstore.timelog.message import (
-    FOUND_WORDS,
-)
+from timerstore.timelog.message import FOUND_WORDS
 from timerstore.wheel import chain
 
 _HANDOVER_TOPIC = b"timerstore_handover"

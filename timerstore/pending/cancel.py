@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.arguments import (
-    Int64s,
-)
+from timerstore.arguments import Int64s
 from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.ids import TimerIds, read_plain
 from timerstore.pending import foreign
-from timerstore.pending.verdict import Bools, Found, find, is_foreign, judge, parse
+from timerstore.pending.verdict import Bools, FirstPuts, find, is_foreign, judge, parse
 from timerstore.services.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
@@ -22,9 +20,7 @@ from timerstore.services.cancel_ahead import (
     cancel_ahead,
 )
 from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.format import (
-    LEVEL_MARK,
-)
+from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes
 
@@ -70,7 +66,7 @@ def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, digits: Bytes, now
 
 
 def _cancel_ahead(
-    core: Core, found: Found, digits: Bytes, now_ms: int
+    core: Core, found: FirstPuts, digits: Bytes, now_ms: int
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
     engine, stage = core.engine, core.take_stage()

@@ -18,8 +18,6 @@ from timerstore.timelog.message import FOUND_WORDS
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-
 _NOTHING: Final = np.zeros(0, np.int64)
 
 

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import (
-    Int64s,
-)
+from timerstore.arguments import Int64s
 from timerstore.core import Core
 from timerstore.errors import UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
@@ -57,7 +55,7 @@ def _unknown(id: object) -> UnknownTimerError:
     return UnknownTimerError(f"{id!r} is no timer of this store. Pass an id that put returned.")
 
 
-class Found(NamedTuple):
+class FirstPuts(NamedTuple):
     """Where the first puts of some of this store's timers lie."""
 
     due_ms: Int64s
@@ -67,7 +65,7 @@ class Found(NamedTuple):
     level: Int64s  # delay level − 1, or −1 for a timer
 
 
-def find(core: Core, due_ms: Int64s, offsets: Int64s) -> Found:
+def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     """Find the first put of each id; raise UnknownTimerError where there was none."""
     engine = core.engine
     rows, indexes = np.full(len(offsets), UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
@@ -100,7 +98,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> Found:
     if len(unknown):
         i = int(unknown[0])
         raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
-    return Found(due_ms, offsets, rows, indexes, levels)
+    return FirstPuts(due_ms, offsets, rows, indexes, levels)
 
 
 def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
@@ -112,7 +110,7 @@ def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
         return _decide(core, found)
 
 
-def _decide(core: Core, found: Found) -> Verdict:
+def _decide(core: Core, found: FirstPuts) -> Verdict:
     """Decide under all locks of the services."""
     due_ms, offsets, rows, indexes, levels = found
     engine, world = core.engine, core.engine.world
