@@ -9,6 +9,9 @@ writing.py     put, cancel, reschedule, redrive
 consuming.py   consume
 checking.py    verify, validate
 exporting.py   export
+importing.py   import
+rows.py        rows of a file as timers to put
+progressfile.py  how far an import has come
 upkeep.py      clean, handover
 trying.py      warmup, demo
 opening.py     a store that is looked at, or changed
@@ -45,7 +48,7 @@ def main() -> None:
 
     # A polite kill leaves the way that an error does, so that the store is closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(end_of(app))
+    sys.exit(end_of(lambda: app(prog_name="timerstore")))
 
 
 def _open_standard_files() -> None:

@@ -3,6 +3,7 @@
 from timerstore.cli import (  # isort: skip
     reading,
     writing,
+    importing,
     consuming,
     checking,
     exporting,
@@ -11,4 +12,14 @@ from timerstore.cli import (  # isort: skip
 )
 from timerstore.cli.app import app
 
-__all__ = ["app", "checking", "consuming", "exporting", "reading", "trying", "upkeep", "writing"]
+__all__ = [
+    "app",
+    "checking",
+    "consuming",
+    "exporting",
+    "importing",
+    "reading",
+    "trying",
+    "upkeep",
+    "writing",
+]

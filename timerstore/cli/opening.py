@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,13 +56,21 @@ def looking(out: Output, path: Path, config_file: Path | None = None) -> Iterato
         yield Look(store, as_of_ms)
 
 
-def open_to_change(path: Path, config_file: Path | None, *, create: bool = False) -> TimerStore:
-    """Open a store with the settings of a file, or of the environment."""
+def open_to_change(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> TimerStore:
+    """Open a store with the settings of a file, or of the environment.
+
+    `is_bulk`: what is put need not be durable before `flush`.
+    """
     import timerstore
 
     if not create:
         check_is_there(path)
-    return timerstore.open(path, create=create, config=settings(config_file))
+    config = settings(config_file)
+    if is_bulk:
+        config = replace(config, durability="process")
+    return timerstore.open(path, create=create, config=config)
 
 
 def held_by(path: Path) -> str | None:

@@ -40,6 +40,9 @@ class Changer(Protocol):
     def clean(self) -> int:
         """Clean now; return the bytes freed."""
 
+    def flush(self) -> None:
+        """See that everything put before is durable."""
+
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
 
@@ -65,6 +68,10 @@ class Here:
         """Clean now."""
         return self.store.clean()
 
+    def flush(self) -> None:
+        """See that all is durable."""
+        self.store.flush()
+
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers."""
         return [bool(each) for each in self.store.cancel_many(ids)]
@@ -85,9 +92,14 @@ class Here:
 
 
 @contextmanager
-def changing(path: Path, config_file: Path | None, *, create: bool = False) -> Iterator[Changer]:
-    """Yield who changes the store at `path`, which is made where there is none and `create`."""
+def changing(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> Iterator[Changer]:
+    """Yield who changes the store at `path`, which is made where there is none and `create`.
+
+    `is_bulk`: the command calls `flush` where something must be durable.
+    """
     if not create:
         check_is_there(path)
-    with open_to_change(path, config_file, create=create) as store:
+    with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
         yield Here(store)
