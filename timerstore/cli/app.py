@@ -60,7 +60,9 @@ def timerstore(
 
 def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return topics of the store on the command line, for completion: what small files say."""
-    path, names = Path(ctx.params.get("path") or ""), set[str]()
+    # An option that still waits for its value leaves the arguments as they were written.
+    given = ctx.params.get("path") or next(iter(ctx.args), "")
+    path, names = Path(given).expanduser(), set[str]()
     with suppress(OSError):
         names.update(os.listdir(path / "consumequeue"))  # those in which something has fired
     with suppress(OSError, ValueError, KeyError, TypeError):

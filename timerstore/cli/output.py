@@ -75,6 +75,8 @@ class Output:
         self.console = _Console(highlight=False, soft_wrap=True)
         self._errors = _Console(stderr=True, highlight=False, soft_wrap=True)
         self.on_terminal = self.console.is_terminal and not as_json
+        self.rows_max = max(10, self.console.height - 4) if self.on_terminal else None
+        """Rows of a table that fit on the terminal, with its head, a note, and the next prompt."""
 
     def say(self, text: str = "") -> None:
         """Show a sentence; beside JSON it goes to standard error."""
