@@ -138,7 +138,8 @@ class Subscription:
         wanted = [d for d in wanted if d.tag in self.tags]
         if len(wanted) < len(deliveries):
             kept = {d._i for d in wanted}
-            self.group.settle_some(batch, [i for i in range(len(batch)) if i not in kept])
+            others = [i for i in range(len(batch)) if i not in kept]
+            self.group.settle_some(batch, others, handled=False)
         return wanted
 
     def _tasks(self, batch: Batch, deliveries: list[Delivery], count: int) -> list[Task]:
@@ -165,10 +166,13 @@ class Subscription:
 
     # --- what became of them
 
-    def done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
+    def done(
+        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
+    ) -> None:
         """Settle messages of a task: their queue's offset may pass them."""
         batch = task.batch
-        self.group.settle_some(batch, [delivery._i for delivery in deliveries])
+        places = [delivery._i for delivery in deliveries]
+        self.group.settle_some(batch, places, handled=handled)
         self._release(batch, len(deliveries), length)
 
     def give_back(self, task: Task) -> None:
