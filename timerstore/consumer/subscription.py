@@ -18,7 +18,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.consuming.retries import RetryCursor
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.text import java_hash_of
 
 ALL_TAGS = "*"
@@ -123,7 +123,10 @@ class Subscription:
         left = self._limits.bytes - held.bytes
         if count <= 0 or count * self.group.core.engine.message_bytes_max <= left:
             return count
-        sizes = self.group.core.engine.queues.read(cursor.row, cursor.next, count)["size"]
+        try:
+            sizes = self.group.core.engine.queues.read(cursor.row, cursor.next, count)["size"]
+        except CorruptStoreError:
+            return count  # gone with retention, or damaged: the group, which reads it, sees which
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
         return max(fit, 1) if held.count == 0 else fit
 

@@ -46,7 +46,7 @@ class Tally:
     """Counts for one group and one topic."""
 
     __slots__ = (
-        *("_buckets", "_lock", "_max_ms", "_seconds", "_sum_ms"),
+        *("_buckets", "_done", "_failed", "_lock", "_max_ms", "_second_ms", "_seconds", "_sum_ms"),
         *("dead", "failed", "handled", "retried"),
     )
 
@@ -55,28 +55,40 @@ class Tally:
         self.handled = self.failed = self.retried = self.dead = 0
         self._buckets = [0] * (len(RESPONSE_BOUNDS_MS) + 1)
         self._sum_ms = self._max_ms = 0.0
+        self._second_ms = 0.0
+        self._done = self._failed = 0  # in this second
         self._seconds = [(-1, 0, 0)] * RATE_S  # the second, how many were done in it, or failed
         self._lock = threading.Lock()
 
     def respond(self, now_ms: float, elapsed_ms: float, done: int, failed: int = 0) -> None:
         """Count a call that took `elapsed_ms` until now, with what became of its messages."""
-        count = done + failed
-        bucket = bisect_left(RESPONSE_BOUNDS_MS, elapsed_ms)
-        second = int(now_ms) // 1000
         with self._lock:
-            self._buckets[bucket] += count
+            count = done + failed
+            self._buckets[bisect_left(RESPONSE_BOUNDS_MS, elapsed_ms)] += count
             self._sum_ms += count * elapsed_ms
             if elapsed_ms > self._max_ms:
                 self._max_ms = elapsed_ms
-            last, done_before, failed_before = self._seconds[second % RATE_S]
-            if last == second:
-                done, failed = done + done_before, failed + failed_before
-            self._seconds[second % RATE_S] = second, done, failed
+            if not self._second_ms <= now_ms < self._second_ms + 1000:
+                self._put_away()
+                self._second_ms = now_ms // 1000 * 1000
+            self._done += done
+            self._failed += failed
+
+    def _put_away(self) -> None:
+        """Add this second's counts to what is known of it."""
+        second = int(self._second_ms) // 1000
+        last, done, failed = self._seconds[second % RATE_S]
+        if last != second:
+            done = failed = 0
+        self._seconds[second % RATE_S] = second, done + self._done, failed + self._failed
+        self._done = self._failed = 0
 
     def per_s(self, now_ms: float) -> tuple[float, float]:
         """Return how many were done a second, and how many failed, over the last RATE_S."""
-        second = int(now_ms) // 1000
-        recent = [each for each in self._seconds if second - RATE_S < each[0] <= second]
+        with self._lock:
+            self._put_away()
+            second = int(now_ms) // 1000
+            recent = [each for each in self._seconds if second - RATE_S < each[0] <= second]
         return sum(each[1] for each in recent) / RATE_S, sum(each[2] for each in recent) / RATE_S
 
     def response(self) -> ResponseStats:

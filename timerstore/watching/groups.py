@@ -101,6 +101,7 @@ class _Groups:
                 if isinstance(cursor, RetryCursor):
                     self._pairs.add((group.retries.topic, group.name))
         self._backlogs: dict[tuple[str, str], Backlog] = {}
+        self._known_ms: dict[int, int | None] = {NO_OFFSET: None}
 
     def read(self, only: Iterable[tuple[str, str]] | None) -> tuple[GroupStats, ...]:
         """Return the rows."""
@@ -195,10 +196,10 @@ class _Groups:
 
     def _fired_ms(self, offset: int) -> int | None:
         """Return when the message at an offset was fired; None where it cannot be read."""
-        if offset == NO_OFFSET:
-            return None
-        try:
-            view = self.core.engine.commitlog.view(offset).view(np.ndarray)
-            return decode_message(view, offset).stored_ms
-        except CorruptStoreError:
-            return None
+        if offset not in self._known_ms:
+            try:
+                view = self.core.engine.commitlog.view(offset).view(np.ndarray)
+                self._known_ms[offset] = decode_message(view, offset).stored_ms
+            except CorruptStoreError:
+                self._known_ms[offset] = None
+        return self._known_ms[offset]
