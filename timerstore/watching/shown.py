@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from timerstore.stats import Stats
-    from timerstore.watching.groups import GroupStats
+from timerstore.watching.groups import GroupStats
 
+Stats = Any
+"""`timerstore.Stats`, which imports this file."""
 WIDTH: Final = 100
 ROWS_MAX: Final = 10
 """Rows of one section; a line then says how many more there are."""
