@@ -2,6 +2,7 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    backlog,
     writing,
     importing,
     consuming,
@@ -14,6 +15,7 @@ from timerstore.cli.app import app
 
 __all__ = [
     "app",
+    "backlog",
     "checking",
     "consuming",
     "exporting",

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timerstore.cli.opening import check_is_there, open_to_change
+from timerstore.cli.opening import check_is_there, find_owner, open_to_change
 
 if TYPE_CHECKING:
+    from timerstore.control.client import Owner
     from timerstore.store import TimerStore
 
 
@@ -91,6 +92,51 @@ class Here:
         return self.store.stats().to_dict()
 
 
+class There:
+    """The process that has the store open; what it refuses is raised here."""
+
+    is_owner = True
+
+    def __init__(self, owner: Owner) -> None:
+        """Ask `owner`."""
+        self._owner = owner
+
+    def put(self, body: bytes, **options: Any) -> str:
+        """Put a timer."""
+        return str(self._owner.call("put", body=body, **options))
+
+    def put_many(self, bodies: Sequence[bytes], **options: Any) -> Sequence[str]:
+        """Put many."""
+        ids: list[str] = self._owner.call("put_many", bodies=list(bodies), **options)
+        return ids
+
+    def cancel_many(self, ids: Sequence[str]) -> list[bool]:
+        """Cancel timers."""
+        verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
+        return verdicts
+
+    def reschedule(self, id: str, at_ms: int) -> str:
+        """Move a timer."""
+        return str(self._owner.call("reschedule", id=id, at_ms=at_ms))
+
+    def redrive(self, group: str, limit: int | None) -> int:
+        """Put dead letters back."""
+        return int(self._owner.call("redrive", group=group, limit=limit))
+
+    def clean(self) -> int:
+        """Clean now."""
+        return int(self._owner.call("clean"))
+
+    def flush(self) -> None:
+        """See that all is durable."""
+        self._owner.call("flush")
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics."""
+        told: dict[str, Any] = self._owner.call("stats")
+        return told
+
+
 @contextmanager
 def changing(
     path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
@@ -101,5 +147,10 @@ def changing(
     """
     if not create:
         check_is_there(path)
+    owner = find_owner(path)
+    if owner is not None:
+        with owner:
+            yield There(owner)
+        return
     with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
         yield Here(store)

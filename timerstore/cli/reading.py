@@ -58,7 +58,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     Example: timerstore info timers/
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        stats, topics = look.store.stats().to_dict(), pending_by_topic(look.store)
+        stats, topics = look.stats(), pending_by_topic(look.store)
         if as_json:
             found = {"path": str(path), "as_of_ms": look.as_of_ms, "topics": topics}
             out.json(found | stats)
@@ -172,7 +172,7 @@ def pending(
             ]
             out.table(["due", "topic", "id", "key", "tag", "body"], rows)
             if limit is None and len(rows) == out.rows_max:
-                count = look.store.count(topic)
+                count = look.count(topic)
                 out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
 
 
@@ -244,7 +244,7 @@ def count(
     Example: timerstore count timers/ --topic mail
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        number = look.store.count(topic)
+        number = look.count(topic)
         if as_json:
             out.json({"count": number, "topic": topic, "as_of_ms": look.as_of_ms})
         else:
