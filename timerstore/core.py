@@ -19,6 +19,7 @@ from timerstore.config import Config
 from timerstore.directory import lock_directory
 from timerstore.errors import (
     ForkedProcessError,
+    PausedError,
     ReadOnlyError,
     StoreClosedError,
     TimerStoreError,
@@ -35,6 +36,7 @@ from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.waking import NO_HURRY_MS
 from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.switches import Switches
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
@@ -79,6 +81,10 @@ class Core:
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
+        self.switches = Switches(self.disk, self.path / "config" / "switches.json")
+        if self.switches.damage is not None:
+            damage = self.switches.damage
+            self.engine.damage.note("config/switches.json", damage.offset, damage.reason)
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
         remove_mark(self.disk, self.path)
@@ -93,6 +99,7 @@ class Core:
     def start(self) -> None:
         """Let time pass; from now on a fork is seen."""
         self.closed = False
+        self.obey_switches()
         _open_cores.add(self)
         if not self.findings.clean:
             log.warning("%s was not closed cleanly: %s", self.path, self.findings)
@@ -165,6 +172,25 @@ class Core:
         self.check_open()
         if self._refusal is not None:
             raise ReadOnlyError(self._refusal)
+
+    def check_putting(self) -> None:
+        """Raise where nothing may be put."""
+        self.check_writable()
+        if self.switches.pauses:
+            if self.switches.find("putting", self.clock.now_ms):
+                raise PausedError(
+                    'Putting is paused. Put again later, or call resume("putting") first.'
+                )
+            self.obey_switches()  # it may be over
+
+    def obey_switches(self) -> None:
+        """Have the services, and the short way of a put, do what the switches say."""
+        now_ms, callers = self.clock.now_ms, self.engine.world.callers
+        firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
+        callers.fire_from_ms = 0 if firing is None else firing.end_ms
+        callers.short_way_ended = int(putting is not None)
+        if self.closed or self.failure.error is not None or self._refusal is not None:
+            self.end_short_way()  # looked at last: whoever ends it says why before
 
     def check_unlocked(self) -> None:
         """Raise where this thread holds a lock that the call would wait for: for ever."""
