@@ -15,12 +15,18 @@ deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from timerstore.config import Config
 from timerstore.consumer.consumer import Consumer
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import Outcome, Retry
 from timerstore.consuming.group import Batch, Delivery
+from timerstore.consuming.dead_letters import redrive
+from timerstore.control.calls import calls_of
+from timerstore.control.door import open_door
 from timerstore.errors import (
     CongestedError,
     CorruptStoreError,
@@ -50,6 +56,7 @@ from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
+from timerstore.watching.health import Condition, Health
 
 
 def open(
@@ -76,11 +83,22 @@ def open(
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
-        return TimerStore(path, create=create, config=config, clock=clock)
+        store = TimerStore(path, create=create, config=config, clock=clock)
+        try:
+            more: dict[str, Callable[..., Any]] = {
+                "redrive": partial(redrive, store.consuming),
+                "horizon": store.horizon,
+            }
+            open_door(store.core, calls_of(store, more))
+        except BaseException:
+            store.close()
+            raise
+        return store
 
 
 __all__ = [
     "Batch",
+    "Condition",
     "Config",
     "CongestedError",
     "Consumer",
@@ -88,6 +106,7 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Health",
     "Hook",
     "Horizon",
     "InvalidArgumentError",

@@ -11,6 +11,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +64,8 @@ class Core:
         self.closed, self.gate = True, Gate()
         self.closing, self.ended, self.flushed = threading.RLock(), False, False
         self.forked = False
+        self.at_close: list[Callable[[], None]] = []
+        """Called while the store is closed, once nobody gets in any more; each may be twice."""
         self.failure = Failure()
         self._refusal: str | None = None
         self._reported: set[tuple[str, int]] = set()
@@ -93,7 +97,7 @@ class Core:
         self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])
         self.runner = Runner(self.engine, self.flusher, self.stop)
         self.flusher.on_failure = self.stop
-        self.opened_s = time.monotonic()
+        self.opened_s, self.opened_ms = time.monotonic(), self.clock.now_ms
         self.open_s = self.opened_s - started
 
     def start(self) -> None:
@@ -101,9 +105,17 @@ class Core:
         self.closed = False
         self.obey_switches()
         _open_cores.add(self)
-        if not self.findings.clean:
-            log.warning("%s was not closed cleanly: %s", self.path, self.findings)
+        self._tell_recovery()
         self._start_services()
+
+    def _tell_recovery(self) -> None:
+        """Log what happened in one sentence; a warning where bytes were cut, or made anew."""
+        found = self.findings
+        if not found.clean or found.rebuilt:
+            level = logging.WARNING if found.torn_bytes or found.rebuilt else logging.INFO
+            text = found.sentence(self.engine.damage.count)
+            fields = {"store": str(self.path), "recovery": asdict(found)}
+            log.log(level, "%s: %s", self.path, text, extra=fields)
 
     def _start_services(self) -> None:
         if isinstance(self.clock, ManualClock):
@@ -127,7 +139,8 @@ class Core:
         """Have the next call raise what ended a background thread, or made flushing impossible."""
         self.failure.keep(error)
         self.end_short_way()
-        log.error("%s has stopped: %r", self.path, error, exc_info=error)
+        fields = {"store": str(self.path), "stopped_by": repr(error)}
+        log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
 
     def let_go(self) -> None:
         """Close the files, then release the lock; the services have stopped."""
@@ -147,6 +160,7 @@ class Core:
         flusher = self.flusher
         flusher.on_failure = flusher.before = flusher.after = None
         flusher.on_checkpoint = flusher.on_tick = None
+        self.at_close.clear()
         del self.runner, self.cleaner, self.retention
 
     # --- who may call
@@ -213,7 +227,9 @@ class Core:
         """Log what cannot be read, and is not passed on."""
         if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
             self._reported.add((file, offset))
-            log.error("%s: %s, offset %d: %s; passed by", self.path, file, offset, reason)
+            fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
+            text = "%s: %s, offset %d: %s; passed by"
+            log.error(text, self.path, file, offset, reason, extra=fields)
 
     # --- appending
 

@@ -30,6 +30,7 @@ from timerstore.stats import Stats, read_stats
 from timerstore.switches import Paused
 from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
+from timerstore.watching.health import Health, read_health
 
 
 class TimerStore:
@@ -241,6 +242,16 @@ class TimerStore:
         Also of a store that has stopped: then `stopped_by` says by what.
         """
         return read_stats(self.core, self.consuming)
+
+    def health(self) -> Health:
+        """Tell whether the store does its work: its state, each condition since when, what to do.
+
+        Also of a store that has stopped. O(1).
+
+        >>> store.health().ok
+        True
+        """
+        return read_health(self.core)
 
     # --- consuming
 

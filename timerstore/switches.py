@@ -100,4 +100,6 @@ def _parse(entry: dict[str, Any]) -> Pause:
     what, group, until_ms = entry["what"], entry["group"], entry["until_ms"]
     if what not in ("putting", "firing", "consuming") or not isinstance(group, str | None):
         raise ValueError(f"{what!r} of {group!r} cannot be paused")
-    return Pause(what, group, int(entry["since_ms"]), None if until_ms is None else int(until_ms), True)
+    return Pause(
+        what, group, int(entry["since_ms"]), None if until_ms is None else int(until_ms), True
+    )
