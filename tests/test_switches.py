@@ -138,9 +138,8 @@ def test_a_pause_is_kept_over_a_reopening_if_asked(tmp_path: Path, keep: bool) -
         store.put(b"a", delay=SECOND)
         store.pause("firing", keep=keep)
         store.pause("putting", keep=keep, duration=3_600 * SECOND)
-    with timerstore.open(tmp_path / "s", read_only=True) as look:
-        with pytest.raises(ReadOnlyError):
-            look.resume("firing")
+    with timerstore.open(tmp_path / "s", read_only=True) as look, pytest.raises(ReadOnlyError):
+        look.resume("firing")
     clock.advance(2 * SECOND)
     with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
         assert fired(store) == ([] if keep else [b"a"])

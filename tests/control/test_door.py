@@ -254,7 +254,7 @@ def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     listening = door._listen(tmp_path)
     with find_owner(tmp_path) as owner:
         owner._connection.sock.settimeout(0.2)
-        with pytest.raises(TimerStoreError, match="12345.*does not answer"):
+        with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):
             owner.call("count")
     listening.close()
 

@@ -67,14 +67,15 @@ def test_no_space_is_told_and_goes_away(tmp_path: Path) -> None:
 
 def test_a_failed_flush_is_told_though_every_call_raises(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    with pytest.raises(TimerStoreError), TimerStore(tmp_path / "s", config=SMALL, disk=disk) as s:
-        disk.refuse(errno.EIO, "sync")
-        s.put(b"x", delay=timedelta(days=1))
-        found = wait_for(s, "flush failed")
-        assert not found.ok and "disk" in found.conditions[0].cure
-        assert found.conditions[0].since_ms is not None
+    store = TimerStore(tmp_path / "s", config=SMALL, disk=disk)
+    disk.refuse(errno.EIO, "sync")
+    store.put(b"x", delay=timedelta(days=1))
+    found = wait_for(store, "flush failed")
+    assert not found.ok and "disk" in found.conditions[0].cure
+    assert found.conditions[0].since_ms is not None
+    for call in (store.count, store.close):
         with pytest.raises(TimerStoreError):
-            s.put(b"y")
+            call()
 
 
 def test_damage_is_named_with_its_place(tmp_path: Path) -> None:

@@ -5,30 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from timerstore.errors import InvalidArgumentError
 
 Call = Callable[..., Any]
 
 NAMES = (
-    *("put", "cancel", "cancel_many", "reschedule", "get", "count"),
+    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
     *("health", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
 
 
-class Asked(Protocol):
-    """What is asked: a TimerStore."""
-
-    def pending(self, *, topic: str | None, limit: int | None) -> Any:
-        """List pending timers."""
-
-    def stats(self) -> Any:
-        """Tell everything."""
-
-
-def calls_of(store: Asked, more: Mapping[str, Call] | None = None) -> dict[str, Call]:
+def calls_of(store: Any, more: Mapping[str, Call] | None = None) -> dict[str, Call]:
     """Return the calls by name, of a store and `more`."""
     calls: dict[str, Call] = {name: getattr(store, name) for name in NAMES}
     calls["stats"] = lambda: store.stats().to_dict()
