@@ -26,6 +26,7 @@ def pause(
 ) -> None:
     """Stop something; see `TimerStore.pause`."""
     core.check_writable()
+    core.check_unlocked()
     _check(what, group)
     check_bool(keep, "keep")
     now_ms, until_ms = core.clock.now_ms, None
@@ -44,6 +45,7 @@ def pause(
 def resume(core: Core, what: Paused, group: str | None) -> None:
     """Go on with something; see `TimerStore.resume`."""
     core.check_writable()
+    core.check_unlocked()
     _check(what, group)
     general = core.switches.find(what, core.clock.now_ms)
     if group is not None and general is not None:

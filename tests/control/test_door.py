@@ -1,4 +1,4 @@
-"""The door: what a second process asks, and what becomes of it when anything goes wrong."""
+"""The door: what a second process asks, though anything goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health: each state, since when, and what the log says of it."""
+"""Health: each state with its beginning, its words in the log."""
 
 from __future__ import annotations
 

@@ -8,5 +8,5 @@ opening.py   the door of a store, opened with it
 calls.py     what can be asked, by name
 handler.py   HTTP, as far as it is spoken
 client.py    the other end: finds the owner, asks, raises its errors
-wire.py      how values and errors are written in JSON
+wire.py      how values, or errors, are written in JSON
 """

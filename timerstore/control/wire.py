@@ -1,4 +1,4 @@
-"""How values and errors of the calls are written in JSON."""
+"""How the calls' values, or errors, are written in JSON."""
 
 from __future__ import annotations
 
