@@ -23,6 +23,7 @@ from timerstore.errors import NotAStoreError
 
 if TYPE_CHECKING:
     from timerstore.control.client import Owner
+    from timerstore.pending.timers import Timer
     from timerstore.store import TimerStore
 
 
@@ -69,6 +70,15 @@ class Look:
         if self.owner is not None:
             return int(self.owner.call("count", topic=topic))
         return self.store.count(topic)
+
+    def get(self, id: str) -> Timer | None:
+        """Return a pending timer."""
+        if self.owner is None:
+            return self.store.get(id)
+        from timerstore.pending.timers import Timer
+
+        told = self.owner.call("get", id=id)
+        return None if told is None else Timer(**told)
 
     def close(self) -> None:
         """Let everything go."""

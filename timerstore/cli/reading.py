@@ -202,7 +202,7 @@ def get(
     Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        timer = look.store.get(id)
+        timer = look.get(id)
         if timer is None:
             out.status = TOO_LATE
             if as_json:
