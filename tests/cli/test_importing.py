@@ -178,7 +178,7 @@ def interrupted(store_put: Any, count: int, calls: Iterator[int]) -> Any:
     return put
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 20, 21, 22, 50])
+@pytest.mark.parametrize("count", [0, 1, 7, 21, 50])
 def test_an_import_that_was_killed_goes_on(
     run: Run, path: Path, many: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
@@ -255,7 +255,7 @@ def test_what_is_overdue_is_put_once_too(
 def test_a_process_that_is_killed(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     with file.open("w") as out:
-        for i in range(60_000):
+        for i in range(40_000):
             body = base64.b64encode(b"%d" % i).decode()
             out.write(f'{{"body_base64": "{body}", "at_ms": {FAR_MS + i}}}\n')
     child = process("import", path, file)
@@ -270,7 +270,7 @@ def test_a_process_that_is_killed(path: Path, tmp_path: Path) -> None:
     assert (status, "rows" in out_text) == (0, True)
     with timerstore.open(path, read_only=True) as store:
         bodies = store.pending_columns(columns=["body"])["body"].to_pylist()
-    assert sorted(map(int, bodies)) == list(range(60_000))
+    assert sorted(map(int, bodies)) == list(range(40_000))
     assert state == progress_path(file, int(state.name.split(".")[-2], 16)) if state else True
 
 

@@ -5,8 +5,8 @@ app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
 commands.py    all commands, in the order of --help
 reading.py     info, pending, get, count, horizon
-backlog.py     groups
-writing.py     put, cancel, reschedule, redrive
+backlog.py     groups, dead, redrive
+writing.py     put, cancel, reschedule
 consuming.py   consume
 checking.py    verify, validate
 exporting.py   export

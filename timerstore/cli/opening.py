@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,13 @@ class Look:
 
         told = self.owner.call("get", id=id)
         return None if told is None else Timer(**told)
+
+    def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
+        """Return a group's dead letters."""
+        if self.owner is None:
+            return [asdict(each) for each in self.store.dead_letters(group, limit)]
+        told: list[dict[str, Any]] = self.owner.call("dead_letters", group=group, limit=limit)
+        return told
 
     def close(self) -> None:
         """Let everything go."""

@@ -35,7 +35,7 @@ class Changer(Protocol):
     def reschedule(self, id: str, at_ms: int) -> str:
         """Move a timer; return its new id."""
 
-    def redrive(self, group: str, limit: int | None) -> int:
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back; return how many."""
 
     def clean(self) -> int:
@@ -81,11 +81,9 @@ class Here:
         """Move a timer."""
         return self.store.reschedule(id, at_ms=at_ms)
 
-    def redrive(self, group: str, limit: int | None) -> int:
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
-        from timerstore.consuming.dead_letters import redrive
-
-        return redrive(self.store.consuming, group, limit)
+        return self.store.redrive(group, limit, ids=ids)
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
@@ -119,9 +117,9 @@ class There:
         """Move a timer."""
         return str(self._owner.call("reschedule", id=id, at_ms=at_ms))
 
-    def redrive(self, group: str, limit: int | None) -> int:
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
-        return int(self._owner.call("redrive", group=group, limit=limit))
+        return int(self._owner.call("redrive", group=group, limit=limit, ids=ids))
 
     def clean(self) -> int:
         """Clean now."""
