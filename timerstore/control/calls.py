@@ -13,16 +13,16 @@ Call = Callable[..., Any]
 
 NAMES = (
     *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
-    *("health", "pause", "resume", "flush", "clean"),
+    *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
 
 
-def calls_of(store: Any, more: Mapping[str, Call] | None = None) -> dict[str, Call]:
-    """Return the calls by name, of a store and `more`."""
+def calls_of(store: Any) -> dict[str, Call]:
+    """Return the calls of a store by name."""
     calls: dict[str, Call] = {name: getattr(store, name) for name in NAMES}
     calls["stats"] = lambda: store.stats().to_dict()
-    return calls | dict(more or {})
+    return calls
 
 
 def ask(calls: Mapping[str, Call], name: str, arguments: dict[str, Any]) -> Any:
