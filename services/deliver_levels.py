@@ -78,7 +78,6 @@ from timerstore.timelog.message import (
     is_ours,
     stored_at,
 )
-from timerstore.timelog.record import observe
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.system import clock_ms
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_remove
@@ -103,7 +102,7 @@ def deliver_levels(world: World, now_ms: int, resident: bool) -> int:
 @inlined
 def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
     levels = world.levels
-    if levels.words[LEVEL_STOP] != 0 or now_ms < observe(world.callers, "fire_from_ms"):
+    if levels.words[LEVEL_STOP] != 0 or now_ms < world.callers.fire_from_ms:
         return 0
     mine = world.deliver_levels.thread
     if mine.lost_count > 0:

@@ -50,7 +50,7 @@ from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, store_relea
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
-from timerstore.timelog.record import observe, publish
+from timerstore.timelog.record import publish
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
@@ -272,7 +272,7 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     limit = min(now_ms, read * precision + ring_buckets(near) - 1)
     limit = min(limit, world.callers.take_limit_ms)
     get.emptied_ms = max(get.emptied_ms, read * precision)
-    if now_ms < observe(world.callers, "fire_from_ms"):
+    if now_ms < world.callers.fire_from_ms:
         return 0
     if get.claim_offset != NO_UNIT:  # the newest slot is only half claimed: not from it yet
         limit = min(limit, (get.claimed_slot - 1) * precision - 1)

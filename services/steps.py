@@ -371,14 +371,14 @@ def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     if world.levels.words[LEVEL_STOP] == 0:
         for level in range(world.levels.words[LEVEL_COUNT]):
             event_ms = level_event_ms(world, level, now_ms)
-            stop_ms = min(stop_ms, max(event_ms, observe(world.callers, "fire_from_ms")))
+            stop_ms = min(stop_ms, max(event_ms, world.callers.fire_from_ms))
     return stop_ms
 
 
 @inlined
 def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
-    near, fire_from_ms = world.near, observe(world.callers, "fire_from_ms")
+    near, fire_from_ms = world.near, world.callers.fire_from_ms
     for aside in range(2):
         if aside == 1 and not is_aside(world):
             break
@@ -403,7 +403,7 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     stop_ms = _near_event_ms(world, now_ms, _levels_event_ms(world, now_ms, stop_ms))
     last_slot = stop_ms // precision + 1 + LEAD
     claimed, limit = world.dequeue_get.claimed_slot, base_slot(world, 0) + SPAN
-    if claimed < limit or now_ms >= observe(world.callers, "fire_from_ms"):  # else R does not move
+    if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else R does not move
         slot = _next_used_slot(world, claimed, last_slot)
         stop_ms = min(stop_ms, (slot - LEAD) * precision)
     if is_aside(world):  # the clock was set back

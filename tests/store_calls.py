@@ -31,6 +31,8 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "pause": {"what": "consuming", "group": "late"},
         "resume": {"what": "consuming", "group": "late"},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
+        "dead_letters": {"group": "fresh"},
+        "redrive": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

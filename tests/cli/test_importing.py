@@ -255,7 +255,7 @@ def test_what_is_overdue_is_put_once_too(
 def test_a_process_that_is_killed(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     with file.open("w") as out:
-        for i in range(40_000):
+        for i in range(20_000):
             body = base64.b64encode(b"%d" % i).decode()
             out.write(f'{{"body_base64": "{body}", "at_ms": {FAR_MS + i}}}\n')
     child = process("import", path, file)
@@ -270,7 +270,7 @@ def test_a_process_that_is_killed(path: Path, tmp_path: Path) -> None:
     assert (status, "rows" in out_text) == (0, True)
     with timerstore.open(path, read_only=True) as store:
         bodies = store.pending_columns(columns=["body"])["body"].to_pylist()
-    assert sorted(map(int, bodies)) == list(range(40_000))
+    assert sorted(map(int, bodies)) == list(range(20_000))
     assert state == progress_path(file, int(state.name.split(".")[-2], 16)) if state else True
 
 

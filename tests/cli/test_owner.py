@@ -80,11 +80,23 @@ def test_import_and_clean(
 def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
     consumer = timerstore.Consumer(owner, "mailer", max_attempts=0)
     consumer.subscribe("t", lambda d: timerstore.Retry())
-    owner.put(b"a", topic="t")
+    ids = list(owner.put_many([b"a", b"b", b"c"], topic="t", keys=["k", "l", "m"]))
     with consumer:
-        while not any(each.dead_letter_count for each in owner.stats().groups):
+        while not any(each.dead_letter_count == 3 for each in owner.stats().groups):
             time.sleep(0.01)
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "120"}
     (row,) = [json.loads(line) for line in run("groups", path, "--json").stdout.splitlines()]
-    assert (row["topic"], row["group"], row["dead_letter_count"]) == ("t", "mailer", 1)
-    assert "mailer" in run("groups", path, env={"FORCE_COLOR": "1", "COLUMNS": "100"}).stdout
-    assert run("redrive", path, "mailer").stdout == "1\n"
+    assert (row["topic"], row["group"], row["dead_letter_count"]) == ("t", "mailer", 3)
+    assert run("groups", path).stdout.split("\t")[:2] == ["t", "mailer"]
+    assert "mailer" in run("groups", path, env=terminal).stdout
+
+    told = run("dead", path, "mailer", "--json").stdout.splitlines()
+    letters = [json.loads(line) for line in told]
+    assert [(each["id"], each["body"], each["key"]) for each in letters] == [
+        *zip(ids, "abc", "klm", strict=True)
+    ]
+    assert ids[0] in run("dead", path, "mailer", "-n", 1, env=terminal).stdout
+    assert run("redrive", path, "mailer", ids[1]).stdout == "1\n"
+    left = [line.split("\t")[2] for line in run("dead", path, "mailer").stdout.splitlines()]
+    assert left == [ids[0], ids[2]]
+    assert run("redrive", path, "mailer").stdout == "2\n"

@@ -14,17 +14,17 @@ Call = Callable[..., Any]
 
 NAMES = (
     *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
-    *("health", "pause", "resume", "flush", "clean"),
+    *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
 
 
-def calls_of(store: Any, more: Mapping[str, Call] | None = None) -> dict[str, Call]:
-    """Return the calls by name, of a store and `more`."""
+def calls_of(store: Any) -> dict[str, Call]:
+    """Return the calls of a store by name."""
     calls: dict[str, Call] = {name: getattr(store, name) for name in NAMES}
     calls["stats"] = lambda: store.stats().to_dict()
     calls["put_many"] = wraps(store.put_many)(lambda **options: list(store.put_many(**options)))
-    return calls | dict(more or {})
+    return calls
 
 
 def ask(calls: Mapping[str, Call], name: str, arguments: dict[str, Any]) -> Any:
