@@ -5,6 +5,7 @@
     consume   what is due                           consuming/
     Consumer  handlers in threads, with retries     consumer/
     verify    every byte of a closed one            offline/verify.py
+    backup    a live one; restore, to any point     offline/backup.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -40,7 +41,10 @@ from timerstore.errors import (
 )
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_bool
+from timerstore.offline.backup import BackupReport, backup
+from timerstore.offline.points import BackupPoint
 from timerstore.offline.report import Problem, Report
+from timerstore.offline.restore import RestoreReport, backup_points, restore
 from timerstore.offline.verify import verify
 from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
@@ -79,6 +83,8 @@ def open(
 
 
 __all__ = [
+    "BackupPoint",
+    "BackupReport",
     "Batch",
     "Config",
     "CongestedError",
@@ -97,6 +103,7 @@ __all__ = [
     "Problem",
     "ReadOnlyError",
     "Report",
+    "RestoreReport",
     "Retry",
     "Stats",
     "StoreAccessError",
@@ -109,6 +116,9 @@ __all__ = [
     "TimerStoreError",
     "TooLateError",
     "UnknownTimerError",
+    "backup",
+    "backup_points",
     "open",
+    "restore",
     "verify",
 ]
