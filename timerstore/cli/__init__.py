@@ -5,6 +5,7 @@ app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
 commands.py    info, put, consume, cancel, redrive, pending, verify, handover, warmup, demo
 exporting.py   export
+keeping.py     backup, restore
 validating.py  validate
 output.py      tables on a terminal, plain lines in a pipe, JSON
 times.py       the times that a person types
@@ -24,7 +25,7 @@ def main() -> None:
     """Run the command line."""
     _open_standard_files()
     try:
-        from timerstore.cli import validating  # noqa: F401, after the other commands
+        from timerstore.cli import keeping, validating  # noqa: F401, after the other commands
         from timerstore.cli.commands import app
     except ModuleNotFoundError as e:
         package = (e.name or "").split(".")[0]

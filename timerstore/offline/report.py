@@ -101,6 +101,8 @@ class Audit:
     by_broker: bool = False
     cleaned: bool = False
     """Chains of slots ahead can lead to units that were removed, for they are superseded."""
+    of_backup: bool = False
+    """There are no indexes, which a restore makes anew."""
     durable: int = 0
     """Before this commit log offset everything was flushed: damage there is damage."""
     problems: list[Problem] = field(default_factory=list)

@@ -19,6 +19,7 @@ import numpy as np
 from timerstore.config import Config
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.kinds import check_kind, check_path
+from timerstore.offline.auditbackup import backup_faults
 from timerstore.offline.auditcursors import (
     LEVELS_FILE,
     cursor_faults,
@@ -28,6 +29,7 @@ from timerstore.offline.auditcursors import (
 )
 from timerstore.offline.auditlog import LogAudit
 from timerstore.offline.audittimers import TimerAudit
+from timerstore.offline.points import is_backup
 from timerstore.offline.report import Audit, Report
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.tables.timers import count_pending
@@ -54,9 +56,9 @@ _COPY_BYTES: Final = _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize
 
 @telling
 def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Report:
-    """Check every byte of a closed store, or of a copy; change nothing.
+    """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
-    Reads RocketMQ's own stores as well. `config` says the delay levels where they are not
+    Of a backup, all its points. Reads RocketMQ's own stores as well. `config` says the delay levels where they are not
     RocketMQ's. Raises NotAStoreError where there is no store; damage is in the report. O(bytes).
 
     >>> timerstore.verify("timers/").ok
@@ -74,6 +76,7 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     audit.clean = not reader.is_open and (checkpoint is None or not ours or checkpoint.clean)
     if checkpoint is not None and ours:
         audit.durable = checkpoint.commitlog_flushed
+    audit.of_backup = is_backup(reader.path)
     audit.faults(reader.faults)
     _check_json_files(audit)
     _check_timercheck(audit)
@@ -81,12 +84,15 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     log = LogAudit(audit)
     log.run()
     timers = TimerAudit(audit, log)
-    timers.run()
-    _check_cursors(audit, log, timers)
-    _check_group_offsets(audit, log)
-    _check_level_offsets(audit, log)
+    if audit.of_backup:
+        audit.faults(list(backup_faults(reader.path)))
+    else:
+        timers.run()
+        _check_cursors(audit, log, timers)
+        _check_group_offsets(audit, log)
+        _check_level_offsets(audit, log)
     pending_count = None
-    if not audit.problems:
+    if not audit.problems and not audit.of_backup:
         pending_count = count_pending(view_of(reader, upto="end", delay_levels=config.delay_levels))
     _check_pending(audit, pending_count)
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]
