@@ -115,19 +115,34 @@ def restore(
     >>> timerstore.restore("backup/", "restored/").ok
     True
     """
-    source, target = check_path(path), check_path(dest)
+    return restore_point(
+        check_path(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
+    )
+
+
+def restore_point(
+    source: Path,
+    target: Path,
+    *,
+    at: datetime | int | None = None,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+    disk: Disk | None = None,
+) -> RestoreReport:
+    """Do what `restore` says, on a disk."""
     config = Config() if config is None else config
     check_kind(config, Config, "config")
+    disk = Disk() if disk is None else disk
     at_ms = None if at is None else floor_ms(at)
     refuse_inside(source, target)
     listed = read_list(source)
     chosen = choose(listed, at_ms)
-    with told_of(dest):
-        if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+    with told_of(target):
+        if target.is_symlink() or not is_free(target):
             raise InvalidArgumentError(
                 f"{target} is there already. Pass a folder that does not exist, or is empty."
             )
-        disk = Disk()
         building = target.with_name(f".{target.name}.restoring")
         disk.make_folder(building)
         locks = [BackupLock(source, alone=False), BackupLock(building, alone=True)]
@@ -146,6 +161,11 @@ def restore(
         finally:
             for lock in locks:
                 lock.release()
+
+
+def is_free(path: Path) -> bool:
+    """Tell whether a path is that of nothing, or of an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def floor_ms(at: object) -> int:
