@@ -280,7 +280,7 @@ class TimerStore:
         keep: int | None = None,
         progress: Progress | None = None,
     ) -> BackupReport:
-        """Add a point to the backup in `dest`, as `timerstore.backup` does, while the store goes on.
+        """Add a point to the backup in `dest`, while the store goes on; see `timerstore.backup`.
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """

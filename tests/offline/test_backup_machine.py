@@ -277,8 +277,8 @@ class BackupMachine(RuleBasedStateMachine):
         if not self.points:
             return
         assert timerstore.verify(self.dest, config=self.config).ok
+        at = self.points[0].time_ms - 1
         with pytest.raises(InvalidArgumentError, match="earliest point"):
-            at = self.points[0].time_ms - 1
             timerstore.restore(self.dest, self.folder / "restored", at=at)
         for point in self.points[-RESTORED_MAX:]:
             moment = self.of_point[point.number]

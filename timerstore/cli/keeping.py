@@ -1,87 +1,94 @@
-"""The commands `backup`, `restore`."""
+"""Commands that keep copies of a store: backup, restore."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import timerstore
-from timerstore.cli.app import AsJson, ConfigFile, StorePath, answering
-from timerstore.cli.commands import app
-from timerstore.cli.output import Output, shown_bytes, shown_time
+from timerstore.cli.app import (
+    CHECK,
+    AsJson,
+    ConfigFile,
+    StorePath,
+    answering,
+    app,
+    read_instant,
+    settings,
+)
+from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
-from timerstore.cli.times import parse_time_ms
-from timerstore.config import Config
+from timerstore.cli.texts import shown_bytes, shown_time
 from timerstore.errors import InvalidArgumentError
 
+if TYPE_CHECKING:
+    from timerstore.offline.backup import BackupReport
+    from timerstore.offline.points import BackupPoint
+    from timerstore.offline.restore import RestoreReport
 
-@app.command()
+BackupPath = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
+
+
+@app.command(rich_help_panel=CHECK)
 def backup(
     path: StorePath,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The backup's folder.")],
+    dest: BackupPath,
     keep: Annotated[
         int | None, typer.Option(min=1, help="So many points stay, the newest; else all.")
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Add a point to a backup, also of a store that is open: what is new alone is copied.
+    """Add a point to a backup, also of a store that is open; only what is new is copied.
 
-    Run it by a timer; DEST can be shipped by any tool that copies folders. See docs/backup.md.
+    Run it on a schedule, and ship BACKUP with any tool that copies folders: see docs/backup.md.
+    Exit status 1: there is damage in the store, and now in its backup.
+
+    Example: timerstore backup timers/ backup/ --keep 48
     """
     with answering(as_json=as_json) as out:
-        settings = read_config(config)
-        with out.progress(f"backing up {path}", total=1_000) as update:
-            report = timerstore.backup(
-                *(path, dest),
-                keep=keep,
-                config=settings,
-                progress=lambda done, of: update(done * 1_000 // max(of, 1)),
-            )
+        from timerstore.offline.backup import backup as run
+
+        with out.progress(f"backing up {path}", "bytes") as update:
+            report = run(path, dest, keep=keep, config=settings(config), progress=update)
         finish(out, report)
 
 
-@app.command()
+@app.command(rich_help_panel=CHECK)
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")],
+    path: BackupPath,
     dest: Annotated[
         Path | None, typer.Argument(metavar="[DEST]", help="A new folder; without: list points.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="As of then, also between two points; else the last point.")
+        str | None, typer.Option(help="As of then, also between points; else the last point.")
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """Make a store of a backup as it was at a time, and check it; or list the backup's points.
 
-    Nothing fires before somebody opens the store; then all does that is due.
+    Nothing fires before somebody opens the store; then all does that is due by then.
+
+    Example: timerstore restore backup/ restored/ --at "yesterday 15:00"
     """
     with answering(as_json=as_json) as out:
-        at_ms, settings = parse_time_ms(at), read_config(config)
+        from timerstore.offline.restore import backup_points
+        from timerstore.offline.restore import restore as run
+
+        at_ms = read_instant(out, at, "--at")
         if dest is None:
             if at is not None:
                 raise InvalidArgumentError("There is no DEST. Pass the folder to restore to.")
-            show_points(out, timerstore.backup_points(path))
+            show_points(out, backup_points(path))
             return
-        with out.progress(f"restoring {path}", total=1_000) as update:
-            report = timerstore.restore(
-                *(path, dest),
-                at=at_ms,
-                config=settings,
-                progress=lambda done, of: update(done * 1_000 // max(of, 1)),
-            )
+        with out.progress(f"restoring {path}", "bytes") as update:
+            report = run(path, dest, at=at_ms, config=settings(config), progress=update)
         finish(out, report)
 
 
-def read_config(file: Path | None) -> Config:
-    """Return the settings of a file, or of the environment."""
-    return Config.from_env() if file is None else Config.from_toml(file)
-
-
-def finish(out: Output, report: timerstore.BackupReport | timerstore.RestoreReport) -> None:
+def finish(out: Output, report: BackupReport | RestoreReport) -> None:
     """Write what was done; damage that was met is the command's status."""
     if not report.ok:
         out.status = DAMAGED
@@ -91,7 +98,7 @@ def finish(out: Output, report: timerstore.BackupReport | timerstore.RestoreRepo
         out.say(str(report))
 
 
-def show_points(out: Output, points: list[timerstore.BackupPoint]) -> None:
+def show_points(out: Output, points: list[BackupPoint]) -> None:
     """Write a row for each point."""
     if out.as_json:
         for point in points:

@@ -90,7 +90,9 @@ class BackupReport:
             f"{self.path}: {end}; {self.message_count:,} messages, {self.copied_bytes:,} bytes "
             f"were new, of {self.point.bytes_count:,}"
         ]
-        return "\n".join([*lines, *shown_problems("  DAMAGED: ", self.problems, len(self.problems))])
+        return "\n".join(
+            [*lines, *shown_problems("  DAMAGED: ", self.problems, len(self.problems))]
+        )
 
 
 @telling
@@ -236,7 +238,7 @@ class _Run:
         self._copy(start, end)
         point = self._write_point(end)
         listed.points.append(point)
-        dropped = listed.points[: -keep] if keep is not None else []
+        dropped = listed.points[:-keep] if keep is not None else []
         listed.points = listed.points[len(dropped) :]
         self._forget_marks()
         listed.write(self.disk)
@@ -423,7 +425,7 @@ class _Run:
 
 
 def flushed_end(reader: StoreReader) -> int:
-    """Return up to where a log was flushed; of a broker's, which does not say it, its files' end."""
+    """Return up to where a log was flushed; of a broker's, which does not say it, its end."""
     log, checkpoint = reader.commitlog, reader.checkpoint
     if checkpoint is None or checkpoint.by_broker:
         return log.files_end

@@ -69,7 +69,9 @@ class CheckedFile:
     def read(self, stop: int) -> bytes:
         """Return the next bytes, up to a piece, a mark, or `stop`. Raises CorruptStoreError."""
         marks = [count for count, _ in self._marks if count > self._at]
-        piece = os.pread(self._fd, min(PIECE_BYTES, stop - self._at, *(m - self._at for m in marks)), self._at)
+        piece = os.pread(
+            self._fd, min(PIECE_BYTES, stop - self._at, *(m - self._at for m in marks)), self._at
+        )
         if not piece and self._at < stop:
             raise CorruptStoreError(self._name, self._offset + self._at, "the file ends here")
         self._at += len(piece)

@@ -1,7 +1,7 @@
 """Whether a store is still the one whose backup was taken, or was restored to an earlier point.
 
-What was restored goes on from the end that it was cut to, under the same tag. `config/restored.json`
-says so, one restore after the other, and travels with the store into its next backups.
+What was restored goes on from the end that it was cut to, under the same tag. A file of the store,
+`config/restored.json`, says so, one restore after the other, and comes along into its next backups.
 """
 
 from __future__ import annotations
