@@ -1,4 +1,4 @@
-"""Backups at random moments of a random history, each restored, and times between: as it was then.
+"""Backups at random moments of a random history: what is restored of a time is what was there then.
 
 Segments are tiny, so that they go, are used again, and pieces of the log are missing between two
 backups. What a dictionary says of a moment is compared with what is restored of it, and then all

@@ -1,4 +1,4 @@
-"""Auditing a backup: every segment and small file against the checksums in its list."""
+"""Auditing a backup: all files of its points against the checksums in its list."""
 
 from __future__ import annotations
 

@@ -112,8 +112,9 @@ def restore(
     Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError where the backup
     is not what was written: then `dest` stays as it was.
 
-    >>> timerstore.restore("backup/", "restored/").ok
-    True
+    >>> point = timerstore.backup("timers/", "backup/")
+    >>> timerstore.restore("backup/", "restored/").pending_count
+    0
     """
     return restore_point(
         check_path(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
