@@ -29,6 +29,8 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "count": {},
         "horizon": {"bucket_ms": 1_000},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
+        "dead_letters": {"group": "fresh"},
+        "redrive": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
     from timerstore.consumer.retry_rules import Outcome, Retry
+    from timerstore.consuming.dead_letters import DeadLetter
     from timerstore.consuming.group import Batch, Delivery
     from timerstore.errors import (
         CongestedError,
@@ -59,6 +60,7 @@ _HOMES = {
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
     "consumer.retry_rules": "Outcome Retry",
+    "consuming.dead_letters": "DeadLetter",
     "consuming.group": "Batch Delivery",
     "errors": (
         "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
@@ -137,6 +139,7 @@ __all__ = [
     "CongestedError",
     "Consumer",
     "CorruptStoreError",
+    "DeadLetter",
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,12 @@ from timerstore.closing.close import close, give_up_opening
 from timerstore.closing.handover import handover
 from timerstore.config import Config
 from timerstore.consuming.consuming import Consuming
+from timerstore.consuming.dead_letters import (
+    LISTED_MAX,
+    DeadLetter,
+    list_dead_letters,
+    redrive,
+)
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.core import Core
 from timerstore.ids import TimerIds
@@ -266,6 +272,27 @@ class TimerStore:
         Without `timeout` it waits for the first.
         """
         return self.consuming.pull(topic, group, max_count, timeout)
+
+    def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
+        """Return what a group gave up and nobody has put back, the oldest first.
+
+        Nothing is consumed. `limit`: so many at most, None for all. O(letters). What cannot be read
+        is left out, and named in the log.
+
+        >>> store.dead_letters("mailer")
+        []
+        """
+        return list_dead_letters(self.consuming, group, limit)
+
+    def redrive(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Put a group's dead letters back, `limit` at most, or those with `ids`; return how many.
+
+        Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
+        crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
+        """
+        return redrive(self.consuming, group, limit, ids)
 
     # --- the end
 
