@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         InvalidArgumentError,
         MissingFileError,
         NotAStoreError,
+        PausedError,
         ReadOnlyError,
         StoreAccessError,
         StoreClosedError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from timerstore.services.clock import ManualClock
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
+    from timerstore.watching.health import Condition, Health
 
 _HOMES = {
     "config": "Config",
@@ -64,7 +66,7 @@ _HOMES = {
     "consuming.group": "Batch Delivery",
     "errors": (
         "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
-        "InvalidArgumentError MissingFileError NotAStoreError ReadOnlyError "
+        "InvalidArgumentError MissingFileError NotAStoreError PausedError ReadOnlyError "
         "StoreAccessError StoreClosedError StoreFullError StoreLockedError "
         "TimerStoreError TooLateError UnknownTimerError"
     ),
@@ -79,6 +81,7 @@ _HOMES = {
     "services.clock": "ManualClock",
     "stats": "Stats",
     "store": "TimerStore",
+    "watching.health": "Condition Health",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, whatever only looks at errors: none of these waits for Numba."""
@@ -118,6 +121,7 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
+    from timerstore.control.opening import let_others_ask
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
     from timerstore.store import TimerStore
@@ -128,13 +132,14 @@ def open(
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
-        return TimerStore(path, create=create, config=config, clock=clock)
+        return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))
 
 
 __all__ = [
     "BackupPoint",
     "BackupReport",
     "Batch",
+    "Condition",
     "Config",
     "CongestedError",
     "Consumer",
@@ -143,6 +148,7 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Health",
     "Hook",
     "Horizon",
     "InvalidArgumentError",
@@ -150,6 +156,7 @@ __all__ = [
     "MissingFileError",
     "NotAStoreError",
     "Outcome",
+    "PausedError",
     "Problem",
     "ReadOnlyError",
     "Report",
