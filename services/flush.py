@@ -70,6 +70,7 @@ class Flusher:
         """Called with what makes flushing impossible for good."""
         self.error: BaseException | None = None
         self.waiting_for_space: StoreFullError | None = None
+        self.waiting_since_ms: int | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
         self._flushed_s = time.monotonic()
@@ -280,7 +281,10 @@ class Flusher:
     def _wait_for_space(self, full: StoreFullError | None) -> None:
         """Say whether anything waits for room; a full disk is waited out, never an end."""
         if (full is None) != (self.waiting_for_space is None):
-            log.warning("%s: %s", self.engine.path, full or "there is room again")
+            fields = {"store": str(self.engine.path), "waiting_for_space": full is not None}
+            text = full or "there is room again"
+            log.warning("%s: %s", self.engine.path, text, extra=fields)
+            self.waiting_since_ms = None if full is None else time.time_ns() // 1_000_000
         self.waiting_for_space = full
 
     def _thread_ended(self, error: BaseException) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         InvalidArgumentError,
         MissingFileError,
         NotAStoreError,
+        PausedError,
         ReadOnlyError,
         StoreAccessError,
         StoreClosedError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from timerstore.services.clock import ManualClock
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
+    from timerstore.watching.health import Condition, Health
 
 _HOMES = {
     "config": "Config",
@@ -60,7 +62,7 @@ _HOMES = {
     "consuming.group": "Batch Delivery",
     "errors": (
         "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
-        "InvalidArgumentError MissingFileError NotAStoreError ReadOnlyError "
+        "InvalidArgumentError MissingFileError NotAStoreError PausedError ReadOnlyError "
         "StoreAccessError StoreClosedError StoreFullError StoreLockedError "
         "TimerStoreError TooLateError UnknownTimerError"
     ),
@@ -72,6 +74,7 @@ _HOMES = {
     "services.clock": "ManualClock",
     "stats": "Stats",
     "store": "TimerStore",
+    "watching.health": "Condition Health",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, whatever only looks at errors: none of these waits for Numba."""
@@ -111,6 +114,7 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
+    from timerstore.control.opening import let_others_ask
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
     from timerstore.store import TimerStore
@@ -121,11 +125,12 @@ def open(
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
-        return TimerStore(path, create=create, config=config, clock=clock)
+        return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))
 
 
 __all__ = [
     "Batch",
+    "Condition",
     "Config",
     "CongestedError",
     "Consumer",
@@ -134,6 +139,7 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Health",
     "Hook",
     "Horizon",
     "InvalidArgumentError",
@@ -141,6 +147,7 @@ __all__ = [
     "MissingFileError",
     "NotAStoreError",
     "Outcome",
+    "PausedError",
     "Problem",
     "ReadOnlyError",
     "Report",

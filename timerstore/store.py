@@ -33,7 +33,10 @@ from timerstore.pending.timers import Timer
 from timerstore.putting.putting import Putting
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats, read_stats
+from timerstore.switches import Paused
+from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
+from timerstore.watching.health import Health, read_health
 
 
 class TimerStore:
@@ -246,6 +249,16 @@ class TimerStore:
         """
         return read_stats(self.core, self.consuming)
 
+    def health(self) -> Health:
+        """Tell whether the store does its work: its state, each condition since when, what to do.
+
+        Also of a store that has stopped. O(1).
+
+        >>> store.health().ok
+        True
+        """
+        return read_health(self.core)
+
     # --- consuming
 
     def consume(
@@ -292,6 +305,34 @@ class TimerStore:
         crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
         """
         return redrive(self.consuming, group, limit, ids)
+
+    # --- switches
+
+    def pause(
+        self,
+        what: Paused,
+        *,
+        group: str | None = None,
+        duration: timedelta | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Stop "putting", "firing" or "consuming" for a while, as an operator may have to.
+
+        Putting: `put`, `put_many`, `reschedule` raise PausedError. Firing: what falls due stays
+        pending, delay levels and retries too; nothing fires any more once this returns, and after
+        it is over what was overdue fires first. Consuming: nothing is handed out, of one `group` or
+        of all; what was handed out can be acknowledged.
+
+        Until `resume`, or for a `duration`. With `keep` also after the store is reopened, durable
+        on return. A second pause of the same thing replaces the first. `health()` lists them.
+
+        >>> store.pause("firing", duration=timedelta(hours=1))
+        """
+        pause(self.core, what, group, duration, keep)
+
+    def resume(self, what: Paused, *, group: str | None = None) -> None:
+        """End a pause, if there is one; of "consuming" without `group` those of all groups."""
+        resume(self.core, what, group)
 
     # --- the end
 

@@ -261,7 +261,11 @@ class Group:
 
         `room` tells, under the lock, how many a queue may give that has any.
         """
-        self.core.check_open()
+        core = self.core
+        core.check_open()
+        pauses = core.switches.pauses
+        if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
+            return None
         while True:
             run = self._hand_out(count_max, room)
             if run is None:

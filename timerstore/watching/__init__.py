@@ -2,6 +2,7 @@
 
     groups.py        how far each group is behind, what became of what it read
     groupmetrics.py  that, for Prometheus
+    health.py        is it healthy, since when not, what to do
     shown.py         statistics as a text to be read
 
 A room imports `core.py` and other rooms, never the store.
