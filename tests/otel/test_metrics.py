@@ -1,4 +1,4 @@
-"""Observable instruments: what is collected is what `stats` says, and what Prometheus is told."""
+"""Observable instruments: what is collected is what Prometheus is told."""
 
 from datetime import timedelta
 from pathlib import Path

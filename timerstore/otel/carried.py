@@ -16,7 +16,7 @@ def with_context(properties: Mapping[str, str] | None = None) -> dict[str, str]:
     By W3C trace context that is `traceparent`, some 60 bytes, and `tracestate` where there is one.
     They stay over retries. Where no span is current nothing is added.
 
-    >>> store.put(b"hello", properties=timerstore.otel.with_context({"lang": "de"}))
+    >>> id = store.put(b"hello", properties=timerstore.otel.with_context({"lang": "de"}))
     """
     carried = dict(properties or {})
     propagate.inject(carried)
