@@ -13,6 +13,7 @@ exporting.py   export
 importing.py   import
 rows.py        rows of a file as timers to put
 progressfile.py  how far an import has come
+keeping.py     backup, restore
 upkeep.py      clean, handover
 trying.py      warmup, demo
 opening.py     a store that is looked at, or changed

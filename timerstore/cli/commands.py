@@ -8,6 +8,7 @@ from timerstore.cli import (  # isort: skip
     consuming,
     checking,
     exporting,
+    keeping,
     upkeep,
     trying,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "consuming",
     "exporting",
     "importing",
+    "keeping",
     "reading",
     "trying",
     "upkeep",
