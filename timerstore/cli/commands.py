@@ -2,7 +2,9 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    backlog,
     writing,
+    importing,
     consuming,
     checking,
     exporting,
@@ -14,9 +16,11 @@ from timerstore.cli.app import app
 
 __all__ = [
     "app",
+    "backlog",
     "checking",
     "consuming",
     "exporting",
+    "importing",
     "keeping",
     "reading",
     "trying",
