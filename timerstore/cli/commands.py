@@ -2,13 +2,28 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    backlog,
     writing,
+    importing,
     consuming,
     checking,
     exporting,
+    keeping,
     upkeep,
     trying,
 )
 from timerstore.cli.app import app
 
-__all__ = ["app", "checking", "consuming", "exporting", "reading", "trying", "upkeep", "writing"]
+__all__ = [
+    "app",
+    "backlog",
+    "checking",
+    "consuming",
+    "exporting",
+    "importing",
+    "keeping",
+    "reading",
+    "trying",
+    "upkeep",
+    "writing",
+]
