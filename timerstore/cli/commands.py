@@ -2,6 +2,9 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    operating,
+    top,
+    tail,
     writing,
     consuming,
     checking,
@@ -11,4 +14,15 @@ from timerstore.cli import (  # isort: skip
 )
 from timerstore.cli.app import app
 
-__all__ = ["app", "checking", "consuming", "exporting", "reading", "trying", "upkeep", "writing"]
+__all__ = [
+    "app",
+    "checking",
+    "consuming",
+    "exporting",
+    "operating",
+    "reading",
+    "tail",
+    "top",
+    "trying",
+]
+__all__ += ["upkeep", "writing"]
