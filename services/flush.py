@@ -23,6 +23,7 @@ from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
 from timerstore.services.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.level_file import LevelOffsetFile
+from timerstore.services.rebuild import remove_mark, write_mark
 from timerstore.services.scrub import Scrub
 from timerstore.services.state import FLUSH
 from timerstore.timelog.acting import acting_as
@@ -176,6 +177,13 @@ class Flusher:
             except FlushFailedError as e:
                 self._fail(e)
                 raise
+            if engine.keeps_mark and not engine.is_unsettled(
+                captured.read_slot, captured.floor, captured.level_offsets
+            ):
+                engine.keeps_mark = False
+                remove_mark(engine.disk, engine.path)
+                if engine.rebuild_wanted:
+                    write_mark(engine.disk, engine.path, engine.rebuild_wanted)
             written(world)
             # One word, which the services only read: no lock is needed.
             with acting_as(FLUSH):

@@ -133,7 +133,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
     log = _scan_log(engine, checkpoint, findings, crashed=crashed, is_live=is_live)
-    if findings.by_broker and not findings.rebuilt and checkpoint is not None:
+    if findings.by_broker and TIMERS not in findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
         queue_index = _empty_timer_index(engine, log)
@@ -183,6 +183,9 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
+    engine.keeps_mark = len(log.broker_origins) > 0 and engine.is_unsettled(
+        read_slot, log.floor, engine.levels.offset
+    )
     # Now that what a broker has removed is counted.
     engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count

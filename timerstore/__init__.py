@@ -5,6 +5,7 @@
     consume   what is due                           consuming/
     Consumer  handlers in threads, with retries     consumer/
     verify    every byte of a closed one            offline/verify.py
+    backup    a live one; restore, to any point     offline/backup.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
         UnknownTimerError,
     )
     from timerstore.ids import TimerIds
+    from timerstore.offline.backup import BackupReport, backup
+    from timerstore.offline.points import BackupPoint
     from timerstore.offline.report import Problem, Report
+    from timerstore.offline.restore import RestoreReport, backup_points, restore
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
     from timerstore.pending.timers import Timer
@@ -67,7 +71,10 @@ _HOMES = {
         "TimerStoreError TooLateError UnknownTimerError"
     ),
     "ids": "TimerIds",
+    "offline.backup": "BackupReport backup",
+    "offline.points": "BackupPoint",
     "offline.report": "Problem Report",
+    "offline.restore": "RestoreReport backup_points restore",
     "offline.verify": "verify",
     "pending.listing": "Horizon",
     "pending.timers": "Timer",
@@ -129,6 +136,8 @@ def open(
 
 
 __all__ = [
+    "BackupPoint",
+    "BackupReport",
     "Batch",
     "Condition",
     "Config",
@@ -151,6 +160,7 @@ __all__ = [
     "Problem",
     "ReadOnlyError",
     "Report",
+    "RestoreReport",
     "Retry",
     "Stats",
     "StoreAccessError",
@@ -163,6 +173,9 @@ __all__ = [
     "TimerStoreError",
     "TooLateError",
     "UnknownTimerError",
+    "backup",
+    "backup_points",
     "open",
+    "restore",
     "verify",
 ]

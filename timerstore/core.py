@@ -33,7 +33,7 @@ from timerstore.services.cleaning import Cleaner
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.flush import Flusher
 from timerstore.services.opening import open_engine
-from timerstore.services.rebuild import remove_mark
+from timerstore.services.rebuild import TIMERS, remove_mark, write_mark
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.waking import NO_HURRY_MS
@@ -89,9 +89,12 @@ class Core:
         if self.switches.damage is not None:
             damage = self.switches.damage
             self.engine.damage.note(FILE, damage.offset, damage.reason)
+        if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
+            write_mark(self.disk, self.path, frozenset((TIMERS,)))
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
-        remove_mark(self.disk, self.path)
+        if not self.engine.keeps_mark:
+            remove_mark(self.disk, self.path)
         self.is_group = self.engine.config.durability == "group"
         self.waiters = Waiters(self.engine.world.waiters)
         self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])

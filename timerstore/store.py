@@ -27,6 +27,7 @@ from timerstore.consuming.group import Batch, Delivery
 from timerstore.core import Core
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_kind, check_path
+from timerstore.offline.backup import BackupReport, Progress, take_point
 from timerstore.pending.listing import Horizon
 from timerstore.pending.pending import PendingTimers
 from timerstore.pending.timers import Timer
@@ -339,6 +340,27 @@ class TimerStore:
     def flush(self) -> None:
         """Write a checkpoint; everything put before is durable on return."""
         self.core.flush()
+
+    def backup(
+        self,
+        dest: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        progress: Progress | None = None,
+    ) -> BackupReport:
+        """Add a point to the backup in `dest`, while the store goes on; see `timerstore.backup`.
+
+        A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
+        """
+        self.core.flush()
+        core = self.core
+        return take_point(
+            *(core.path, check_path(dest)),
+            keep=keep,
+            config=core.engine.config,
+            progress=progress,
+            now_ms=core.clock.now_ms,
+        )
 
     def clean(self) -> int:
         """Copy what is pending out of all old segments, and remove them; return the bytes freed.

@@ -9,6 +9,7 @@ from timerstore.cli import (  # isort: skip
     consuming,
     checking,
     exporting,
+    keeping,
     upkeep,
     trying,
 )
@@ -19,10 +20,12 @@ __all__ = [
     "checking",
     "consuming",
     "exporting",
+    "keeping",
     "operating",
     "reading",
     "tail",
     "top",
     "trying",
+    "upkeep",
+    "writing",
 ]
-__all__ += ["upkeep", "writing"]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
@@ -16,8 +16,10 @@ from rich.live import Live
 from timerstore.cli.app import LOOK, AsJson, StorePath, answering, app
 from timerstore.cli.operating import owner_of
 from timerstore.cli.topview import Look, draw
-from timerstore.control.client import Owner
 from timerstore.errors import NotAStoreError
+
+if TYPE_CHECKING:
+    from timerstore.control.client import Owner
 
 _QUIT = ("q", "Q", "\x1b", "\x03")
 
