@@ -5,7 +5,9 @@ from timerstore.cli import (  # isort: skip
     operating,
     top,
     tail,
+    backlog,
     writing,
+    importing,
     consuming,
     checking,
     exporting,
@@ -17,9 +19,11 @@ from timerstore.cli.app import app
 
 __all__ = [
     "app",
+    "backlog",
     "checking",
     "consuming",
     "exporting",
+    "importing",
     "keeping",
     "operating",
     "reading",
