@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 OWN_ERROR = (
     "timerstore: this is an error of timerstore's own: {}. Please report it, with the lines above."
 )
-LOOK, CHANGE, CONSUME, CHECK, OTHER = (
-    *("Look (beside a running program too)", "Put and change", "Consume", "Check and keep"),
-    "Set up",
+LOOK, CHANGE, CONSUME, OPERATE, CHECK, OTHER = (
+    *("Look (beside a running program too)", "Put and change", "Consume", "Operate"),
+    *("Check and keep", "Set up"),
 )
 """Headings of `--help`, for `rich_help_panel`."""
 

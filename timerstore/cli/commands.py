@@ -2,6 +2,9 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    operating,
+    top,
+    tail,
     backlog,
     writing,
     importing,
@@ -22,7 +25,10 @@ __all__ = [
     "exporting",
     "importing",
     "keeping",
+    "operating",
     "reading",
+    "tail",
+    "top",
     "trying",
     "upkeep",
     "writing",

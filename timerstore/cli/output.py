@@ -97,6 +97,10 @@ class Output:
         """Write one plain line, its values separated by tabs, with control characters escaped."""
         sys.stdout.write("\t".join(shown(str(value)) for value in values) + "\n")
 
+    def flush(self) -> None:
+        """Let whoever reads see what was written."""
+        sys.stdout.flush()
+
     def json(self, value: Any) -> None:
         """Write one line of JSON."""
         sys.stdout.write(json.dumps(value) + "\n")
