@@ -16,7 +16,7 @@ _SHELL_BLOCK = re.compile(r"### At the shell\n+```\n(.*?)```", re.DOTALL)
 
 def check(line: str) -> None:
     """Let a command line be parsed, as when it is typed, and nothing be run."""
-    first, name, *arguments = shlex.split(line)
+    first, name, *arguments = shlex.split(re.split(r" (?:\|\|?|>) ", line)[0])
     assert first == "timerstore"
     command = GROUP.commands[name]  # type: ignore[attr-defined]
     with command.make_context(name, arguments):

@@ -138,6 +138,7 @@ def test_times_of_people_are_told_as_instants(run: Run, path: Path) -> None:
 def test_put_says_that_nothing_fires(run: Run, path: Path) -> None:
     assert "Nothing fires until a process has the store open" in run("put", path, "x").stderr
     assert run("put", path, "x", "--json").stderr == ""
+    assert "was made: there was no store" in run("put", path.with_name("typo"), "x").stderr
 
 
 def test_reschedule(run: Run, path: Path) -> None:
@@ -184,3 +185,24 @@ def test_help_loads_no_kernels() -> None:
     code = "import sys, timerstore.cli.commands\n"
     code += "heavy = {'numba', 'numpy', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
+
+
+def test_an_owner_that_is_silent_hinders_no_look(
+    run: Run, path: Path, owner: timerstore.TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped, say, or belongs to somebody else: its files tell as well."""
+
+    def silent(*_: object, **__: object) -> None:
+        raise timerstore.StoreAccessError("It does not answer.")
+
+    (timer,) = [*owner.pending(limit=1)]
+    with monkeypatch.context() as patch:
+        patch.setattr("timerstore.control.client.Owner.call", silent)
+        result = run("count", path, "--topic", "mail")
+        assert result.stdout == "100\n"
+        assert "It does not answer. Looking at its files." in result.stderr
+        assert json.loads(run("get", path, timer.id, "--json").stdout)["id"] == timer.id
+        assert "mail" in run("groups", path).stdout
+        assert "It does not answer" in run("put", path, "x", exits=3).stderr
+    monkeypatch.setattr("timerstore.control.client.find_owner", silent)
+    assert run("count", path, "--topic", "mail").stdout == "100\n"
