@@ -53,20 +53,29 @@ from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_fr
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    LEVEL_TOPIC,
+    MESSAGE_BORN_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    UNIT_DELETE,
+)
+from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
+    BODY_BYTES,
     FOUND_WORDS,
-    IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     REASONS,
+    exact_due_ms,
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, apron_bytes, segment_at
+from timerstore.timelog.tally import count_pending
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
 from timerstore.wheel.pending import CANCELLED, PENDING, Reading, judge_message
@@ -472,7 +481,7 @@ def _count_pending(engine: Engine) -> int:
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
-        while not _count_units(engine.world, units, reading, where):
+        while not _count_units(engine.world, units, reading, where, engine.clock.now_ms):
             message = int(units[where[0], chain.WALK_MESSAGE])
             pass_lost(engine, engine.world.dequeue_put.thread)
             engine.commitlog.trim()
@@ -483,7 +492,7 @@ def _count_pending(engine: Engine) -> int:
 
 
 @kernel
-def _count_units(world: World, units: Any, reading: Reading, where: Any) -> bool:
+def _count_units(world: World, units: Any, reading: Reading, where: Any, now_ms: int) -> bool:
     """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
@@ -504,6 +513,9 @@ def _count_units(world: World, units: Any, reading: Reading, where: Any) -> bool
             if row < 0:
                 return False
             world.queues.pending[row] += 1
+            due_ms = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
+            born_ms, body_bytes = get_i64(buf, at + MESSAGE_BORN_AT), found[BODY_BYTES]
+            count_pending(world.queues.tally, row, due_ms, born_ms, body_bytes, now_ms)
         elif verdict != CANCELLED:
             if world.dequeue_put.thread.lost_count == LOST_COUNT_MAX:
                 return False
@@ -546,19 +558,15 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
         return
     topic, key = replaced
     names = identity_of(topic, key, engine.store_tag)
-    if names[0] == IDENTITY_OURS:
-        due = int(key[:12], 16)
-    else:  # a broker's: only its timer tells when it is due
-        old = find_timer(engine, *names)
-        if old < 0:
-            return
-        view = engine.commitlog.view(old).view(np.ndarray)
-        due = int(decode_message(view, old).properties["TIMER_OUT_MS"])
+    old = find_timer(engine, *names)
+    if old < 0:
+        return
+    timer = decode_message(engine.commitlog.view(old).view(np.ndarray), old)
     engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
-    due_ms = np.array([due], np.int64)
-    row = engine.queues.row(topic)
-    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row)
+    due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
+    row, who = engine.queues.row(topic), (timer.born_ms, len(timer.body))
+    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row, *who)
     findings.repaired_reschedule = True
 
 
