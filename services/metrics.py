@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 PREFIX: Final = "timerstore_"
@@ -45,6 +45,8 @@ SERVICE_GAUGES: Final = {
     "busy_share": "Share of the time since opening that was spent in a service's steps",
     "queue_count": "Entries that wait for a service",
 }
+Families = Callable[[Mapping[str, Any], Sequence[str], Sequence[str]], Iterator[Any]]
+"""Yields families, given statistics, names of labels that all have, and their values."""
 QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}
 
 
@@ -52,10 +54,13 @@ class StatsCollector:
     """A Prometheus collector: reads the statistics when it is scraped, and keeps nothing."""
 
     def __init__(
-        self, read_stats: Callable[[], Mapping[str, Any] | None], labels: Mapping[str, str]
+        self,
+        read_stats: Callable[[], Mapping[str, Any] | None],
+        labels: Mapping[str, str],
+        more: Sequence[Families] = (),
     ) -> None:
         """`read_stats` returns the statistics by name, or None once the store is closed."""
-        self._read_stats, self._labels = read_stats, dict(labels)
+        self._read_stats, self._labels, self._more = read_stats, dict(labels), more
 
     def describe(self) -> list[Any]:
         """Return nothing: registering reads no statistics."""
@@ -100,3 +105,5 @@ class StatsCollector:
         for quantile, field in QUANTILES.items():
             lateness.add_metric([*values, quantile], stats[field] / 1000)
         yield lateness
+        for families in self._more:
+            yield from families(stats, names, values)

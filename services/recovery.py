@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.ahead_file import take_ahead
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
 from timerstore.services.findings import Findings
@@ -25,6 +26,7 @@ from timerstore.services.pending_rows import reading_of
 from timerstore.services.provide import provide
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
+from timerstore.services.recover_counts import Recount
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -127,6 +129,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
+        engine.counters.forget()
         engine.wheel.check_pages(is_unknown=True)  # the making of the store may have been killed
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
@@ -141,7 +144,9 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     is_live = crashed and not engine.disk.writes
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
-    log = _scan_log(engine, checkpoint, findings, crashed=crashed, is_live=is_live)
+    recount = Recount(engine)
+    findings.restarted_counters = engine.counters.damaged_count
+    log = _scan_log(engine, checkpoint, findings, recount, crashed=crashed, is_live=is_live)
     if findings.by_broker and not findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
@@ -176,7 +181,8 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
 
     sound = findings.clean and not engine.damage.count
     known = _known_counts(engine) if sound else None
-    if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
+    is_known = known is not None and linked_before == engine.timerlog.end
+    if is_known and checkpoint and known and take_ahead(engine, log.end, _by_topic(known)):
         _take_counts(engine, known["timingCount"])
         if log.has_hops:
             learn_sources(engine)
@@ -195,6 +201,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # Now that what a broker has removed is counted.
     engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count
+    recount.settle(by_broker=findings.by_broker)
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
     engine.count_lost = True
@@ -242,6 +249,7 @@ def _scan_log(
     engine: Engine,
     checkpoint: Checkpoint | None,
     findings: Findings,
+    recount: Recount,
     *,
     crashed: bool,
     is_live: bool,
@@ -296,6 +304,7 @@ def _scan_log(
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
             level_due_times.keep(part, queue_rows)
+            recount.take(part, queue_rows, level_rows, _queue_rows)
             index_part(engine, part, queue_rows, index_from, damaged.lost_bytes)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
@@ -538,6 +547,16 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
     if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
         return None
     return metrics
+
+
+def _by_topic(known: dict[str, Any]) -> dict[str, int]:
+    """Return how many timers each topic has, with those in levels."""
+    counts: dict[str, int] = {}
+    levels = known.get("levelCount")
+    for table in (known["timingCount"], levels if isinstance(levels, dict) else {}):
+        for topic, entry in table.items():
+            counts[topic] = counts.get(topic, 0) + int(entry["count"])
+    return counts
 
 
 def _take_counts(engine: Engine, counts: dict[str, Any]) -> None:

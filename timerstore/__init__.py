@@ -49,6 +49,7 @@ from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
+from timerstore.watching.topics import TopicStats, Upcoming
 
 
 def open(
@@ -108,7 +109,9 @@ __all__ = [
     "TimerStore",
     "TimerStoreError",
     "TooLateError",
+    "TopicStats",
     "UnknownTimerError",
+    "Upcoming",
     "open",
     "verify",
 ]

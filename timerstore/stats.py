@@ -28,6 +28,7 @@ from timerstore.services.world import (
     RING_TAIL,
     bucket_lateness_ms,
 )
+from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
 
 
@@ -82,7 +83,7 @@ class CleaningStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A look at a store; counters are since it was opened.
+    """A look at a store; counters are since it was opened, but those of topics.
 
     `waiting_for_space`: what is tried again until there is room, or None. `stopped_by`: what ended
     a background thread or made flushing impossible, or None; every other call raises that.
@@ -124,6 +125,8 @@ class Stats:
     recovery: dict[str, Any]
     levels: tuple[LevelStats, ...]
     services: tuple[ServiceStats, ...]
+    topics: tuple[TopicStats, ...]
+    """One for each topic that a timer was ever put to, by name."""
     cleaning: CleaningStats
     waiting_for_space: str | None
     stopped_by: str | None
@@ -187,6 +190,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         services=read_services(core, sum(each.lag_count for each in levels if each.overdue_ms)),
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
         stopped_by=_said(core.failure.error),
+        topics=read_topics(core),
         cleaning=read_cleaning(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )

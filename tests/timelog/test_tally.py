@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_tally import MAXIMA, NaiveTally, bucket_of, histogram
-from timerstore.services.tally_sums import (
+from timerstore.timelog.tallysums import (
     LATER,
     NEVER_MS,
     NEXT_MS,
@@ -155,7 +155,8 @@ def check(tally: Any, twin: NaiveTally, now_ms: int, within_ms: list[int]) -> No
         assert surely <= count <= perhaps
     ahead = [max(start, now_ms) for start, stop in spans if stop > now_ms and start < 1 << 61]
     assert found[NEXT_MS] == min(ahead, default=NEVER_MS)
-    passed = [start for start, stop in spans if stop <= now_ms]
+    dues = [due for due, _, _ in twin.pending]
+    passed = [due for due, (_, stop) in zip(dues, spans, strict=True) if stop <= now_ms]
     assert (found[OLDEST_MS] == NEVER_MS) == (not passed)
     # Of what passed long ago, no less than the oldest; which of them that was is not known.
     assert found[OLDEST_MS] <= min(passed, default=NEVER_MS)

@@ -142,7 +142,8 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
         messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
         for i in np.flatnonzero(gone & pending).tolist():
-            message = decode_message(engine.commitlog.view(int(messages[i])).view(np.ndarray), 0)
+            at = int(messages[i])
+            message = decode_message(engine.commitlog.view(at).view(np.ndarray), at)
             born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
     return Verdict(due_ms, offsets, messages, rows, pending, cancelled, born_ms, body_bytes)
 

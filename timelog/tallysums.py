@@ -76,8 +76,8 @@ def sum_ahead(
                     ahead_ms = max(0, until_ms - max(start_ms, now_ms))
                     counts[WITHIN + k] += np.int64(0.5 + each * ahead_ms)
         counts[OVERDUE] = (overdue + 512) >> 10
-        counts[LATER] = (later + 512) >> 10
+        counts[LATER] = ((overdue + later) >> 10) - counts[OVERDUE]
         counts[NEXT_MS] = next_ms
         counts[OLDEST_MS] = oldest_ms
         for k in range(len(within_ms)):
-            counts[WITHIN + k] = (counts[WITHIN + k] + 512) >> 10
+            counts[WITHIN + k] = min(counts[LATER], (counts[WITHIN + k] + 512) >> 10)

@@ -1,0 +1,101 @@
+"""Metrics of topics: families for Prometheus, each with the label topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from timerstore.services.metrics import PREFIX
+
+TOPICS_MAX: Final = 1_000
+"""Topics that have series of their own, forty each: those that most was put to."""
+OTHERS: Final = "…other"
+"""The label of all others together. No topic can have that name."""
+
+# Field of a row: the metric's name, what it is.
+GAUGES: Final = {
+    "pending_count": ("topic_pending", "Timers of a topic that are pending"),
+    "pending_bytes": ("topic_pending_bytes", "Bytes of the bodies of a topic's pending timers"),
+}
+COUNTERS: Final = {
+    "put_count": ("topic_put", "Timers put to a topic, kept over a restart"),
+    "fired_count": ("topic_fired", "Timers of a topic that were fired, kept over a restart"),
+    "cancelled_count": ("topic_cancelled", "Timers of a topic that were cancelled, kept over one"),
+    "unreadable_count": ("topic_unreadable", "Timers of a topic that were lost to damage"),
+}
+OVERDUE: Final = ("topic_overdue", "Pending timers of a topic whose time has passed")
+UPCOMING: Final = ("topic_upcoming", "Pending timers of a topic due within so many seconds")
+# Field of a row: the metric's name, what it is, the ends of its buckets in ms: powers of two, at
+# which buckets of ours end.
+HISTOGRAMS: Final = {
+    "lateness": (
+        "topic_lateness_seconds",
+        "How long after their due time timers of a topic were fired, kept over a restart",
+        tuple(1 << bits for bits in (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)),
+    ),
+    "set_delay": (
+        "topic_set_delay_seconds",
+        "How far ahead timers of a topic were put, kept over a restart",
+        tuple(1 << bits for bits in (7, 10, 13, 16, 19, 22, 25, 28, 31, 34)),
+    ),
+}
+Row = Mapping[str, Any]
+
+
+def shown_rows(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows that are shown, in the order of their names, and the others."""
+    largest = sorted(rows, key=lambda row: (-row["put_count"], row["topic"]))
+    shown = sorted(largest[:TOPICS_MAX], key=lambda row: row["topic"])
+    return shown, largest[TOPICS_MAX:]
+
+
+def topic_families(
+    stats: Mapping[str, Any], names: Sequence[str], values: Sequence[str]
+) -> Iterator[Any]:
+    """Yield the families of a store's topics; `names`, `values`: labels that all have."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    shown, others = shown_rows(stats["topics"])
+    series = [(row["topic"], [row]) for row in shown] + ([(OTHERS, others)] if others else [])
+    labels = [*names, "topic"]
+    for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        for field, (name, description) in table.items():
+            family = kind(PREFIX + name, description, labels=labels)
+            for topic, rows in series:
+                family.add_metric([*values, topic], sum(row[field] for row in rows))
+            yield family
+    overdue = GaugeMetricFamily(PREFIX + OVERDUE[0], OVERDUE[1], labels=labels)
+    upcoming = GaugeMetricFamily(PREFIX + UPCOMING[0], UPCOMING[1], labels=[*labels, "within"])
+    for topic, rows in series:
+        ahead = [row["upcoming"] for row in rows]
+        overdue.add_metric([*values, topic], sum(each["overdue_count"] for each in ahead))
+        for i, (within_ms, _) in enumerate(ahead[0]["within"]):
+            count = sum(each["within"][i][1] for each in ahead)
+            upcoming.add_metric([*values, topic, str(within_ms // 1_000)], count)
+    yield overdue
+    yield upcoming
+    for field, (name, description, ends_ms) in HISTOGRAMS.items():
+        family = HistogramMetricFamily(PREFIX + name, description, labels=labels)
+        for topic, rows in series:
+            found = [row[field] for row in rows]
+            buckets = cumulative_buckets([each["buckets"] for each in found], ends_ms)
+            total_s = sum(each["sum_ms"] for each in found) / 1_000
+            family.add_metric([*values, topic], buckets, total_s)
+        yield family
+
+
+def cumulative_buckets(
+    histograms: Sequence[Sequence[Sequence[int]]], ends_ms: Sequence[int]
+) -> list[tuple[str, int]]:
+    """Return histograms together as Prometheus has them: up to how many seconds, how many.
+
+    >>> cumulative_buckets([[(1, 5), (6, 1)], [(1, 2)]], [1, 4, 8])
+    [('0.001', 7), ('0.004', 7), ('0.008', 8), ('+Inf', 8)]
+    """
+    pairs = [pair for histogram in histograms for pair in histogram]
+    counts = [(str(end / 1_000), sum(n for top, n in pairs if top <= end)) for end in ends_ms]
+    return [*counts, ("+Inf", sum(n for _, n in pairs))]
