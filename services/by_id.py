@@ -97,7 +97,8 @@ def new_place(world: World) -> Place:
 def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
     """Read the message that an id names into `found`; return its real topic's row.
 
-    Below 0: go the long way. Due time, offset and born time are told. `verify`: check the CRC as well.
+    Below 0: go the long way. Due time, offset and born time are told. `verify`: check the CRC as
+    well.
     """
     world, found = place.world, place.found
     log, tag = world.commitlog, world.settings.store_tag

@@ -50,7 +50,7 @@ _CRC_FROM: Final = 8
 def _capture(
     commitlog: SegmentTable, queues: QueueTable, lock: Words, rows: Words, ends: Words, out: Rows
 ) -> None:
-    """Copy the counters of some rows, each with the log's end then: int64[n], int64[n, COUNTERS]."""
+    """Copy the counters of some rows, `out` int64[n, COUNTERS], and the log's end for each."""
     for i in range(len(rows)):
         at = rows[i] * TALLY_WORDS
         lock_acquire(lock)
@@ -135,7 +135,7 @@ class CounterFile:
             self._disk.remove(self.path)
 
     def write(self, commitlog: SegmentTable, lock: Words, *, durably: bool) -> None:
-        """Write the counters that have changed. O(queues); where it fails, the next time will do."""
+        """Write the counters that have changed; where it fails, the next time will do. O(queues)."""
         sums, end = _sums(self._queues), int(commitlog.words[END])
         rows = np.flatnonzero(sums != self._written[: len(sums)])
         if not len(rows) and not durably:

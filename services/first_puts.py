@@ -92,8 +92,8 @@ def look_up(
     Or NO_ROW, where nothing was put to that topic or fired since the store was opened.
 
     `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
-    level − 1. `born_ms`, `body_bytes`: written. Return the first whose segment is not mapped, or n. `start`, `end`: what the commit
-    log holds.
+    level − 1. `born_ms`, `body_bytes`: written. Return the first whose segment is not mapped, or n.
+    `start`, `end`: what the commit log holds.
     """
     for i in range(len(offsets)):
         if i + MESSAGES_AHEAD < len(offsets):

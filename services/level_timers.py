@@ -63,10 +63,10 @@ def _read_levels(
     kept: Flags,
     start: int,
 ) -> int:
-    """Read messages from `start` on: `columns` int64[5, n]: as in `LevelTimers`, from `high` on; `kept`: bool[n].
+    """Read messages from `start` on: `columns` int64[5, n], as in `LevelTimers` from `high` on.
 
-    Kept is what is pending. Return the first message whose segment or whose topic's row is missing,
-    or n.
+    `kept`: bool[n], what is pending. Return the first message whose segment or whose topic's row is
+    missing, or n.
     """
     for i in range(start, len(messages)):
         kept[i] = False

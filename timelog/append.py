@@ -298,17 +298,17 @@ def append(
 def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms: int) -> None:
     """Count what messages do to the timers of their topics."""
     for i in range(count):
-        row = np.int64(stage.pending_row[i])
+        row = stage.pending_row[i]
         if row >= 0:
             in_level = row >= QUEUE_COUNT_MAX and stage.pending_change[i] > 0
             count_change(
                 queues.tally,
                 row & (QUEUE_COUNT_MAX - 1),
-                np.int64(stage.pending_change[i]),
+                stage.pending_change[i],
                 stage.row[i] == 0,
                 stage.counted_ms[i],
                 stage.born_ms[i],
-                np.int64(stage.body_bytes[i]),
+                stage.body_bytes[i],
                 now_ms if in_level else stored_ms,
             )
 

@@ -69,9 +69,7 @@ class Staged(NamedTuple):
     body_bytes: int = 0
 
 
-def stage_messages(
-    stage: Stage, messages: Iterable[Staged], *, own_key: bool = True
-) -> int:
+def stage_messages(stage: Stage, messages: Iterable[Staged], *, own_key: bool = True) -> int:
     """Put composed messages into a stage; return how many.
 
     With `own_key` the offset digits of each `UNIQ_KEY` are stamped; else the keys stay as they are.

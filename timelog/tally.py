@@ -1,4 +1,4 @@
-"""Counts of timers by topic: what was put, fired, cancelled, what is pending and when it falls due.
+"""Counts of timers by topic: what was put, fired, cancelled; what falls due when.
 
 All of it is a function of the commit log, counted by `append` under its lock, a row for each queue.
 
@@ -113,7 +113,7 @@ def _move_passed(tally: Tally, row: int, ring: int, first: int) -> None:
     buckets = row * AHEAD_BUCKETS + ring * RING_BUCKETS
     for number in range(kept, min(first, kept + RING_BUCKETS)):
         place = buckets + (number & (RING_BUCKETS - 1))
-        left = np.int64(tally.ahead[place])
+        left = tally.ahead[place]
         if left > 0:
             _add_overdue(tally, at, number << shift, left)
             tally.ahead[place] = 0
@@ -144,7 +144,7 @@ def count_ahead(
         _move_passed(tally, row, ring, first)
     if number >= words[at + KEPT_FROM + ring]:
         place = row * AHEAD_BUCKETS + ring * RING_BUCKETS + (number & (RING_BUCKETS - 1))
-        tally.ahead[place] = max(0, np.int64(tally.ahead[place]) + change)
+        tally.ahead[place] = max(0, tally.ahead[place] + change)
     elif change > 0:
         _add_overdue(tally, at, due_ms, change)
     else:

@@ -1,4 +1,4 @@
-"""How many pending timers fall due by when, summed over the tally of the topics that are asked for."""
+"""How many pending timers fall due by when, summed over the tallies of some topics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def sum_ahead(
     """
     for i in range(len(rows)):
         at, counts = rows[i] * TALLY_WORDS, sums[i]
-        overdue, later = 1_024 * tally.words[at + OVERDUE_COUNT], 1_024 * tally.words[at + FAR_COUNT]
+        overdue = 1_024 * tally.words[at + OVERDUE_COUNT]
+        later = 1_024 * tally.words[at + FAR_COUNT]
         next_ms, oldest_ms = NEVER_MS, NEVER_MS
         if overdue > 0:
             oldest_ms = tally.words[at + OVERDUE_FROM_MS]

@@ -240,7 +240,7 @@ class TimerStore:
         Of all topics, or of one. Kept up to date as timers come and go: O(topics), no scan. See
         `horizon` for exact counts, and `stats().topics` for all topics at once.
 
-        >>> dict(store.upcoming("reminders").within)[60_000]
+        >>> due_within_a_minute = dict(store.upcoming("reminders").within)[60_000]
         """
         return read_upcoming(self.core, topic)
 

@@ -7,15 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_tally import MAXIMA, NaiveTally, bucket_of, histogram
-from timerstore.timelog.tallysums import (
-    LATER,
-    NEVER_MS,
-    NEXT_MS,
-    OLDEST_MS,
-    OVERDUE,
-    WITHIN,
-    sum_ahead,
-)
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.tally import (
     CANCELLED_COUNT,
@@ -36,6 +27,15 @@ from timerstore.timelog.tally import (
     histogram_bucket,
     new_tally,
     ring_of,
+)
+from timerstore.timelog.tallysums import (
+    LATER,
+    NEVER_MS,
+    NEXT_MS,
+    OLDEST_MS,
+    OVERDUE,
+    WITHIN,
+    sum_ahead,
 )
 
 START_MS = 1_800_000_000_000
@@ -163,7 +163,7 @@ def check(tally: Any, twin: NaiveTally, now_ms: int, within_ms: list[int]) -> No
 
 
 def test_what_a_share_is() -> None:
-    """A day ahead a bucket is 524 s long: of ten timers in the midst of it, five are due by then."""
+    """A day ahead a bucket is 524 s long: of ten timers in it, five are due by its midst."""
     tally, day_ms = new_tally(4), 86_400_000
     length_ms = 1_024 << 9
     start_ms = (START_MS + day_ms) // length_ms * length_ms

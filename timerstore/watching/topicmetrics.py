@@ -79,13 +79,13 @@ def topic_families(
     yield overdue
     yield upcoming
     for field, (name, description, ends_ms) in HISTOGRAMS.items():
-        family = HistogramMetricFamily(PREFIX + name, description, labels=labels)
+        histogram = HistogramMetricFamily(PREFIX + name, description, labels=labels)
         for topic, rows in series:
             found = [row[field] for row in rows]
             buckets = cumulative_buckets([each["buckets"] for each in found], ends_ms)
             total_s = sum(each["sum_ms"] for each in found) / 1_000
-            family.add_metric([*values, topic], buckets, total_s)
-        yield family
+            histogram.add_metric([*values, topic], buckets, total_s)
+        yield histogram
 
 
 def cumulative_buckets(

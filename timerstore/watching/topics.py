@@ -1,4 +1,4 @@
-"""What each topic holds: counted as its timers come and go, so that asking takes no scan."""
+"""What each topic holds, by the counts that are kept of it, without a scan."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Histogram:
 class TopicStats:
     """A look at one topic, whose timers may wait in slots or in delay levels.
 
-    put − fired − cancelled − unreadable = pending. A reschedule is a put with a cancel. The counters
-    and both histograms go on after a restart. `pending_bytes`: bodies of what is pending.
-    `next_due_ms`, `oldest_due_ms`: of what is still to come, and of what is overdue, or None; no
-    later than it really is, and known as well as `upcoming`. `lateness` of what was fired: exact to
-    the largest value of a bucket, `lateness_max_ms` to the millisecond. `set_delay`: how far ahead
-    timers were put.
+    put − fired − cancelled − unreadable = pending. A reschedule is a put with a cancel. Counters
+    with both histograms go on after a restart. `pending_bytes`: bodies of what is pending.
+    `next_due_ms`, `oldest_due_ms`: of what is still to come, or is overdue; None, or no later than
+    it really is, known as well as `upcoming`. `lateness` of what was fired: its quantiles are the
+    largest values of their buckets, `lateness_max_ms` is exact. `set_delay`: how far ahead timers
+    were put.
     """
 
     topic: str
