@@ -1,7 +1,8 @@
 """`config/aheadcounts.json`: when what is pending falls due, by topic, as of a clean close.
 
 So that opening need not look at every timer. It counts only together with what else that close
-left: where the log ends elsewhere, or the counts differ from `config/timermetrics`, it does not.
+left: where the log ends elsewhere, the counts differ from `config/timermetrics`, or the clock went
+back, it does not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from timerstore.timelog.tally import (
     OVERDUE_FROM_MS,
     PENDING_BYTES,
     RING_COUNT,
+    RING_PASSED,
+    RING_SHIFT,
+    RING_STEP,
     TALLY_WORDS,
 )
 
@@ -73,7 +77,11 @@ def take_ahead(engine: Engine, log_end: int, pending: dict[str, int]) -> bool:
         counted[topic] = counted.get(topic, 0) + int(counts.sum()) + far + overdue
     if {k: n for k, n in counted.items() if n} != {k: n for k, n in pending.items() if n}:
         return False
-    tally = engine.queues.table.tally
+    tally, now_ms = engine.queues.table.tally, engine.clock.now_ms
+    for _, _, words, _, _ in found:
+        kept = words[KEPT_FROM : KEPT_FROM + RING_COUNT] + RING_PASSED
+        if (kept > now_ms >> (RING_SHIFT + RING_STEP * np.arange(RING_COUNT))).any():
+            return False  # the clock went back
     for topic, queue_id, words, buckets, counts in found:
         row = engine.queues.row(os.fsencode(topic), queue_id)
         first = row * TALLY_WORDS + PENDING_BYTES

@@ -29,6 +29,9 @@ from timerstore.timelog.tally import COUNTERS, LOST_COUNT, TALLY_WORDS
 log = logging.getLogger("timerstore")
 
 PLACE_BYTES: Final = 2_048
+KNOWN_MAX: Final = QUEUE_COUNT_MAX // 2
+"""With so many queues in a store, counters of further ones that have no files are forgotten: a
+store may have QUEUE_COUNT_MAX of them, and topics that nobody uses any more shall not take all."""
 _MARK: Final = b"TMTC"
 _PLACE: Final = np.dtype(
     [
@@ -99,6 +102,9 @@ class CounterFile:
                     if number == 0:
                         all_until = int(places[0]["log_end"])
                         continue
+                    if self._is_forgotten(places[number]):
+                        self._free.append(number)
+                        continue
                     row = self._take(places[number], until, number)
                 self.damaged_count += row < 0
             if row < 0 and number > 0:
@@ -115,16 +121,26 @@ class CounterFile:
         sound = 0 <= int(place["name_bytes"]) < NAME_STRIDE and int(place["log_end"]) >= 0
         return bool(sound and (place["counters"] >= 0).all())
 
+    def _is_forgotten(self, place: Any) -> bool:
+        """Tell whether a queue that has no files would take room that others may need."""
+        topic = place["name"][: int(place["name_bytes"])].tobytes()
+        is_known = any(
+            self._queues.table.queue_id[row] == place["queue_id"]
+            for row in self._queues.rows(topic)
+        )
+        return not is_known and len(self._queues.files) >= KNOWN_MAX
+
     def _take(self, place: Any, until: Words, number: int) -> int:
         """Take a place's counters; return its row, or −1."""
-        topic, queue_id = place["name"][: int(place["name_bytes"])].tobytes(), place["queue_id"]
+        topic = place["name"][: int(place["name_bytes"])].tobytes()
+        queue_id = int(place["queue_id"])
+        if (topic, queue_id) in self._places:
+            return -1
         try:
-            row = self._queues.row(topic, int(queue_id))
+            row = self._queues.row(topic, queue_id)
         except TimerStoreError:
             return -1
-        if (topic, int(queue_id)) in self._places:
-            return -1
-        self._places[topic, int(queue_id)] = number
+        self._places[topic, queue_id] = number
         self._queues.table.tally.words[row * TALLY_WORDS :][:COUNTERS] = place["counters"]
         until[row] = place["log_end"]
         return row
@@ -135,7 +151,7 @@ class CounterFile:
             self._disk.remove(self.path)
 
     def write(self, commitlog: SegmentTable, lock: Words, *, durably: bool) -> None:
-        """Write the counters that have changed; where it fails, the next time will do. O(queues)."""
+        """Write what counters have changed; where it fails, the next time will do. O(queues)."""
         sums, end = _sums(self._queues), int(commitlog.words[END])
         rows = np.flatnonzero(sums != self._written[: len(sums)])
         if not len(rows) and not durably:

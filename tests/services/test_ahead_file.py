@@ -57,6 +57,14 @@ def test_a_clean_close_says_what_is_pending(
     assert reopened(tmp_path / "s", clock, monkeypatch) == (before, True)  # it was abandoned
 
 
+def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, clock = fill(tmp_path / "s")
+    earlier = ManualClock(clock.now_ms - 3_600_000)
+    found, again = reopened(tmp_path / "s", earlier, monkeypatch)
+    assert again and found[0].pending_count == before[0].pending_count
+    assert found[0].upcoming.overdue_count == 0
+
+
 @pytest.mark.parametrize(
     ("what", "row"),
     [

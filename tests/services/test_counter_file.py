@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, Alone
 from timerstore.errors import StoreFullError
+from timerstore.services import counter_file
 from timerstore.services.counter_file import PLACE_BYTES, CounterFile
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.record import Words
@@ -124,6 +125,16 @@ def test_a_damaged_place_is_used_again() -> None:
             "orders": 7,
             "new": 5,
         }
+
+
+def test_queues_without_files_do_not_take_all_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counter_file, "KNOWN_MAX", 4)
+    with Alone(DEQUEUE_PUT) as alone:
+        for topic in TOPICS:
+            counters(alone, alone.row(topic))[PUT_COUNT] = 7
+        write(alone)
+        found, all_until, _, damaged = reread(alone)
+        assert (len(found), all_until, damaged) == (2, 0, 0)  # beside the timer topic and another
 
 
 def test_a_full_disk_is_tried_again() -> None:

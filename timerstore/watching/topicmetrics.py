@@ -60,7 +60,9 @@ def topic_families(
     )
 
     shown, others = shown_rows(stats["topics"])
-    series = [(row["topic"], [row]) for row in shown] + ([(OTHERS, others)] if others else [])
+    series = [(_label(row["topic"]), [row]) for row in shown] + (
+        [(OTHERS, others)] if others else []
+    )
     labels = [*names, "topic"]
     for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
         for field, (name, description) in table.items():
@@ -86,6 +88,11 @@ def topic_families(
             total_s = sum(each["sum_ms"] for each in found) / 1_000
             histogram.add_metric([*values, topic], buckets, total_s)
         yield histogram
+
+
+def _label(topic: str) -> str:
+    """Return a topic's name with what is no UTF-8, of a broker's say, escaped."""
+    return topic.encode("utf-8", "backslashreplace").decode()
 
 
 def cumulative_buckets(
