@@ -35,8 +35,8 @@ _NO_LIMIT: Final = 1 << 62
 class Committed(Protocol):
     """What groups have consumed, as one moment's durable offsets."""
 
-    def smallest(self, topic: bytes, queue_id: int) -> int | None:
-        """Return the smallest index that a group still needs; None where no group reads it."""
+    def smallest(self, topic: bytes, queue_id: int) -> tuple[int, str] | None:
+        """Return the smallest index that a group still needs, with the group; None where no one."""
 
 
 class Reach:
@@ -105,7 +105,7 @@ class Reach:
         """Return the offset of the first timer message that has no unit yet."""
         offset = self._unlinked_at()
         if offset < _NO_LIMIT:
-            self.kept_by = "timers that have no unit yet"
+            self.kept_by = f"timers that have no unit yet, from offset {offset:,} on"
         return offset
 
     def _unlinked_at(self) -> int:
@@ -128,21 +128,23 @@ class Reach:
             topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
             if topic == TIMER_TOPIC or not queues.files[row].numbers:
                 continue
-            index: int | None = 0
-            who = f"delay level {queue_id + 1}"
+            index, who = 0, f"delay level {queue_id + 1}"
             if topic != LEVEL_TOPIC:
-                index = committed.smallest(topic, queue_id)
-                who = f"topic {text(topic)!r}, " + (
-                    "which no group has read" if index is None else "of which a group is behind"
-                )
+                found = committed.smallest(topic, queue_id)
+                who = f"topic {text(topic)!r}, which no group has read"
+                if found is not None:
+                    index, group = found
+                    who = f"group {group!r}, which is behind in topic {text(topic)!r}"
             elif queue_id < len(self.engine.levels.offset):
                 index = int(self.engine.levels.offset[queue_id])
-            first = queues.first_kept(row, self.engine.commitlog.start)
-            index = first if index is None else max(first, index)
-            if index < queues.next_index(row):
+            index = max(queues.first_kept(row, self.engine.commitlog.start), index)
+            end = queues.next_index(row)
+            if index < end:
                 needed = int(queues.read(row, index, 1)[0]["offset"])
                 if needed < limit:
-                    limit, self.kept_by, self._keeper = needed, who, row
+                    limit, self._keeper = needed, row
+                    many = "1 message" if end - index == 1 else f"{end - index:,} messages"
+                    self.kept_by = f"{who}: {many} from offset {needed:,} on"
                 if needed < least:
                     break
         return limit

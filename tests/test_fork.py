@@ -103,6 +103,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.give_back": lambda: group.give_back(batch, 0),
         "Group.give_back_some": lambda: group.give_back_some(batch, [0]),
         "Group.send_back": lambda: group.send_back(batch, 0, None),
+        "Group.count_failed": lambda: group.count_failed(1, 0, 0),
         "Group.committed": group.committed,
         "Group.reading": group.reading,
         "Group.make_visible": group.make_visible,

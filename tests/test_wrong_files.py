@@ -98,6 +98,7 @@ def parts() -> list[str]:
         *("timerstore.json", "lock", "abort", "checkpoint", "timerwheel", "commitlog", "config"),
         *("consumequeue", "consumequeue/t", "consumequeue/t/0", "timerlog", "config/timercheck"),
         *("config/consumerOffset.json", "config/delayOffset.json", "config/timermetrics"),
+        "config/timerstoreGroups.json",
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),
         *("config/timercheck.tmp", "config/consumerOffset.json.tmp"),

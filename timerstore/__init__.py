@@ -15,41 +15,81 @@ deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from timerstore.config import Config
-from timerstore.consumer.consumer import Consumer
-from timerstore.consumer.hooks import Hook
-from timerstore.consumer.retry_rules import Outcome, Retry
-from timerstore.consuming.group import Batch, Delivery
-from timerstore.errors import (
-    CongestedError,
-    CorruptStoreError,
-    FlushFailedError,
-    ForkedProcessError,
-    InvalidArgumentError,
-    MissingFileError,
-    NotAStoreError,
-    ReadOnlyError,
-    StoreAccessError,
-    StoreClosedError,
-    StoreFullError,
-    StoreLockedError,
-    TimerStoreError,
-    TooLateError,
-    UnknownTimerError,
-)
-from timerstore.ids import TimerIds
-from timerstore.kinds import check_bool
-from timerstore.offline.report import Problem, Report
-from timerstore.offline.verify import verify
-from timerstore.pending.listing import Horizon
-from timerstore.pending.timers import Timer
-from timerstore.readonly import ReadOnlyStore
-from timerstore.services.clock import ManualClock
-from timerstore.stats import Stats
-from timerstore.store import TimerStore
-from timerstore.timelog.oserrors import told_of
-from timerstore.watching.topics import TopicStats, Upcoming
+if TYPE_CHECKING:
+    from timerstore.config import Config
+    from timerstore.consumer.consumer import Consumer
+    from timerstore.consumer.hooks import Hook
+    from timerstore.consumer.retry_rules import Outcome, Retry
+    from timerstore.consuming.group import Batch, Delivery
+    from timerstore.errors import (
+        CongestedError,
+        CorruptStoreError,
+        FlushFailedError,
+        ForkedProcessError,
+        InvalidArgumentError,
+        MissingFileError,
+        NotAStoreError,
+        ReadOnlyError,
+        StoreAccessError,
+        StoreClosedError,
+        StoreFullError,
+        StoreLockedError,
+        TimerStoreError,
+        TooLateError,
+        UnknownTimerError,
+    )
+    from timerstore.ids import TimerIds
+    from timerstore.offline.report import Problem, Report
+    from timerstore.offline.verify import verify
+    from timerstore.pending.listing import Horizon
+    from timerstore.pending.timers import Timer
+    from timerstore.services.clock import ManualClock
+    from timerstore.stats import Stats
+    from timerstore.store import TimerStore
+    from timerstore.watching.topics import TopicStats, Upcoming
+
+_HOMES = {
+    "config": "Config",
+    "consumer.consumer": "Consumer",
+    "consumer.hooks": "Hook",
+    "consumer.retry_rules": "Outcome Retry",
+    "consuming.group": "Batch Delivery",
+    "errors": (
+        "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
+        "InvalidArgumentError MissingFileError NotAStoreError ReadOnlyError "
+        "StoreAccessError StoreClosedError StoreFullError StoreLockedError "
+        "TimerStoreError TooLateError UnknownTimerError"
+    ),
+    "ids": "TimerIds",
+    "offline.report": "Problem Report",
+    "offline.verify": "verify",
+    "pending.listing": "Horizon",
+    "pending.timers": "Timer",
+    "services.clock": "ManualClock",
+    "stats": "Stats",
+    "store": "TimerStore",
+    "watching.topics": "TopicStats Upcoming",
+}
+"""Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
+of the shell, whatever only looks at errors: none of these waits for Numba."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Name what is there, loaded or not."""
+    return sorted({*globals(), *_HOME_OF})
 
 
 def open(
@@ -71,6 +111,11 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
+    from timerstore.kinds import check_bool
+    from timerstore.readonly import ReadOnlyStore
+    from timerstore.store import TimerStore
+    from timerstore.timelog.oserrors import told_of
+
     check_bool(create, "create")
     check_bool(read_only, "read_only")
     with told_of(path):

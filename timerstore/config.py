@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_int, check_path
 
+_LOG = logging.getLogger("timerstore")
 Durability = Literal["group", "process"]
 AdmissionRule = Literal["grow", "wait"]
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -235,13 +238,21 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read `TIMERSTORE_*` variables, such as TIMERSTORE_DURABILITY=process."""
+        """Read `TIMERSTORE_*` variables, such as TIMERSTORE_DURABILITY=process.
+
+        One that is no setting is somebody else's: it is named in the log, and ignored.
+        """
         hints = get_type_hints(cls)
         values: dict[str, Any] = {}
         for name, text in (os.environ if environ is None else environ).items():
             if not name.startswith("TIMERSTORE_"):
                 continue
             field = name.removeprefix("TIMERSTORE_").lower()
+            if field not in hints:
+                near = get_close_matches(field, hints, 1)
+                meant = f"; did you mean TIMERSTORE_{near[0].upper()}?" if near else ""
+                _LOG.warning("%s is no setting, and ignored%s", name, meant)
+                continue
             values[field] = text
             if hints.get(field) is bool:
                 if text.lower() not in _TRUE + _FALSE:

@@ -191,6 +191,10 @@ class Core:
 
     # --- appending
 
+    def steady_ms(self) -> float:
+        """Return the time by which what is done is judged: one that is never set, or the manual."""
+        return float(self.clock.now_ms) if self.clock.manual else time.monotonic() * 1000
+
     def take_stage(self) -> Stage:
         """Return a stage for one call; give it back with `free_stage`."""
         try:

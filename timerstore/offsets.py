@@ -17,14 +17,16 @@ from timerstore.timelog.jsonfile import read_json, write_json
 class CommittedIndexes:
     """What all groups have consumed, at one moment."""
 
-    def __init__(self, needed: dict[str, list[dict[str, int]]]) -> None:
-        """`needed`: by topic, what each of its groups needs next, by queue id."""
+    def __init__(self, needed: dict[str, list[tuple[str, dict[str, int]]]]) -> None:
+        """`needed`: by topic, each of its groups with what it needs next, by queue id."""
         self._needed = needed
 
-    def smallest(self, topic: bytes, queue_id: int) -> int | None:
-        """Return the smallest index that a group still needs; None where no group reads it."""
+    def smallest(self, topic: bytes, queue_id: int) -> tuple[int, str] | None:
+        """Return the smallest index that a group still needs, with the group; None where no one."""
         groups = self._needed.get(text(topic))
-        return None if groups is None else min(each.get(str(queue_id), 0) for each in groups)
+        if groups is None:
+            return None
+        return min((entry.get(str(queue_id), 0), group) for group, entry in groups)
 
 
 class ConsumerOffsets:
@@ -51,6 +53,16 @@ class ConsumerOffsets:
     def get(self, topic: str, group: str, queue_id: int) -> int:
         """Return a committed index; 0 where the group never read the queue."""
         return self.table.get(f"{topic}@{group}", {}).get(str(queue_id), 0)
+
+    def snapshot(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return all committed indexes by queue id, by (topic, group)."""
+        with self._lock:
+            table = {name: dict(entry) for name, entry in self.table.items()}
+        found = {}
+        for name, entry in table.items():
+            topic, _, group = name.rpartition("@")
+            found[topic, group] = {int(queue_id): index for queue_id, index in entry.items()}
+        return found
 
     def is_new(self, topic: str, group: str) -> bool:
         """Tell whether a group never read a topic."""
@@ -84,17 +96,18 @@ class ConsumerOffsets:
                     entry[queue_id] = 0
                     self._changed = True
 
-    def committed(self, reading: Iterable[tuple[str, dict[str, int]]]) -> CommittedIndexes:
+    def committed(self, reading: Iterable[tuple[str, str, dict[str, int]]]) -> CommittedIndexes:
         """Return what all groups still need: by what is durable, and by what they read now.
 
-        `reading`: (topic, index by queue id) of each group that reads at this moment; it may be
-        new, and not in the file yet.
+        `reading`: (topic, group, index by queue id) of each group that reads now; it may be new and
+        not in the file yet.
         """
-        needed: dict[str, list[dict[str, int]]] = {}
+        needed: dict[str, list[tuple[str, dict[str, int]]]] = {}
         for name, entry in self._durable.items():
-            needed.setdefault(name.rpartition("@")[0], []).append(entry)
-        for topic, entry in reading:
-            needed.setdefault(topic, []).append(entry)
+            topic, _, group = name.rpartition("@")
+            needed.setdefault(topic, []).append((group, entry))
+        for topic, group, entry in reading:
+            needed.setdefault(topic, []).append((group, entry))
         return CommittedIndexes(needed)
 
     def write(self) -> None:

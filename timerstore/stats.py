@@ -28,6 +28,8 @@ from timerstore.services.world import (
     RING_TAIL,
     bucket_lateness_ms,
 )
+from timerstore.watching.groups import GroupStats, read_groups
+from timerstore.watching.shown import shown_stats
 from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
 
@@ -117,6 +119,8 @@ class Stats:
     disk_bytes: int
     """Of all files, at their full length: blocks are allocated as they are written, see `du`."""
     open_s: float
+    """How long opening took; `uptime_s`: how long ago that was."""
+    uptime_s: float
     damage: list[dict[str, Any]]
     """Places that cannot be read: file, offset, reason; `damage_count` of them."""
     damage_count: int
@@ -125,6 +129,8 @@ class Stats:
     recovery: dict[str, Any]
     levels: tuple[LevelStats, ...]
     services: tuple[ServiceStats, ...]
+    groups: tuple[GroupStats, ...]
+    """One for each topic that a group reads, and for each that none does."""
     topics: tuple[TopicStats, ...]
     """One for each topic that a timer was ever put to, by name."""
     cleaning: CleaningStats
@@ -135,6 +141,10 @@ class Stats:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        """Show what a person looks for, in some forty lines of 100 columns at most."""
+        return shown_stats(self)
 
 
 def lateness_quantile_ms(histogram: np.ndarray[Any, np.dtype[np.int64]], share: float) -> int:
@@ -148,7 +158,7 @@ def lateness_quantile_ms(histogram: np.ndarray[Any, np.dtype[np.int64]], share: 
 
 @inside
 def read_stats(core: Core, consuming: Consuming) -> Stats:
-    """Collect the statistics. O(queues)."""
+    """Collect the statistics. O(queues + groups × queues of their topics)."""
     core.check_open(stopped=True)
     core.check_unlocked()
     engine, world = core.engine, core.engine.world
@@ -182,6 +192,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         checkpoint_count=core.flusher.checkpoint_count,
         disk_bytes=engine.disk_bytes,
         open_s=core.open_s,
+        uptime_s=time.monotonic() - core.opened_s,
         damage=engine.damage.to_list(),
         damage_count=engine.damage.count,
         scrub=core.flusher.scrub.to_dict(),
@@ -190,6 +201,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         services=read_services(core, sum(each.lag_count for each in levels if each.overdue_ms)),
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
         stopped_by=_said(core.failure.error),
+        groups=read_groups(core, consuming),
         topics=read_topics(core),
         cleaning=read_cleaning(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),

@@ -274,6 +274,30 @@ def test_a_group_that_waits_for_a_new_topic_misses_nothing(shop: Shop) -> None:
     assert shop.new() == [b"1"]
 
 
+def test_a_new_group_begins_behind_what_retention_was_about_to_remove(tmp_path: Path) -> None:
+    config = replace(
+        SMALL, retention_ms=0, commitlog_segment_bytes=1 << 13, inflight_bytes_max=100_000
+    )
+    clock, got = ManualClock(), list[bytes]()
+    with TimerStore(tmp_path / "s", config=config, clock=clock) as store:
+        store.put_many([b"%d" % i for i in range(300)], topic="t")
+        clock.advance(SECOND)
+        store.pull("t", group="first", timeout=0).ack()
+        store.consuming.write_offsets()
+        assert store.core.cleaner.reach.find(0) > 0  # decided, and not done yet
+        consumer = Consumer(store, "late")
+        consumer.subscribe("t", lambda d: got.append(d.body))
+        consumer.start()
+        assert not store.consuming.group("t", "late").has_hidden()  # it stands at the beginning
+        for _ in range(3):
+            store.flush()
+        clock.advance(SECOND)
+        assert got and got[-1] == b"299" and consumer.error is None
+        (row,) = (each for each in store.stats().groups if each.group == "late")
+        assert (row.lag_count, row.handled_count) == (0, len(got))
+        consumer.close()
+
+
 def test_broadcast_instances_get_everything(shop: Shop) -> None:
     shop.put(b"1")
     one = shop.consumer(broadcast=True)

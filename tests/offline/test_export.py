@@ -150,5 +150,5 @@ def test_refusals(tmp_path: Path) -> None:
     live(tmp_path / "s")[0].close()
     with pytest.raises(timerstore.InvalidArgumentError, match="Use pending, fired, messages"):
         list(export_messages(tmp_path / "s", "x"))  # type: ignore[arg-type]
-    with pytest.raises(timerstore.InvalidArgumentError, match="Use jsonl, arrow, parquet"):
-        export(tmp_path / "s", "pending", io.BytesIO(), "csv")  # type: ignore[arg-type]
+    with pytest.raises(timerstore.InvalidArgumentError, match="Use jsonl, csv, arrow, parquet"):
+        export(tmp_path / "s", "pending", io.BytesIO(), "xls")  # type: ignore[arg-type]

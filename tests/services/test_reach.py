@@ -23,8 +23,11 @@ def test_what_everybody_has_consumed_is_in_reach(tmp_path: Path, retention_ms: i
         end = store.core.engine.commitlog.end // 4_096 * 4_096
         found = reach.find(0)
         assert found < end
+        offset = int(store.core.engine.queues.read(1, 0, 1)[0]["offset"])
         assert reach.kept_by == (
-            "retention_ms" if retention_ms else "topic 'default', which no group has read"
+            "retention_ms"
+            if retention_ms
+            else f"topic 'default', which no group has read: 40 messages from offset {offset:,} on"
         )
         drain(store)
         store.consuming.write_offsets()
@@ -46,7 +49,11 @@ def test_what_a_slow_group_needs_stays(tmp_path: Path) -> None:
         assert (
             0 < store.core.cleaner.reach.find(0) < store.core.engine.commitlog.end // 2
         )  # what was put
-        assert store.core.cleaner.reach.kept_by == "topic 'default', of which a group is behind"
+        offset = int(store.core.engine.queues.read(1, 0, 1)[0]["offset"])
+        assert store.core.cleaner.reach.kept_by == (
+            "group 'slow', which is behind in topic 'default': "
+            f"40 messages from offset {offset:,} on"
+        )
 
 
 def test_what_a_level_has_not_delivered_stays(tmp_path: Path) -> None:
@@ -58,7 +65,7 @@ def test_what_a_level_has_not_delivered_stays(tmp_path: Path) -> None:
         drain(store)
         store.consuming.write_offsets()
         assert store.core.cleaner.reach.find(0) == 0
-        assert store.core.cleaner.reach.kept_by == "delay level 3"
+        assert store.core.cleaner.reach.kept_by == "delay level 3: 1 message from offset 0 on"
         clock.advance(20 * SECOND)
         drain(store)
         store.consuming.write_offsets()
@@ -72,4 +79,6 @@ def test_what_is_not_linked_stays(tmp_path: Path) -> None:
         store.put_many([b"x"] * 40, delay_ms=1_000)
         clock._now_ms += 1_000
         assert store.core.cleaner.reach.find(0) == 0
-        assert store.core.cleaner.reach.kept_by == "timers that have no unit yet"
+        assert store.core.cleaner.reach.kept_by.startswith(
+            "timers that have no unit yet, from offset "
+        )

@@ -1,1 +1,1 @@
-"""Tests of timerstore/putting."""
+"""Tests of timerstore/watching."""

@@ -3,11 +3,21 @@
 main           the entry point              here
 app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
-commands.py    info, put, consume, cancel, redrive, pending, verify, handover, warmup, demo
+commands.py    all commands, in the order of --help
+reading.py     info, pending, get, count, horizon
+writing.py     put, cancel, reschedule, redrive
+consuming.py   consume
+checking.py    verify, validate
 exporting.py   export
-validating.py  validate
-output.py      tables on a terminal, plain lines in a pipe, JSON
+upkeep.py      clean, handover
+trying.py      warmup, demo
+opening.py     a store that is looked at, or changed
+owner.py       changing through the process that has a store open
+output.py      tables on a terminal, plain lines in a pipe, JSON, bars
+texts.py       values as text for people
 times.py       the times that a person types
+
+No file here loads the store's kernels when it is imported: `--help` waits for nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +34,6 @@ def main() -> None:
     """Run the command line."""
     _open_standard_files()
     try:
-        from timerstore.cli import validating  # noqa: F401, after the other commands
         from timerstore.cli.commands import app
     except ModuleNotFoundError as e:
         package = (e.name or "").split(".")[0]

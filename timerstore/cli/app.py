@@ -1,12 +1,7 @@
-"""What all commands share: their options, how they open a store, what an error means to the shell.
-
-Exit status: 0 fine, 1 damage found, 2 wrong usage, 3 locked or not a store, 4 no room or a failing
-disk, 70 an error of our own, 130 interrupted.
-"""
+"""What all commands share: their options, what an error means to the shell."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -15,31 +10,64 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import timerstore
 from timerstore.cli.output import Output
-from timerstore.cli.status import Status, status_of
-from timerstore.config import Config
-from timerstore.errors import NotAStoreError, StoreLockedError
-from timerstore.timelog.lockfile import holder
-from timerstore.timelog.oserrors import store_error, told_of
+from timerstore.cli.status import MEANING, Status, status_of
+from timerstore.cli.texts import shown_from, shown_here
+from timerstore.cli.times import Instant, now_ms, parse_instant
+
+if TYPE_CHECKING:
+    from timerstore.config import Config
 
 OWN_ERROR = (
     "timerstore: this is an error of timerstore's own: {}. Please report it, with the lines above."
 )
+LOOK, CHANGE, CONSUME, CHECK, OTHER = (
+    *("Look (beside a running program too)", "Put and change", "Consume", "Check and keep"),
+    "Set up",
+)
+"""Headings of `--help`, for `rich_help_panel`."""
 
 app = typer.Typer(
     name="timerstore",
     help="An embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.",
-    epilog="Exit status: 0 fine, 1 damage found, 2 wrong usage, 3 locked or not a store, "
-    "4 no room or a failing disk, 70 an error of timerstore's own.",
+    epilog=MEANING,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"timerstore {version('timerstore')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def timerstore(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics of the store on the command line, for completion."""
+    path = ctx.params.get("path")
+    try:
+        names = sorted(os.listdir(Path(path) / "consumequeue")) if path else []
+    except OSError:
+        return []
+    hidden = ("rmq_sys_", "SCHEDULE_TOPIC_XXXX", "%RETRY%")
+    return [each for each in names if each.startswith(incomplete) and not each.startswith(hidden)]
+
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
@@ -47,6 +75,12 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with settings; else TIMERSTORE_* variables."),
 ]
+OfTopic = Annotated[
+    str | None, typer.Option("--topic", "-t", help="Of this topic.", autocompletion=topics_of)
+]
+TIME = "now, +1h, tomorrow 09:00, 2026-11-22, ISO 8601, or epoch ms"
+Start = Annotated[str | None, typer.Option(help=f"Due at or after: {TIME}.")]
+End = Annotated[str | None, typer.Option(help="Due before.")]
 
 
 @contextmanager
@@ -68,6 +102,8 @@ def answering(*, as_json: bool) -> Iterator[Output]:
     except KeyboardInterrupt as e:
         raise typer.Exit(Status.INTERRUPTED) from e
     except OSError as e:
+        from timerstore.timelog.oserrors import store_error
+
         out.status = _tell(out, store_error(e, "standard output"))
     except Exception as e:
         out.status = _tell(out, e)
@@ -121,34 +157,29 @@ def _tell(out: Output, error: Exception) -> Status:
     return status
 
 
-def open_store(
-    path: Path, config_file: Path | None, *, create: bool = False
-) -> timerstore.TimerStore:
-    """Open a store with the settings of a file, or of the environment."""
-    with told_of(path):
-        if not create and not (path.is_dir() and any(path.iterdir())):
-            raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
-    config = Config.from_env() if config_file is None else Config.from_toml(config_file)
-    return timerstore.open(path, create=create, config=config)
+def settings(config_file: Path | None) -> Config:
+    """Return the settings of a file, or of the environment."""
+    from timerstore.config import Config
+
+    return Config.from_env() if config_file is None else Config.from_toml(config_file)
 
 
-def refuse_in_use(path: Path) -> None:
-    """Raise StoreLockedError where a process has the store open; take no lock, change nothing.
+def read_instant(out: Output, text: str | None, name: str) -> int | None:
+    """Read a time that was typed, as epoch ms; say which instant it is where that is not plain."""
+    if text is None:
+        return None
+    instant = parse_instant(text)
+    tell_instant(out, instant, f"{name} {text}")
+    return instant.ms
 
-    Not to be called by a process that has it open itself: that would lose a lock that Java sees.
-    """
-    try:
-        fd = os.open(path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise store_error(e, path / "lock") from e
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
-    except BlockingIOError as e:
-        raise StoreLockedError(
-            f"{path} is open in another process{holder(path)}. Stop it, or verify a copy."
-        ) from e
-    finally:
-        os.close(fd)
+
+def tell_instant(out: Output, instant: Instant, what: str) -> None:
+    """Say on standard error which instant was understood."""
+    if not instant.is_exact:
+        seen = shown_from(instant.ms, now_ms())
+        out.note(f"{what}: {shown_here(instant.ms)}, {seen}")
+
+
+def as_rows(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return names with values, for a table of two columns; what is None is left out."""
+    return [(name, str(value)) for name, value in values.items() if value is not None]

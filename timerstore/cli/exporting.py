@@ -4,21 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+import typer
+
+from timerstore.cli.app import CHECK, AsJson, StorePath, answering, app
+from timerstore.cli.checking import tell_live
 from timerstore.errors import InvalidArgumentError
-from timerstore.offline.export import Format, export
-from timerstore.tables.exported import Table
 
-ENDINGS: Final[dict[str, Format]] = {
+if TYPE_CHECKING:
+    from timerstore.tables.view import UpTo
+
+# As in tables/exported.py and offline/export.py, which --help need not load.
+TableName = Literal["pending", "fired", "messages"]
+FormatName = Literal["jsonl", "csv", "arrow", "parquet"]
+ENDINGS: Final[dict[str, FormatName]] = {
     ".jsonl": "jsonl",
+    ".csv": "csv",
     ".arrow": "arrow",
     ".parquet": "parquet",
 }
+Update = Callable[..., None]
 
 
-def format_of(target: Path) -> Format:
+@app.command(rich_help_panel=CHECK)
+def export(
+    path: StorePath,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="-: standard output.")],
+    table: Annotated[
+        TableName, typer.Option("--table", help="Pending timers, fired ones, or all messages.")
+    ] = "pending",
+    form: Annotated[
+        FormatName | None, typer.Option("--format", "-f", help="Else by the file's ending.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a table of a store to a .jsonl, .csv, .parquet or .arrow file, which import reads.
+
+    Nothing is fired. A store that a process has open is written as of its last checkpoint. An
+    .arrow file is an Arrow stream.
+
+    Example: timerstore export timers/ pending.parquet
+    """
+    with answering(as_json=as_json) as out:
+        if form is None:
+            form = format_of(target)
+        as_of_ms = tell_live(out, path)
+        upto: UpTo | None = None if as_of_ms is None else "checkpoint"
+        with out.progress(f"exporting {path}", "rows") as update:
+            count = export_to(path, table, target, form, upto, update)
+        if str(target) == "-":
+            return
+        if as_json:
+            told = {"file": str(target), "table": table, "format": form, "count": count}
+            out.json(told | {"as_of_ms": as_of_ms})
+        else:
+            out.say(f"{count:,} rows written to {target}")
+
+
+def format_of(target: Path) -> FormatName:
     """Return the format that a file's ending names; JSON for standard output."""
     if str(target) == "-":
         return "jsonl"
@@ -29,14 +75,18 @@ def format_of(target: Path) -> Format:
     return ENDINGS[target.suffix]
 
 
-def export_to(path: Path, table: Table, target: Path, form: Format) -> int:
+def export_to(
+    path: Path, table: TableName, target: Path, form: FormatName, upto: UpTo | None, update: Update
+) -> int:
     """Write a table of the store at `path`; return how many rows."""
+    from timerstore.offline.export import export as run
+
     if str(target) == "-":
-        return export(path, table, sys.stdout.buffer, form)
+        return run(path, table, sys.stdout.buffer, form, upto=upto, progress=update)
     part = target.with_name(target.name + ".part")
     try:
         with part.open("wb") as file:
-            count = export(path, table, file, form)
+            count = run(path, table, file, form, upto=upto, progress=update)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from timerstore.cli.status import Status
+from timerstore.cli.texts import shown, shown_bytes
 
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_GAP = 2
+_SHORTENED = (("body", 8), ("reason", 20), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
+"""Columns that give way on a narrow terminal, in this order, each down to so many characters."""
 
 
 class _Console(Console):
@@ -29,6 +37,28 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to whoever writes: see `cli/app.py`."""
         raise BrokenPipeError(errno.EPIPE, "the reader has gone")
+
+
+class _Done(ProgressColumn):
+    """How much is done, of how much, how fast."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return these three."""
+        text = self._amount(task.completed)
+        if task.total:
+            text += f" of {self._amount(task.total)}"
+        if task.speed:
+            text += f", {self._amount(task.speed)}/s"
+        return Text(text)
+
+    def _amount(self, count: float) -> str:
+        if self._unit == "bytes":
+            return shown_bytes(int(count))
+        return f"{int(count):,} {self._unit}".rstrip()
 
 
 class Output:
@@ -54,7 +84,7 @@ class Output:
     def note(self, text: str) -> None:
         """Show on standard error something that is no result."""
         with suppress(OSError):  # nobody listens
-            self._errors.print(Text(text))
+            self._errors.print(Text(shown(text)))
 
     def warn(self, text: str) -> None:
         """Write a line on standard error as it is."""
@@ -76,16 +106,17 @@ class Output:
 
         `aligned`: in a pipe too they are for people, with spaces, under the columns' names.
 
-        Columns whose name begins with ">" are numbers, and stand to the right.
+        Columns whose name begins with ">" are numbers, and stand to the right. On a terminal a
+        column in which nothing stands is left out, and those of `_SHORTENED` make room.
         """
         names = [name.removeprefix(">") for name in columns]
         if not self.on_terminal and aligned:
             cells = [names] + [[shown(str(value)) for value in row] for row in rows]
-            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lengths = [max(map(len, column)) for column in zip(*cells, strict=True)]
             for line in cells:
                 padded = [
                     cell.rjust(width) if name.startswith(">") else cell.ljust(width)
-                    for cell, width, name in zip(line, widths, columns, strict=True)
+                    for cell, width, name in zip(line, lengths, columns, strict=True)
                 ]
                 sys.stdout.write("  ".join(padded).rstrip() + "\n")
             return
@@ -93,95 +124,54 @@ class Output:
             for row in rows:
                 self.line(*row)
             return
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for name, column in zip(names, columns, strict=True):
-            right = column.startswith(">")
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(shown(str(value))) for value in row))
+        texts = [[shown(str(value)) for value in row] for row in rows]
+        used = [i for i in range(len(names)) if any(row[i] for row in texts)]
+        widths = {i: max(cell_len(row[i]) for row in [names, *texts]) for i in used}
+        fit(widths, {names[i]: i for i in used}, self.console.width)
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        for i in used:
+            right, cut = columns[i].startswith(">"), names[i] in dict(_SHORTENED)
+            table.add_column(
+                names[i],
+                justify="right" if right else "left",
+                overflow="ellipsis" if cut else "fold",
+                no_wrap=cut,
+                width=widths[i] if cut else None,
+            )
+        for row in texts:
+            table.add_row(*(Text(row[i]) for i in used))
         self.console.print(table, soft_wrap=False)
 
     @contextmanager
-    def progress(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes how many are done; a bar on a terminal, nothing elsewhere."""
-        if not self.on_terminal:
-            yield lambda done: None
-            return
-        columns = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-        if total is not None:
-            columns.insert(2, MofNCompleteColumn())
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(shown(what).replace("[", r"\["), total=total)
+    def progress(self, what: str, unit: str = "") -> Iterator[Callable[..., None]]:
+        """Yield a function that takes how much is done, of how much; a bar where somebody looks.
 
-            def update(done: int) -> None:
-                progress.update(task, completed=done)
+        `unit`: "bytes", or what is counted. It stands on standard error, beside any results.
+        """
+        if self.as_json or not self._errors.is_terminal:
+            yield lambda done, total=None: None
+            return
+        name = shown(what).replace("[", r"\[")
+        columns = TextColumn("{task.description}"), BarColumn(20), _Done(unit), TimeElapsedColumn()
+        with Progress(*columns, console=self._errors, transient=True) as progress:
+            task = progress.add_task(name, total=None)
+
+            def update(done: int, total: int | None = None) -> None:
+                progress.update(task, completed=done, total=total)
 
             yield update
 
 
-def shown(text: str) -> str:
-    r"""Return text that cannot break a line, nor steer a terminal.
+def fit(widths: dict[int, int], index_of: dict[str, int], total: int) -> None:
+    """Narrow columns until a table is no wider than `total`, those of `_SHORTENED` in their order.
 
-    >>> print(shown("a\tb\x1b[2J"))
-    a\tb\x1b[2J
+    >>> widths = {0: 32, 1: 60}
+    >>> fit(widths, {"id": 0, "body": 1}, 50)
+    >>> widths
+    {0: 32, 1: 16}
     """
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_ESCAPES.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
-
-
-def shown_time(ms: int) -> str:
-    """Return UTC epoch milliseconds as ISO 8601.
-
-    >>> shown_time(1_800_000_000_123)
-    '2027-01-15T08:00:00.123Z'
-    """
-    try:
-        time = datetime.fromtimestamp(ms // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
-def shown_bytes(count: int) -> str:
-    """Return a size for people.
-
-    >>> shown_bytes(38_707_200)
-    '36.9 MiB'
-    """
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} bytes"
-
-
-def shown_delay(ms: int) -> str:
-    """Return a duration of whole seconds in the largest unit that says it exactly.
-
-    >>> shown_delay(5_400_000)
-    '90m'
-    """
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
-        if ms % unit_ms == 0:
-            return f"{ms // unit_ms}{unit}"
-    return f"{ms // 1000}s"
-
-
-def body_field(body: bytes) -> dict[str, str]:
-    """Return a body for JSON: as text where it is UTF-8, else in base64 under another name."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-def shown_body(body: bytes, length_max: int = 60) -> str:
-    """Return the beginning of a body for a person; "…" says that it goes on."""
-    text = whole_text(body[: 4 * length_max])
-    is_whole = len(body) <= 4 * length_max and len(text) <= length_max
-    return text if is_whole else text[: length_max - 1] + "…"
-
-
-def whole_text(body: bytes) -> str:
-    """Return a body for a program that reads lines: all of it, else a quote is never closed."""
-    return body.decode("utf-8", "backslashreplace")
+    for name, least in _SHORTENED:
+        over = sum(widths.values()) + _GAP * (len(widths) - 1) - total
+        if over > 0 and name in index_of:
+            i = index_of[name]
+            widths[i] = min(widths[i], max(least, widths[i] - over))

@@ -22,6 +22,7 @@ class Status(IntEnum):
 
     FINE = 0
     DAMAGED = 1
+    TOO_LATE = 1
     WRONG_USAGE = 2
     NO_STORE = 3
     REFUSED = 4
@@ -30,11 +31,21 @@ class Status(IntEnum):
 
 
 DAMAGED = Status.DAMAGED
-"""Damage was found; the only meaning of 1, with which Python ends for any uncaught exception."""
+"""Damage was found. With 1 Python ends for any uncaught exception too; see `end_of`."""
+TOO_LATE = Status.TOO_LATE
+"""Of `get`, `cancel`, `reschedule`: the timer was fired or cancelled before. The same number, for a
+script asks each command one question, to which 1 is "no"; of all other commands it is damage."""
+
+MEANING = (
+    "Exit status: 0 fine, 1 damage found (of get, cancel, reschedule: the timer is pending no "
+    "more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 70 an error of "
+    "timerstore's own, 130 interrupted."
+)
 
 _OF_ERRORS: tuple[tuple[tuple[type[Exception], ...], Status], ...] = (
     ((CorruptStoreError,), Status.DAMAGED),
-    ((InvalidArgumentError, UnknownTimerError, TooLateError), Status.WRONG_USAGE),
+    ((TooLateError,), Status.TOO_LATE),
+    ((InvalidArgumentError, UnknownTimerError), Status.WRONG_USAGE),
     ((FlushFailedError,), Status.REFUSED),
     ((StoreLockedError, NotAStoreError, StoreAccessError), Status.NO_STORE),
     ((TimerStoreError, MemoryError), Status.REFUSED),

@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -57,8 +56,7 @@ class Handling:
 
     def now_ms(self) -> float:
         """Return the time by which handlers are judged: one that is never set, or the manual."""
-        clock = self._putting.core.clock
-        return float(clock.now_ms) if clock.manual else time.monotonic() * 1000
+        return self._putting.core.steady_ms()
 
     # --- handling
 
@@ -83,9 +81,10 @@ class Handling:
             raise
         if self._running.pop(task, None) is None:
             log.warning("the handler of message %s ended after its time-out", deliveries[0].id)
-        elif (elapsed_ms := self.now_ms() - task.started_ms) >= self.timeout_ms:
+        elif (elapsed_ms := (now_ms := self.now_ms()) - task.started_ms) >= self.timeout_ms:
             self._finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
         elif result is None and error is None and not self._hooks:
+            task.subscription.group.tally.respond(now_ms, elapsed_ms, len(deliveries))
             self._done(task, deliveries, task.bytes_held)
         else:
             self._finish(task, self._judge(task, result, error, elapsed_ms))
@@ -120,14 +119,17 @@ class Handling:
     def _finish(self, task: Task, outcome: Outcome) -> None:
         """Acknowledge what succeeded, send back the rest, and tell the hooks."""
         good, bad = task.deliveries[: outcome.ack_count], task.deliveries[outcome.ack_count :]
+        group = task.subscription.group
+        group.tally.respond(self.now_ms(), outcome.elapsed_ms, len(good), len(bad))
         if bad:
+            group.count_failed(len(bad), 0, 0)
             length = body_bytes(good)
             if good:
                 self._done(task, good, length)
             rest = Task(task.subscription, task.batch, bad, task.bytes_held - length)
             self._tell(rest, outcome)
             if self._broadcast:
-                self._done(rest, bad, rest.bytes_held)
+                self._done(rest, bad, rest.bytes_held, handled=False)
             else:
                 self._send_back(rest, outcome.delay_level or 0)
         else:
@@ -151,10 +153,10 @@ class Handling:
 
     def _send_back(self, task: Task, delay_level: int) -> None:
         """Send each message of a task back; where that fails, hand them in again later."""
-        sent, failure = 0, None
+        sent, dead, failure = 0, 0, None
         try:
             for delivery in task.deliveries:
-                self._append_again(delivery, delay_level)
+                dead += self._append_again(delivery, delay_level)
                 sent += 1
         except (TimerStoreError, OSError) as e:
             failure = e
@@ -165,7 +167,8 @@ class Handling:
         good, rest = task.deliveries[:sent], task.deliveries[sent:]
         length = body_bytes(good)
         if good:
-            self._done(task, good, length)
+            task.subscription.group.count_failed(0, sent - dead, dead)
+            self._done(task, good, length, handled=False)
         if rest:
             log.warning(
                 "%d messages from %s on could not be sent back: again in %d s: %s",
@@ -174,7 +177,8 @@ class Handling:
             again = Task(task.subscription, task.batch, rest, task.bytes_held - length)
             self.hand_in_again(again, AGAIN_MS)
 
-    def _append_again(self, delivery: Delivery, delay_level: int) -> None:
+    def _append_again(self, delivery: Delivery, delay_level: int) -> bool:
+        """Append a message again; tell whether it is a dead letter now."""
         message = delivery._batch.message(delivery._i)
         level = level_after(message.reconsume_times, delay_level, self._max_attempts)
         if level == DEAD:
@@ -182,10 +186,13 @@ class Handling:
             send_to_dead(self._putting, self._group, message, wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
+        return level == DEAD
 
-    def _done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
+    def _done(
+        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
+    ) -> None:
         try:
-            task.subscription.done(task, deliveries, length)
+            task.subscription.done(task, deliveries, length, handled=handled)
         except StoreClosedError:
             return  # they come again after reopening
         if self.on_room is not None:

@@ -18,7 +18,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.consuming.retries import RetryCursor
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.text import java_hash_of
 
 ALL_TAGS = "*"
@@ -123,7 +123,10 @@ class Subscription:
         left = self._limits.bytes - held.bytes
         if count <= 0 or count * self.group.core.engine.message_bytes_max <= left:
             return count
-        sizes = self.group.core.engine.queues.read(cursor.row, cursor.next, count)["size"]
+        try:
+            sizes = self.group.core.engine.queues.read(cursor.row, cursor.next, count)["size"]
+        except CorruptStoreError:
+            return count  # gone with retention, or damaged: the group, which reads it, sees which
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
         return max(fit, 1) if held.count == 0 else fit
 
@@ -138,7 +141,8 @@ class Subscription:
         wanted = [d for d in wanted if d.tag in self.tags]
         if len(wanted) < len(deliveries):
             kept = {d._i for d in wanted}
-            self.group.settle_some(batch, [i for i in range(len(batch)) if i not in kept])
+            others = [i for i in range(len(batch)) if i not in kept]
+            self.group.settle_some(batch, others, handled=False)
         return wanted
 
     def _tasks(self, batch: Batch, deliveries: list[Delivery], count: int) -> list[Task]:
@@ -165,10 +169,13 @@ class Subscription:
 
     # --- what became of them
 
-    def done(self, task: Task, deliveries: list[Delivery], length: int) -> None:
+    def done(
+        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
+    ) -> None:
         """Settle messages of a task: their queue's offset may pass them."""
         batch = task.batch
-        self.group.settle_some(batch, [delivery._i for delivery in deliveries])
+        places = [delivery._i for delivery in deliveries]
+        self.group.settle_some(batch, places, handled=handled)
         self._release(batch, len(deliveries), length)
 
     def give_back(self, task: Task) -> None:

@@ -7,6 +7,8 @@
     cursors.py      how far one group has come in a queue
     starting.py     where a new group begins
     pace.py         waiting for more, where much is coming
+    tally.py        what became of a group's messages
+    tallyfile.py    that, over a restart
     retries.py      what a group sent back
     sendback.py     appending a message again
     dead_letters.py putting dead letters back

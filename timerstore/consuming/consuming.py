@@ -11,6 +11,8 @@ from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.group import Batch, Delivery, Group
 from timerstore.consuming.retries import GroupRetries
+from timerstore.consuming.tally import Tally
+from timerstore.consuming.tallyfile import TALLY_FILE, TallyFile
 from timerstore.core import Core
 from timerstore.errors import StoreClosedError
 from timerstore.kinds import check_int, check_timeout
@@ -33,6 +35,8 @@ class Consuming:
         self.core, self.gate, self.putting = core, core.gate, putting
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
+        self._tally_file = TallyFile(core.disk, core.path / "config" / TALLY_FILE)
+        self.tallies = self._tally_file.read()
         self._blocks = Blocks()
         self._lock = threading.Lock()
 
@@ -47,7 +51,8 @@ class Consuming:
             found = self._groups.get((topic, name))
             if found is None:
                 retries = self.retries(name)
-                found = Group(self.core, self.putting, retries, self._blocks, topic, name)
+                tally = self.tallies.setdefault((topic, name), Tally())
+                found = Group(self.core, self.putting, retries, self._blocks, tally, topic, name)
                 self._groups[topic, name] = found
             return found
 
@@ -127,6 +132,15 @@ class Consuming:
             for (topic, queue_id), index in group.committed().items():
                 offsets.set(topic, group.name, queue_id, index)
         offsets.write()
+
+    def write_tallies(self) -> None:
+        """Write what groups did, from time to time; as the store closes, whatever changed."""
+        at_once = self.core.closed or self.core.clock.manual
+        self._tally_file.write(dict(self.tallies), at_once=at_once)
+
+    def known_groups(self) -> list[Group]:
+        """Return the groups that read since the store was opened."""
+        return list(self._groups.values())
 
     def committed_indexes(self) -> CommittedIndexes:
         """Return what all groups have consumed."""

@@ -14,14 +14,16 @@ class Flight:
         self.start, self.stop, self.left = start, stop, stop - start
         self.done: bytearray | None = None  # 1 for each index that is done
 
-    def settle(self, index: int) -> None:
-        """Say that an index is done."""
+    def settle(self, index: int) -> bool:
+        """Say that an index is done; tell whether it was not."""
         done = self.done
         if done is None:
             done = self.done = bytearray(self.stop - self.start)
-        if not done[index - self.start]:
-            done[index - self.start] = 1
-            self.left -= 1
+        if done[index - self.start]:
+            return False
+        done[index - self.start] = 1
+        self.left -= 1
+        return True
 
     def first_open(self) -> int:
         """Return the smallest index that is not done, or the end."""
@@ -44,6 +46,16 @@ class QueueCursor:
     def committed(self) -> int:
         """The smallest index that is not done."""
         return self.flights[0].first_open() if self.flights else self.next
+
+    @property
+    def open_count(self) -> int:
+        """How many of those before `next` are not done."""
+        return sum(flight.left for flight in self.flights)
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many were handed out, and are neither done nor given back."""
+        return self.open_count - len(self.given_back)
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there is anything to hand out."""

@@ -43,7 +43,7 @@ def redrive(consuming: Consuming, group: str, limit: int | None = None) -> int:
                 revived += 1
         finally:
             wait_durable(putting)
-            letters._group.settle_some(letters, list(range(revived)))
+            letters._group.settle_some(letters, list(range(revived)), handled=False)
             letters._group.give_back(letters, revived)
             with core.gate:
                 core.check_open()

@@ -22,6 +22,7 @@ from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.pace import Pace
 from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.consuming.sendback import send_back
+from timerstore.consuming.tally import Tally
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.inside import inside
@@ -59,7 +60,7 @@ class Batch:
 
     __slots__ = (
         *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
-        *("_index_of", "_pins", "topic"),
+        *("_index_of", "_pins", "_pulled_ms", "topic"),
     )
 
     def __init__(
@@ -74,6 +75,7 @@ class Batch:
         """Hold the first `count` places of the columns; made by a group."""
         self._group, self._cursor, self._flight = group, cursor, flight
         self._columns, self._count, self._pins = columns, count, pins
+        self._pulled_ms = group.core.steady_ms()
         self._bodies: Any = None
         self._ids: Any = None
         self.topic = group.topic
@@ -232,6 +234,7 @@ class Group:
         putting: Putting,
         retries: GroupRetries,
         blocks: Blocks,
+        tally: Tally,
         topic: str,
         name: str,
     ) -> None:
@@ -239,7 +242,7 @@ class Group:
         self.core, self.topic, self.name = core, topic, name
         self.gate, self._putting = core.gate, putting
         self.retries, self.lock = retries, retries.lock
-        self._blocks = blocks
+        self._blocks, self.tally = blocks, tally
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
         self.pace = Pace()
@@ -474,41 +477,51 @@ class Group:
         if len(batch) == 0:
             return
         assert flight is not None and cursor is not None
+        now_ms = self.core.steady_ms()
         with self.lock:
+            before = flight.left
             if flight.done is None and flight.left == len(batch):
                 flight.left = 0
             else:
                 for index in batch._indexes.tolist():
                     if flight.left:
                         flight.settle(index)
+            done = before - flight.left
+            self.tally.handled += done
             cursor.trim()
+        if done:
+            self.tally.respond(now_ms, now_ms - batch._pulled_ms, done)
 
-    def settle(self, batch: Batch, index: int) -> None:
-        """Acknowledge one message."""
+    def settle(self, batch: Batch, index: int, *, handled: bool = True) -> None:
+        """Acknowledge one message; it was `handled`, or sent elsewhere."""
         if self.core.closed:
             self.core.check_open()
         flight = batch._flight
         assert flight is not None
         with self.lock:
             if flight.left:
-                flight.settle(index)
+                if flight.settle(index) and handled:
+                    self.tally.handled += 1
                 if flight.left == 0 and batch._cursor is not None:
                     batch._cursor.trim()
 
-    def settle_some(self, batch: Batch, places: list[int]) -> None:
-        """Acknowledge the messages at some places of a batch."""
+    def settle_some(self, batch: Batch, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge the messages at some places of a batch, which were `handled` or not."""
         if self.core.closed:
             self.core.check_open()
         flight, cursor = batch._flight, batch._cursor
         assert flight is not None and cursor is not None
         indexes = batch._indexes
         with self.lock:
+            before = flight.left
             if flight.done is None and flight.left == len(places):
                 flight.left = 0
             else:
                 for place in places:
                     if flight.left:
                         flight.settle(int(indexes[place]))
+            if handled:
+                self.tally.handled += before - flight.left
             if flight.left == 0:
                 cursor.trim()
 
@@ -527,7 +540,16 @@ class Group:
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
         send_back(self._putting, self.name, batch.message(i), delay=delay)
-        self.settle(batch, int(batch._indexes[i]))
+        self.settle(batch, int(batch._indexes[i]), handled=False)
+        self.count_failed(1, 1, 0)
+
+    def count_failed(self, failed: int, retried: int, dead: int) -> None:
+        """Count what failed, and what became of it: sent back, or given up."""
+        self.core.check_process()
+        with self.lock:
+            self.tally.failed += failed
+            self.tally.retried += retried
+            self.tally.dead += dead
 
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""
@@ -539,9 +561,9 @@ class Group:
                 for row, cursor in self.cursors.items()
             }
 
-    def reading(self) -> list[tuple[str, dict[str, int]]]:
+    def reading(self) -> list[tuple[str, str, dict[str, int]]]:
         """Return what the group needs next: its topics, with an index by queue id."""
         needed: dict[str, dict[str, int]] = {self.topic: {}}
         for (topic, queue_id), index in self.committed().items():
             needed.setdefault(topic, {})[str(queue_id)] = index
-        return list(needed.items())
+        return [(topic, self.name, indexes) for topic, indexes in needed.items()]

@@ -34,6 +34,12 @@ class RetryCursor(QueueCursor):
         self.unreadable_count = 0
         self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
 
+    @property
+    def in_flight_count(self) -> int:
+        """How many were handed out, and are neither done nor given back."""
+        waiting = sum(len(each) for each in list(self._waiting.values()))
+        return super().in_flight_count - waiting
+
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there may be retries of a topic; what is new is not routed yet."""
         return bool(self._waiting.get(topic)) or super().has_more(topic, visible_end)

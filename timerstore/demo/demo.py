@@ -22,7 +22,8 @@ import numpy as np
 
 import timerstore
 from timerstore.ahead import load_kernels
-from timerstore.cli.output import Output, shown_bytes
+from timerstore.cli.output import Output
+from timerstore.cli.texts import shown_bytes
 from timerstore.demo.child import TOPIC
 from timerstore.demo.ledger import (
     Fired,
@@ -145,13 +146,13 @@ def _put_and_kill(
             f"{span_ms / 1000:g} seconds, cancels some of them, and fires those that are due."
         )
         target, stop = int(timer_count * KILL_SHARE), time.monotonic() + _PUT_S_MAX
-        with out.progress("putting", target) as update:
+        with out.progress("putting", "timers") as update:
             count = 0
             while count < target and time.monotonic() < stop:
                 time.sleep(_POLL_S)
                 _check_alive(child, True)
                 count = len(read_ledger(ledger_path).put)
-                update(count)
+                update(count, target)
         killed_ms = time.time_ns() // 1_000_000
     finally:
         child.kill()
@@ -179,7 +180,7 @@ def _consume_all(out: Output, store: timerstore.TimerStore, expected_count: int)
     due_ms: list[Int64s] = []
     fired_ms: list[Int64s] = []
     count = 0
-    with out.progress("consuming", expected_count) as update:
+    with out.progress("consuming", "timers") as update:
         while True:
             pending_count = store.count(TOPIC)
             batch = store.pull(TOPIC, max_count=16_384, timeout=0.2)
@@ -192,7 +193,7 @@ def _consume_all(out: Output, store: timerstore.TimerStore, expected_count: int)
             fired_ms.append(batch.fired_ms)
             batch.ack()
             count += len(batch)
-            update(count)
+            update(count, expected_count)
     if not offsets:
         none = np.zeros(0, np.int64)
         return Fired(none, none, none)

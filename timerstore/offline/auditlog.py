@@ -153,6 +153,7 @@ class LogAudit:
                 continue
             self._take(item)
             self.end = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
+            self.audit.step(self.end - self.log.start)
         if used_end // self.log.segment_bytes > self.end // self.log.segment_bytes:
             self._check_blank(self.end)
         if self.audit.durable > self.end and not self.damaged:

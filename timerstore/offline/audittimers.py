@@ -157,6 +157,7 @@ class TimerAudit:
             self.end = int(part[-1, kernels.AUDIT_OFFSET]) + UNIT_BYTES
             self._broker_units |= bool(part[:, kernels.AUDIT_BROKER].any())
             first_index = self._take(part, visited, covered, first_index)
+            self.audit.step(log_end - self.log.log.start + self.end - self.units.start)
         return first_index
 
     @cached_property

@@ -1,10 +1,11 @@
-"""Exporting a closed store, or a copy, without opening it: JSON lines, Arrow or Parquet.
+"""Exporting a store without opening it: JSON lines, CSV, Arrow or Parquet.
 
     pending     timers that have not fired: id, topic, due_ms, …, body
     fired       messages that timers became: id, topic, due_ms, fired_ms, lateness_ms, …, body
     messages    everything in the commit log, with all properties
 
-In JSON a body that is UTF-8 stands in `body`; any other in `body_base64`.
+In JSON and CSV a body that is UTF-8 stands in `body`; any other in `body_base64`. In CSV properties
+are a JSON object; a field without quotes that is empty is none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import IO, Any, Final, Literal, get_args
 
@@ -25,12 +26,13 @@ from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_l
 from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
 from timerstore.tables.timers import find_pending, read_timers
-from timerstore.tables.view import StoreView, view_whole
+from timerstore.tables.view import StoreView, UpTo, cut_store, view_whole
 from timerstore.timelog import scan
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.reader import Fault
 
-Format = Literal["jsonl", "arrow", "parquet"]
+Format = Literal["jsonl", "csv", "arrow", "parquet"]
+Progress = Callable[[int, int | None], None]
 BATCH_COUNT: Final = 65_536
 """Rows of one row group."""
 _CHUNK_COUNT: Final = 4_096
@@ -57,13 +59,22 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _batches(path: str | os.PathLike[str], kind: Table, config: Config | None) -> Iterator[Any]:
+def _batches(
+    path: str | os.PathLike[str],
+    kind: Table,
+    config: Config | None,
+    upto: UpTo | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Any]:
     """Yield the record batches of a table."""
     check_choice(kind, "table", get_args(Table))
     config = Config() if config is None else config
     check_kind(config, Config, "config")
-    view = view_whole(check_path(path), config.delay_levels)
-    return _told(path, _read(view, kind))
+    if upto is None:
+        view = view_whole(check_path(path), config.delay_levels)
+    else:
+        view = cut_store(os.fspath(check_path(path)), upto=upto, delay_levels=config.delay_levels)
+    return _told(path, _read(view, kind, progress))
 
 
 def _told(path: Any, batches: Iterator[Any]) -> Iterator[Any]:
@@ -71,24 +82,32 @@ def _told(path: Any, batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
 
-def _read(view: StoreView, kind: Table) -> Iterator[Any]:
+def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[Any]:
     log = view.reader.timerlog if kind == "pending" else view.reader.commitlog
     for before, after in pairwise(log.numbers):
         if after != before + 1:
             offset = (before + 1) * log.segment_bytes
             raise CorruptStoreError(log.name, offset, "segments are missing from here")
     makers = [MAKERS[kind][field.name] for field in SCHEMAS[kind]]
-    for item in _pending(view) if kind == "pending" else _scanned(view, kind):
+    total, done = None, 0
+    if kind == "pending":
+        found = find_pending(view)
+        total, items = len(found.places), _pending(view, found)
+    else:
+        items = _scanned(view, kind)
+    for item in items:
         if isinstance(item, Fault):
             raise CorruptStoreError(*item)
+        done += len(item.rows)
+        if progress is not None:
+            progress(done, total)
         for piece in pieces(item, item.rows[:, scan.ROW_SIZE], with_body=True):
             made = [make(piece) for make in makers]
             yield pa.RecordBatch.from_arrays(made, schema=SCHEMAS[kind])
 
 
-def _pending(view: StoreView) -> Iterator[MessageRows | Fault]:
+def _pending(view: StoreView, found: Any) -> Iterator[MessageRows | Fault]:
     """Yield what is pending, in the order of due time."""
-    found = find_pending(view)
     yield from found.faults
     yield from read_timers(view, found.places, settled(view), _CHUNK_COUNT)
 
@@ -114,14 +133,18 @@ def export(
     format: Format = "jsonl",
     *,
     config: Config | None = None,
+    upto: UpTo | None = None,
+    progress: Progress | None = None,
 ) -> int:
     """Write a table to a file, or to an open binary stream; return how many rows.
 
-    `format`: "jsonl", one JSON object a line; "arrow", an IPC stream; "parquet". O(rows), with
-    BATCH_COUNT of them in memory.
+    `format`: "jsonl", one JSON object a line; "csv"; "arrow", an IPC stream; "parquet". `upto`:
+    "checkpoint" for a store that a process has open; else what recovery would find. `progress`: is
+    told how many rows are read, of how many where that is known. O(rows), with BATCH_COUNT of them
+    in memory.
     """
     check_choice(format, "format", get_args(Format))
-    batches = _batches(path, table, config)
+    batches = _batches(path, table, config, upto, progress)
     if isinstance(out, str | os.PathLike):
         with told_of(out), check_path(out).open("wb") as file:
             return _write(batches, table, file, format)
@@ -138,9 +161,10 @@ def _write(batches: Iterator[Any], table: Table, out: IO[bytes], format: Format)
                 out.write(json.dumps(_as_json(row), ensure_ascii=False).encode() + b"\n")
             count += batch.num_rows
         return count
-    with _table_writer(out, SCHEMAS[table], format) as writer:
+    schema = _csv_schema(SCHEMAS[table]) if format == "csv" else SCHEMAS[table]
+    with _table_writer(out, schema, format) as writer:
         for part in _grouped(batches):
-            writer.write_table(part)
+            writer.write_table(_as_csv(part, schema) if format == "csv" else part)
             count += part.num_rows
     return count
 
@@ -148,6 +172,10 @@ def _write(batches: Iterator[Any], table: Table, out: IO[bytes], format: Format)
 def _table_writer(out: IO[bytes], schema: Any, format: Format) -> Any:
     if format == "arrow":
         return pa.ipc.new_stream(out, schema)
+    if format == "csv":
+        import pyarrow.csv as csv
+
+        return csv.CSVWriter(out, schema)
     import pyarrow.parquet as pq
 
     # A dictionary is of use where values come again; ids and bodies would fill one in vain.
@@ -173,6 +201,31 @@ def to_arrow(
 ) -> Any:
     """Return a table as an Arrow table."""
     return pa.Table.from_batches(list(_batches(path, table, config)), SCHEMAS[table])
+
+
+def _csv_schema(schema: Any) -> Any:
+    """Return a table's columns as they stand in CSV: all that is no number is text."""
+    fields = [
+        field if pa.types.is_integer(field.type) else pa.field(field.name, pa.string())
+        for field in schema
+    ]
+    return pa.schema([*fields, pa.field("body_base64", pa.string())])
+
+
+def _as_csv(part: Any, schema: Any) -> Any:
+    """Return rows with their bodies as text, or else in base64, with properties as JSON."""
+    columns = {name: part[name] for name in part.column_names}
+    texts = [_as_json({"body": body}) for body in columns["body"].to_pylist()]
+    for name in ("body", "body_base64"):
+        columns[name] = pa.array([each.get(name) for each in texts], pa.string())
+    columns["properties"] = pa.array(
+        [
+            json.dumps(dict(each), ensure_ascii=False) if each else None
+            for each in columns["properties"].to_pylist()
+        ],
+        pa.string(),
+    )
+    return pa.table(columns, schema)
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -106,6 +106,14 @@ class Audit:
     warnings: list[Problem] = field(default_factory=list)
     problem_count: int = 0
     warning_count: int = 0
+    progress: Callable[[int, int], None] | None = None
+    bytes_total: int = 0
+    """Of the commit log, then of the timer log."""
+
+    def step(self, done: int) -> None:
+        """Tell how many bytes are done."""
+        if self.progress is not None:
+            self.progress(min(done, self.bytes_total), self.bytes_total)
 
     def problem(self, file: str, offset: int, reason: str) -> None:
         """Note damage."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.identity import decode_identity
 from timerstore.timelog.jsonfile import parse_json
+from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.smallfile import read_head, read_small
@@ -53,11 +55,19 @@ _COPY_BYTES: Final = _BASE_BYTES + CHECKPOINT_EXTENSION.itemsize
 
 
 @telling
-def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Report:
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    config: Config | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
     """Check every byte of a closed store, or of a copy; change nothing.
 
-    Reads RocketMQ's own stores as well. `config` says the delay levels where they are not
-    RocketMQ's. Raises NotAStoreError where there is no store; damage is in the report. O(bytes).
+    Of a store that is open it checks what its last checkpoint made durable; what lies behind that
+    is a warning at most, for it may be half written. Reads RocketMQ's own stores as well. `config`
+    says the delay levels where they are not RocketMQ's. `progress`: is told how many bytes are
+    done, of how many. Raises NotAStoreError where there is no store; damage is in the report.
+    O(bytes).
 
     >>> timerstore.verify("timers/").ok
     True
@@ -66,7 +76,9 @@ def verify(path: str | os.PathLike[str], *, config: Config | None = None) -> Rep
     check_kind(config, Config, "config")
     levels = np.array(config.delay_levels_ms(), np.int64)
     reader = StoreReader(check_path(path), levels)
-    audit = Audit(reader)
+    audit = Audit(reader, progress=progress)
+    log_bytes = log_used_end(reader) - reader.commitlog.start
+    audit.bytes_total = log_bytes + reader.timerlog.used_end() - reader.timerlog.start
     checkpoint = reader.checkpoint
     audit.by_broker = checkpoint.by_broker if checkpoint is not None else reader.sizes.by_broker
     ours = checkpoint is not None and not checkpoint.by_broker

@@ -1,5 +1,8 @@
 """Watching: what an operator wants to know of a store.
 
+    groups.py        how far each group is behind, what became of what it read
+    groupmetrics.py  that, for Prometheus
+    shown.py         statistics as a text to be read
     topics.py        what each topic holds, what became of its timers, when the others fall due
     topicmetrics.py  that, for Prometheus
 

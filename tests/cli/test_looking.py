@@ -1,0 +1,188 @@
+"""Commands that only look: beside a running owner, of a closed store, of one that was killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import timerstore
+from tests.cli.shell import SMALL, Run, finish, process, put
+
+pytestmark = pytest.mark.slow
+
+LOOKS = [
+    *(["info"], ["pending"], ["count"], ["horizon"], ["horizon", "--bucket", "1h"]),
+    *(["verify"], ["validate"], ["export", "-"]),
+]
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
+
+
+@pytest.fixture
+def owner(path: Path) -> Iterator[timerstore.TimerStore]:
+    """A program that has the store open."""
+    with timerstore.open(path, config=SMALL) as store:
+        store.put_many([b"%d" % i for i in range(100)], topic="mail", delay_ms=3_600_000)
+        store.put(b"now", topic="mail")
+        yield store
+
+
+@pytest.mark.parametrize("command", LOOKS, ids=" ".join)
+def test_looking_beside_an_owner(
+    run: Run, path: Path, owner: timerstore.TimerStore, command: list[str]
+) -> None:
+    owner.flush()
+    result = run(command[0], path, *command[1:])
+    assert "As of " in result.stderr
+    assert f"is open in another process (pid {os.getpid()})" in result.stderr
+    assert "damage" not in result.stdout or "no damage found" in result.stdout
+
+
+def test_what_an_owner_has_put_is_seen_at_once(
+    run: Run, path: Path, owner: timerstore.TimerStore
+) -> None:
+    for i in range(5):
+        owner.put(b"more", topic="bills", delay=timedelta(days=1))
+        assert run("count", path, "--topic", "bills").stdout == f"{i + 1}\n"
+    assert run("count", path).stdout == "105\n"
+    told = json.loads(run("info", path, "--json").stdout)
+    assert told["topics"] == {"bills": 5, "mail": 100}
+    assert abs(told["as_of_ms"] - time.time() * 1_000) < 60_000
+
+
+def test_an_export_beside_an_owner_is_as_of_its_checkpoint(
+    run: Run, path: Path, owner: timerstore.TimerStore, tmp_path: Path
+) -> None:
+    owner.flush()
+    told = json.loads(run("export", path, tmp_path / "a.parquet", "--json").stdout)
+    bodies = pq.read_table(tmp_path / "a.parquet").column("body").to_pylist()
+    assert told["count"] == len(bodies)
+    assert {b"%d" % i for i in range(100)} <= {*bodies}
+    assert told["as_of_ms"] > 1_700_000_000_000
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_looking_changes_nothing_and_fires_nothing(run: Run, path: Path, end: str) -> None:
+    store = timerstore.open(path, config=SMALL)
+    store.put(b"soon", delay=timedelta(milliseconds=1_500))
+    store.flush()
+    (store.close if end == "closed" else store.abandon)()
+    time.sleep(1.6)
+    before = content(path)
+    for command in LOOKS:
+        told = run(command[0], path, *command[1:]).stderr
+        assert "open in another process" not in told
+        assert ("was not closed" in told) == (
+            end == "killed" and command[0] in ("info", "pending", "count", "horizon")
+        )
+    assert run("count", path).stdout == "1\n", "it is overdue, and pending"
+    assert content(path) == before
+
+
+def test_get_shows_all_of_a_timer(run: Run, path: Path) -> None:
+    at_ms = 4_070_908_800_000
+    (id,) = put(path, b"a body", key="k", tag="t", properties={"p": "q"}, delay=None, at_ms=at_ms)
+    told = json.loads(run("get", path, id, "--json").stdout)
+    assert told.items() >= {"id": id, "key": "k", "tag": "t", "properties": {"p": "q"}}.items()
+    assert told.items() >= {"body": "a body", "due_ms": at_ms, "roll_count": 0}.items()
+    assert (told["pending"], told["offset"]) == (True, int(id[12:24], 16))
+    rows = dict(line.split("\t", 1) for line in run("get", path, id).stdout.splitlines())
+    assert rows["due"] == "2099-01-01T00:00:00.000Z"
+    assert (rows["property p"], rows["body"], rows["rolled"]) == ("q", "a body", "0 times")
+    shown = run("get", path, id, env={"FORCE_COLOR": "1", "COLUMNS": "100"}).stdout
+    assert "d " in shown and "in " in shown
+
+    with timerstore.open(path) as store:
+        store.cancel(id)
+    assert "is not pending here" in run("get", path, id, exits=1).stderr
+    assert json.loads(run("get", path, id, "--json", exits=1).stdout) == {
+        "id": id,
+        "pending": False,
+    }
+    assert "another store" in run("get", path, "0" * 32, exits=1).stderr
+
+
+def test_horizon(run: Run, path: Path) -> None:
+    for delay_s in (5, 30, 500, 3_000, 80_000, 500_000, 9_000_000):
+        put(path, b"x", delay=timedelta(seconds=delay_s))
+    put(path, b"x", topic="mail", delay=timedelta(minutes=90))
+    rows = dict(line.split("\t") for line in run("horizon", path).stdout.splitlines())
+    assert list(rows.values()) in (["0", "1", "2", "3", "4", "6", "7", "7", "1"],)
+    told = json.loads(run("horizon", path, "--topic", "mail", "--json").stdout)
+    assert (told["within an hour"], told["within a day"]) == (0, 1)
+    buckets = run("horizon", path, "--bucket", "1h", "--end", "+2h", "--json").stdout.splitlines()
+    assert sum(json.loads(line)["count"] for line in buckets) == 5
+    assert all(json.loads(line)["start_ms"] % 3_600_000 == 0 for line in buckets)
+    assert "█" in run("horizon", path, "--bucket", "1h", env={"FORCE_COLOR": "1"}).stdout
+    assert "Use 1ms" in run("horizon", path, "--bucket", "0s", exits=2).stderr
+
+
+def test_times_of_people_are_told_as_instants(run: Run, path: Path) -> None:
+    put(path, b"x", delay=timedelta(minutes=30))
+    found = run("pending", path, "--start", "now", "--end", "+1h")
+    assert len(found.stdout.splitlines()) == 1
+    assert "--start now: 20" in found.stderr and "--end +1h: 20" in found.stderr
+    assert run("pending", path, "--start", "+1h").stdout == ""
+    assert run("pending", path, "--end", "2099-01-01T00:00Z").stderr == ""
+    told = run("put", path, "y", "--at", "tomorrow 09:00")
+    assert "due tomorrow 09:00: 20" in told.stderr and "in " in told.stderr
+
+
+def test_put_says_that_nothing_fires(run: Run, path: Path) -> None:
+    assert "Nothing fires until a process has the store open" in run("put", path, "x").stderr
+    assert run("put", path, "x", "--json").stderr == ""
+
+
+def test_reschedule(run: Run, path: Path) -> None:
+    (id,) = put(path, b"x")
+    at_ms = 4_070_908_800_000
+    new = json.loads(run("reschedule", path, id, "--at", "2099-01-01T00:00Z", "--json").stdout)
+    assert (new["due_ms"], new["due"]) == (at_ms, "2099-01-01T00:00:00.000Z")
+    assert "was fired or cancelled" in run("reschedule", path, id, "--delay", "1h", exits=1).stderr
+    assert "no new time" in run("reschedule", path, id, exits=2).stderr
+    assert json.loads(run("get", path, new["id"], "--json").stdout)["due_ms"] == at_ms
+
+
+def test_foreign_variables_are_ignored_with_a_warning(path: Path) -> None:
+    env = os.environ | {"TIMERSTORE_HOME": "x", "TIMERSTORE_DURABILTY": "process"}
+    status, out, told = finish(process("count", path, env=env))
+    assert (status, out) == (0, "0\n")
+    assert "TIMERSTORE_HOME is no setting, and ignored\n" in told
+    assert "did you mean TIMERSTORE_DURABILITY?" in told
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout.startswith("timerstore 0.")
+
+
+def test_consume_acknowledges_what_a_reader_took_that_leaves(path: Path) -> None:
+    """What was written is done, what was not comes again: nothing twice, nothing lost."""
+    bodies = [b"%05d" % i + b"x" * 400 for i in range(1_000)]
+    with timerstore.open(path, config=SMALL) as store:
+        store.put_many(bodies)
+    child = process("consume", path, "--timeout", "5")
+    assert child.stdout is not None
+    first = child.stdout.readline()
+    child.stdout.close()
+    assert (child.wait(timeout=120), first) == (0, bodies[0] + b"\n")
+    assert child.stderr is not None
+    child.stderr.close()
+    with timerstore.open(path, config=SMALL) as store:
+        again = [d.body for d in store.consume("default", timeout=0)]
+    assert 1 <= len(bodies) - len(again) < 400, "a pipe holds some, and not a whole batch"
+    assert again == bodies[len(bodies) - len(again) :]
+
+
+def test_help_loads_no_kernels() -> None:
+    code = "import sys, timerstore.cli.commands\n"
+    code += "heavy = {'numba', 'numpy', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

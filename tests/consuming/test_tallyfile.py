@@ -1,0 +1,85 @@
+"""The groups' counters over a restart: written with a checkpoint, begun anew where damaged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.small_store import SMALL
+from timerstore import ManualClock, TimerStore
+from timerstore.consuming.tally import Tally
+from timerstore.consuming.tallyfile import TALLY_FILE, TallyFile
+from timerstore.timelog.disk import Disk
+
+
+def file_of(path: Path) -> TallyFile:
+    return TallyFile(Disk(), path / "config" / TALLY_FILE)
+
+
+def counted(handled: int) -> Tally:
+    tally = Tally()
+    tally.handled = handled
+    return tally
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    tallies = {("a@b", "g"): counted(3), ("t", "g"): counted(0)}
+    file_of(tmp_path).write(tallies, at_once=True)
+    found = file_of(tmp_path).read()
+    assert {pair: each.counters() for pair, each in found.items()} == {
+        ("a@b", "g"): {"handled": 3, "failed": 0, "retried": 0, "dead": 0}
+    }
+
+
+def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
+    file, path = file_of(tmp_path), tmp_path / "config" / TALLY_FILE
+    file.write({("t", "g"): counted(0)}, at_once=True)
+    assert not path.exists()
+    file.write({("t", "g"): counted(1)}, at_once=False)
+    assert not path.exists()  # too soon
+    file.write({("t", "g"): counted(1)}, at_once=True)
+    path.unlink()
+    file.write({("t", "g"): counted(1)}, at_once=True)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b'{"groups": 7}',
+        b'{"groups": {"t@g": {"handled": -1}}}',
+        b'{"groups": {"t@g": {"handled": "many"}}}',
+        b'{"groups": {"t@g": {"handled": 1}}, "checksum": 5}',
+        b"\xff",
+    ],
+)
+def test_a_damaged_file_is_begun_anew(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / TALLY_FILE).write_bytes(content)
+    file = file_of(tmp_path)
+    assert file.read() == {} and "begin anew" in caplog.text
+    file.write({("t", "g"): counted(2)}, at_once=True)
+    assert json.loads((folder / TALLY_FILE).read_bytes())["groups"]["t@g"]["handled"] == 2
+
+
+def test_a_crash_costs_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    def handled(store: TimerStore) -> list[int]:
+        return [row.handled_count for row in store.stats().groups]
+
+    store = TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock())
+    store.put_many([b"x"] * 5, topic="t")
+    store.pull("t", group="g", max_count=3, timeout=0).ack()
+    store.flush()
+    store.pull("t", group="g", max_count=1, timeout=0).ack()
+    assert handled(store) == [4]
+    store.abandon()
+    store = TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock())
+    assert handled(store) == [3]
+    store.pull("t", group="g", max_count=9, timeout=0).ack()  # the one comes again
+    store.close()
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock()) as store:
+        assert handled(store) == [5]

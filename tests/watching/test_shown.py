@@ -1,0 +1,71 @@
+"""Statistics as a text: what it names, how wide it is, how long."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from timerstore import ManualClock, TimerStore
+from timerstore.watching.shown import ROWS_MAX, WIDTH
+
+
+def lines_of(store: TimerStore) -> list[str]:
+    text = str(store.stats())
+    lines = text.split("\n")
+    assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
+    assert text.isascii() or "…" in text
+    return lines
+
+
+def section(lines: list[str], name: str) -> list[str]:
+    start = next(i for i, line in enumerate(lines) if line.startswith(name))
+    stop = next(
+        (i for i in range(start + 1, len(lines)) if not lines[i].startswith("  ")), len(lines)
+    )
+    return lines[start:stop]
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock(), disk=QuietDisk()) as store:
+        lines = lines_of(store)
+    assert lines[0].startswith("store      0 pending, 0 fired")
+    assert len(section(lines, "services")) == 6
+    assert not any(line.startswith(("groups", "levels")) for line in lines)
+
+
+def test_who_is_behind_is_named(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        store.put_many([b"x"] * 1_500, topic="orders")
+        store.put_many([b"x"] * 3, topic="orphan")
+        store.pull("orders", group="mailer", max_count=100, timeout=0).ack()
+        store.put(b"x", topic="leveled", delay_level=2)
+        clock.advance(timedelta(seconds=4))
+        lines = lines_of(store)
+    title, first, second = section(lines, "groups")
+    assert title.split()[:4] == ["groups", "topic", "lag", "oldest"]
+    assert first.split()[:5] == ["mailer", "orders", "1,400", "4", "s"]
+    assert second.split()[:3] == ["(nobody)", "orphan", "3"]
+    assert section(lines, "levels")[1].split() == ["level", "2", "5", "s", "1"]
+
+
+def test_a_kept_segment_is_named(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        assert len(store.pull("orders", group="slow", timeout=0)) == 0
+        store.put_many([b"x" * 100] * 1_000, topic="orders")
+        clock.advance(timedelta(seconds=3 * 3_600))
+        store.flush()
+        text = " ".join(" ".join(section(lines_of(store), "cleaning")).split())
+    assert "kept by group 'slow', which is behind in topic 'orders': 1,000 messages" in text
+
+
+def test_names_are_shortened_and_rows_capped(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        for i in range(ROWS_MAX + 12):
+            store.put(b"x", topic=f"{i}-" + "very-long-name-" * 6)
+            assert len(store.pull(f"{i}-" + "very-long-name-" * 6, group="g" * 90, timeout=0)) == 1
+        lines = section(lines_of(store), "groups")
+    assert len(lines) == 1 + ROWS_MAX + 1
+    assert "…" in lines[1] and lines[-1] == "  … 12 more"

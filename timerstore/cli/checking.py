@@ -1,0 +1,220 @@
+"""Commands that check a store: verify, validate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timerstore.cli.app import CHECK, AsJson, StorePath, answering, app
+from timerstore.cli.opening import held_by
+from timerstore.cli.output import Output
+from timerstore.cli.status import DAMAGED
+from timerstore.cli.texts import shown_bytes, shown_time
+from timerstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from timerstore.offline.report import Report
+    from timerstore.validation import Spread, Validation
+
+EXAMPLES_SHOWN = 3
+LINES_MAX = 20
+"""Damaged places that are shown one by one; all are counted, and `--json` has a thousand."""
+All = Annotated[bool, typer.Option("--all", help="Show what is right as well.")]
+
+
+def checkpoint_ms(path: Path) -> int | None:
+    """Return when the last checkpoint was written, None where there is none."""
+    try:
+        return (path / "config" / "timercheck").stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None
+
+
+def tell_live(out: Output, path: Path) -> int | None:
+    """Say as of when a store is read that a process has open; None where none has."""
+    who, as_of_ms = held_by(path), checkpoint_ms(path)
+    if who is None or as_of_ms is None:
+        return None
+    when = shown_time(as_of_ms)
+    out.note(f"As of its checkpoint of {when}: {path} is open in another process{who}.")
+    return as_of_ms
+
+
+# --- verify
+
+
+@app.command(rich_help_panel=CHECK)
+def verify(path: StorePath, show_all: All = False, as_json: AsJson = False) -> None:
+    """Check every byte of a store; change nothing. Exit status 1: there is damage.
+
+    A store that a process has open is checked as of its last checkpoint: what is being written
+    behind that is no damage.
+
+    Example: timerstore verify timers/
+    """
+    with answering(as_json=as_json) as out:
+        as_of_ms = tell_live(out, path)
+        from timerstore.offline.verify import verify as run
+
+        with out.progress(f"checking {path}", "bytes") as update:
+            report = run(path, progress=update)
+        if not report.ok:
+            out.status = DAMAGED
+        if as_json:
+            out.json(report.to_dict() | {"as_of_ms": as_of_ms})
+        else:
+            show_report(out, report, live=as_of_ms is not None, show_all=show_all)
+
+
+def show_report(out: Output, report: Report, *, live: bool, show_all: bool) -> None:
+    """Write the verdict, then damage; with `show_all` also what the next opening mends."""
+    verdict = "no damage found" if report.ok else f"{report.problem_count:,} damaged places"
+    out.say(
+        f"{report.path}: {verdict} in {report.message_count:,} messages, "
+        f"{report.entry_count:,} queue entries, {report.unit_count:,} units and "
+        f"{report.slot_count:,} slots"
+    )
+    found = [(each.file, each.offset, each.reason) for each in report.problems]
+    show_places(out, found, report.problem_count)
+    if live or not report.warning_count:
+        return
+    if show_all:
+        mended = [(a.file, a.offset, f"mended at open: {a.reason}") for a in report.warnings]
+        show_places(out, mended, report.warning_count)
+    else:
+        out.say(f"{report.warning_count:,} places that the next opening mends; --all shows them")
+
+
+def show_places(out: Output, rows: list[tuple[str, int, str]], count: int) -> None:
+    """Show the first places of damage, and how many more there are."""
+    if rows:
+        out.table(["file", ">offset", "reason"], rows[:LINES_MAX])
+    if count > LINES_MAX:
+        out.say(f"and {count - min(len(rows), LINES_MAX):,} more")
+
+
+# --- validate
+
+
+@app.command(rich_help_panel=CHECK)
+def validate(
+    path: StorePath,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
+    ] = False,
+    upto: Annotated[
+        str | None,
+        typer.Option(help="checkpoint or end; else a store that is open to its checkpoint."),
+    ] = None,
+    roll_window: Annotated[
+        int | None, typer.Option(help="A broker's roll window in slots: its store does not say.")
+    ] = None,
+    fire_rate: Annotated[
+        float | None, typer.Option(help="Timers that this machine fires in a second, for the load.")
+    ] = None,
+    show_all: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a store's parts agree, and show how its timers are spread; change nothing.
+
+    It takes no lock: a store that is open is read up to its last checkpoint. What each rule means
+    stands in docs/validate.md. Exit status 1: a rule failed.
+
+    Example: timerstore validate timers/ --all
+    """
+    options: dict[str, Any] = {"upto": upto, "roll_window_slots": roll_window}
+    if fire_rate is not None:
+        options["fire_rate_per_s"] = fire_rate
+    with answering(as_json=as_json) as out:
+        if upto != "end":
+            tell_live(out, path)
+        found = (_run_on_spark if spark else _run_here)(out, path, options)
+        if not found.ok:
+            out.status = DAMAGED
+        if as_json:
+            out.json(found.to_dict())
+        else:
+            show_validation(out, found, show_all=show_all)
+
+
+def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
+    from timerstore.validation import validate as run
+
+    with out.progress(f"validating {path}", "steps") as update:
+        return run(path, progress=update, **options)
+
+
+def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validation:
+    try:
+        from timerstore import spark
+    except ImportError as e:
+        raise InvalidArgumentError(str(e)) from e
+    with out.progress(f"validating {path} on Spark"):
+        session = spark.session()
+        try:
+            return spark.validate(session, path.absolute(), **options)
+        finally:
+            session.stop()
+
+
+def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
+    """Write the verdict, a row for each rule that failed, or all, with places; then the spread."""
+    out.say(f"{found.path}: {found.verdict}")
+    rows = [
+        (each.rule.group, each.name, f"{each.checked:,}", f"{each.failed:,}", _word(each))
+        for each in found.rules
+        if show_all or each.failed
+    ]
+    places = [
+        (each.name, file, offset, reason)
+        for each in found.failures
+        for file, offset, reason in each.examples[:EXAMPLES_SHOWN]
+    ]
+    for columns, cells in (
+        (["of", "rule", ">checked", ">failed", "verdict"], rows),
+        (["rule", "file", ">offset", "reason"], places[:LINES_MAX]),
+        (["what", "value"], spread_rows(found, found.spread)),
+    ):
+        if cells:
+            if out.on_terminal:
+                out.say()
+            out.table(columns, cells)
+
+
+def _word(result: Any) -> str:
+    if result.ok:
+        return "ok" if result.checked else "nothing to check"
+    return "FAILED" if result.severity == "error" else "warning"
+
+
+def spread_rows(found: Validation, spread: Spread) -> list[tuple[str, str]]:
+    """Return what a person wants to know of how timers are spread, as names and values."""
+    hour, pending = spread.next_hour, max(1, spread.pending_count)
+    rows = [
+        ("read", f"{shown_bytes(found.bytes_count)} of {_writer(found)}"),
+        ("pending", f"{spread.pending_count:,} timers in {spread.slot_count:,} slots"),
+        ("rolled", f"{spread.rolled_count / pending:.1%} once or more"),
+        ("waits to roll", f"{spread.roll_unit_count / pending:.1%}"),
+        (
+            "next hour",
+            f"{hour['timers']:,.0f} timers, in its heaviest minute {hour['peak_per_s']:,.1f} a "
+            f"second: {hour['peak_share']:.3%} of {spread.fire_rate_per_s:,.0f}",
+        ),
+    ]
+    if spread.heaviest:
+        begin_ms, count = spread.heaviest[0]
+        rows.append(("heaviest slot", f"{count:,} units at {shown_time(begin_ms)}"))
+        skew = f"{spread.skew:.1f} × the mean, Gini {spread.slot_gini:.2f}"
+        rows.append(("skew of slots", skew))
+    rows += [(f"topic {name}", f"{count:,}") for name, count in [*spread.topics.items()][:10]]
+    if spread.fired_count:
+        late = ", ".join(f"{name} {ms:,}" for name, ms in spread.lateness_quantiles.items())
+        rows.append(("lateness, ms", f"{late}, of {spread.fired_count:,} fired"))
+    return rows
+
+
+def _writer(found: Validation) -> str:
+    writer = "a broker's store" if found.by_broker else "a store"
+    return f"{writer} that is open, or was not closed" if found.was_open else writer

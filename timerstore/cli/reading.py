@@ -1,0 +1,316 @@
+"""Commands that only look at a store: info, pending, get, count, horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timerstore.cli.app import (
+    LOOK,
+    AsJson,
+    ConfigFile,
+    End,
+    OfTopic,
+    Start,
+    StorePath,
+    answering,
+    app,
+    as_rows,
+    read_instant,
+)
+from timerstore.cli.opening import looking
+from timerstore.cli.output import Output
+from timerstore.cli.status import TOO_LATE
+from timerstore.cli.texts import (
+    body_field,
+    shown_body,
+    shown_bytes,
+    shown_delay,
+    shown_from,
+    shown_here,
+    shown_time,
+    whole_text,
+)
+from timerstore.cli.times import now_ms, parse_delay
+from timerstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from timerstore.pending.timers import Timer
+    from timerstore.store import TimerStore
+
+ROWS_ON_TERMINAL = 50
+"""Rows that `pending` shows on a terminal where no limit is given."""
+_BAR_WIDTH = 30
+_AHEAD = (
+    *(("10 s", 10_000), ("a minute", 60_000), ("10 minutes", 600_000), ("an hour", 3_600_000)),
+    *(("a day", 86_400_000), ("a week", 604_800_000), ("30 days", 2_592_000_000)),
+)
+
+
+# --- info
+
+
+@app.command(rich_help_panel=LOOK)
+def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Show what a store holds: pending timers by topic, disk space with what keeps it, levels.
+
+    Example: timerstore info timers/
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        stats, topics = look.store.stats().to_dict(), pending_by_topic(look.store)
+        if as_json:
+            found = {"path": str(path), "as_of_ms": look.as_of_ms, "topics": topics}
+            out.json(found | stats)
+            return
+        out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
+        if not out.on_terminal:
+            out.table(["", "", ""], [("pending in", *each) for each in topics.items()])
+        elif topics:
+            out.say()
+            out.table(["topic", ">pending"], [(name, f"{n:,}") for name, n in topics.items()])
+        show_levels(out, stats["levels"])
+
+
+def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
+    """Show what each delay level does, where any was ever used."""
+    if not any(each["end"] for each in levels):
+        return
+    rows = [
+        (
+            *(f"level {each['level']}", shown_delay(each["delay_ms"]), each["offset"]),
+            *(each["end"], each["lag_count"], f"{each['overdue_ms'] / 1000:.3f} s"),
+        )
+        for each in levels
+    ]
+    if out.on_terminal:
+        out.say()
+    out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
+
+
+def pending_by_topic(store: TimerStore) -> dict[str, int]:
+    """Return how many timers each topic has pending, for those that have any."""
+    names = sorted({topic.decode("utf-8", "replace") for topic in store.core.engine.queues.topics})
+    counts = {name: store.count(name) for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what a person wants to know of a store, as names and values."""
+    recovery = stats["recovery"]
+    found = "closed cleanly"
+    if not recovery["clean"]:
+        found = f"not closed cleanly; {recovery['scanned_count']:,} messages were read again"
+    return [
+        ("path", str(path)),
+        ("as of", shown_time(as_of_ms)),
+        ("pending", str(stats["pending_count"])),
+        ("fired up to", shown_time(stats["read_ms"])),
+        ("commit log", f"{shown_bytes(stats['commitlog_end'] - stats['commitlog_start'])}"),
+        ("timer log", shown_bytes(stats["timerlog_end"])),
+        *space_rows(stats),
+        ("unreadable", str(stats["unreadable_count"])),
+        ("last time", found),
+    ]
+
+
+def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how much disk a store takes, with what keeps it."""
+    cleaning = stats["cleaning"]
+    rows = [
+        ("on disk", shown_bytes(stats["disk_bytes"])),
+        ("pending take", shown_bytes(cleaning["pending_bytes"])),
+    ]
+    if cleaning["kept_by"] != "nothing":
+        rows.append(("the rest is kept by", cleaning["kept_by"]))
+    return rows
+
+
+# --- pending
+
+
+@app.command(rich_help_panel=LOOK)
+def pending(
+    path: StorePath,
+    topic: OfTopic = None,
+    start: Start = None,
+    end: End = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help=f"So many; a terminal shows {ROWS_ON_TERMINAL}."),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """List pending timers in the order of their due time; what is overdue is pending too.
+
+    Example: timerstore pending timers/ --topic mail --start now --end +1h
+    """
+    with answering(as_json=as_json) as out:
+        start_ms, end_ms = read_instant(out, start, "--start"), read_instant(out, end, "--end")
+        with looking(out, path, config) as look:
+            shown_limit = ROWS_ON_TERMINAL if limit is None and out.on_terminal else limit
+            timers = look.store.pending(
+                topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit
+            )
+            if as_json:
+                for timer in timers:
+                    out.json(timer_fields(timer))
+                return
+            if not out.on_terminal:
+                for timer in timers:
+                    out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
+                return
+            rows = [
+                timer_row(timer, shown_from(timer.due_ms, look.as_of_ms), shown_body(timer.body))
+                for timer in timers
+            ]
+            out.table(["due", "topic", "id", "key", "tag", "body"], rows)
+            if limit is None and len(rows) == ROWS_ON_TERMINAL:
+                count = look.store.count(topic)
+                out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
+
+
+def timer_fields(timer: Timer) -> dict[str, Any]:
+    """Return a timer for JSON."""
+    names = ("id", "topic", "key", "tag", "properties", "due_ms", "put_ms", "roll_count")
+    return {name: getattr(timer, name) for name in names} | body_field(timer.body)
+
+
+def timer_row(timer: Timer, due: str, body: str) -> tuple[str, ...]:
+    """Return a timer for a table."""
+    return due, timer.topic, timer.id, timer.key or "", timer.tag or "", body
+
+
+# --- get, count
+
+
+@app.command(rich_help_panel=LOOK)
+def get(
+    path: StorePath,
+    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Show all of one pending timer. Exit status 1: it is not pending any more.
+
+    Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        timer = look.store.get(id)
+        if timer is None:
+            out.status = TOO_LATE
+            if as_json:
+                out.json({"id": id, "pending": False})
+            else:
+                out.note(
+                    f"{id} is not pending here: it was fired or cancelled, or is another store's."
+                )
+            return
+        fields = {"pending": True} | timer_fields(timer) | {"offset": offset_of(timer.id)}
+        if as_json:
+            out.json(fields)
+            return
+        shown = {name: fields[name] for name in ("id", "topic", "key", "tag")}
+        shown |= {"due": shown_time(timer.due_ms), "put": shown_time(timer.put_ms)}
+        if out.on_terminal:
+            seen = look.as_of_ms
+            for name, ms in (("due", timer.due_ms), ("put", timer.put_ms)):
+                shown[name] = f"{shown_here(ms)}, {shown_from(ms, seen)}"
+        shown |= {"rolled": f"{timer.roll_count} times", "offset": fields["offset"]}
+        shown |= {f"property {name}": value for name, value in timer.properties.items()}
+        out.table(["what", "value"], as_rows(shown | {"body": whole_text(timer.body)}))
+
+
+def offset_of(id: str) -> int | None:
+    """Return where in the commit log a timer was put, as its id says; None of a broker's id."""
+    from timerstore.ids import parse_id
+
+    parsed = parse_id(id)
+    return None if parsed is None else parsed.offset
+
+
+@app.command(rich_help_panel=LOOK)
+def count(
+    path: StorePath, topic: OfTopic = None, as_json: AsJson = False, config: ConfigFile = None
+) -> None:
+    """Write how many timers are pending.
+
+    Example: timerstore count timers/ --topic mail
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        number = look.store.count(topic)
+        if as_json:
+            out.json({"count": number, "topic": topic, "as_of_ms": look.as_of_ms})
+        else:
+            out.line(number)
+
+
+# --- horizon
+
+
+@app.command(rich_help_panel=LOOK)
+def horizon(
+    path: StorePath,
+    bucket: Annotated[
+        str | None, typer.Option(help="Count by so much time each, such as 10m; else by distance.")
+    ] = None,
+    topic: OfTopic = None,
+    start: Start = None,
+    end: End = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Show how many timers fall due when: within seconds, minutes, hours, days from now.
+
+    Example: timerstore horizon timers/ --bucket 1h --end +1d
+    """
+    with answering(as_json=as_json) as out:
+        start_ms, end_ms = read_instant(out, start, "--start"), read_instant(out, end, "--end")
+        bucket_ms = None if bucket is None else round(parse_delay(bucket).total_seconds() * 1_000)
+        if bucket_ms is not None and bucket_ms < 1:
+            raise InvalidArgumentError(f"--bucket is {bucket}. Use 1ms or more.")
+        with looking(out, path, config) as look:
+            table = look.store.pending_columns(
+                topic=topic, start_ms=start_ms, end_ms=end_ms, columns=["due_ms"]
+            )
+            due_ms = table["due_ms"].to_numpy()
+        if bucket_ms is None:
+            rows = list(by_distance(due_ms, now_ms()))
+            if as_json:
+                out.json({"as_of_ms": look.as_of_ms} | dict(rows))
+            else:
+                out.table(["due", ">timers"], [(name, f"{number:,}") for name, number in rows])
+            return
+        buckets = by_bucket(due_ms, bucket_ms)
+        if as_json:
+            for begin_ms, number in buckets:
+                out.json({"start_ms": begin_ms, "count": number})
+        elif not out.on_terminal:
+            for begin_ms, number in buckets:
+                out.line(shown_time(begin_ms), number)
+        else:
+            most = max((number for _, number in buckets), default=1)
+            out.table(
+                ["from", ">timers", ""],
+                [(shown_here(a), f"{n:,}", "█" * -(-n * _BAR_WIDTH // most)) for a, n in buckets],
+            )
+
+
+def by_distance(due_ms: Any, from_ms: int) -> Iterator[tuple[str, int]]:
+    """Yield how many are overdue, how many fall due within each span, how many later."""
+    yield "overdue", int((due_ms <= from_ms).sum())
+    ahead_ms = due_ms[due_ms > from_ms] - from_ms
+    for name, span_ms in _AHEAD:
+        yield f"within {name}", int((ahead_ms <= span_ms).sum())
+    yield "later", int((ahead_ms > _AHEAD[-1][1]).sum())
+
+
+def by_bucket(due_ms: Any, bucket_ms: int) -> list[tuple[int, int]]:
+    """Return the beginning of each bucket that holds any, with how many."""
+    import numpy as np
+
+    buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
+    return list(zip((buckets * bucket_ms).tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,44 @@
+"""Commands that need no store: warmup, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timerstore.cli.app import OTHER, AsJson, answering, app
+from timerstore.cli.status import DAMAGED
+
+
+@app.command(rich_help_panel=OTHER)
+def warmup() -> None:
+    """Compile what stores need, for an image or before tests; else the first opening does.
+
+    Example: timerstore warmup
+    """
+    from timerstore.warmup import compile_kernels
+
+    with answering(as_json=False):
+        compile_kernels()
+
+
+@app.command(rich_help_panel=OTHER)
+def demo(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="A new folder, which is kept.")
+    ] = None,
+    timers: Annotated[int, typer.Option(min=160, help="How many the child would put.")] = 400_000,
+    seconds: Annotated[float, typer.Option(min=2, help="How far ahead they fall due.")] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Kill a process that puts timers; show that none was lost, or fired twice, or early.
+
+    Example: timerstore demo --timers 100000 --seconds 5
+    """
+    from timerstore.demo.demo import demonstrate
+
+    with answering(as_json=as_json) as out:
+        outcome = demonstrate(out, path, timer_count=timers, span_s=seconds)
+        if not outcome.ok:
+            out.status = DAMAGED

@@ -1,0 +1,43 @@
+"""Commands that tidy a store: clean, handover."""
+
+from __future__ import annotations
+
+from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
+from timerstore.cli.opening import open_to_change
+from timerstore.cli.owner import changing
+from timerstore.cli.reading import space_rows
+from timerstore.cli.texts import shown_bytes
+
+
+@app.command(rich_help_panel=CHECK)
+def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Move what is pending out of old segments, and remove these; it takes some ten seconds.
+
+    An open store does it by itself where it is worth it.
+
+    Example: timerstore clean timers/
+    """
+    with answering(as_json=as_json) as out, changing(path, config) as changer:
+        with out.progress("cleaning"):
+            freed = changer.clean()
+        stats = changer.stats()
+        if as_json:
+            kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
+            out.json({"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by})
+        else:
+            out.table(["what", "value"], [("freed", shown_bytes(freed)), *space_rows(stats)])
+
+
+@app.command(rich_help_panel=CHECK)
+def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Make a store fit for a RocketMQ broker, and close it.
+
+    Example: timerstore handover timers/
+    """
+    with answering(as_json=as_json) as out, open_to_change(path, config) as store:
+        with out.progress("handing over"):
+            store.handover()
+        if as_json:
+            out.json({"path": str(path), "handed_over": True})
+        else:
+            out.say(f"{path} can be opened by a RocketMQ broker now, as its storePathRootDir.")

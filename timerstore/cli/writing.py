@@ -1,0 +1,250 @@
+"""Commands that change what is pending: put, cancel, reschedule, redrive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from timerstore.cli.app import (
+    CHANGE,
+    TIME,
+    AsJson,
+    ConfigFile,
+    StorePath,
+    answering,
+    app,
+    read_instant,
+    tell_instant,
+    topics_of,
+)
+from timerstore.cli.output import Output
+from timerstore.cli.owner import Changer, changing
+from timerstore.cli.status import TOO_LATE
+from timerstore.cli.texts import shown_time
+from timerstore.cli.times import Instant, now_ms, parse_delay
+from timerstore.errors import InvalidArgumentError
+
+LINES_AT_ONCE = 10_000
+"""Lines of standard input that `put --lines` puts together."""
+NOTHING_FIRES = (
+    "Nothing fires until a process has the store open: your program, or timerstore consume."
+)
+TopicToPut = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
+]
+Delay = Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")]
+At = Annotated[str | None, typer.Option(help=f"When: {TIME}.")]
+AtMs = Annotated[int | None, typer.Option(help="When: UTC epoch milliseconds.")]
+
+
+# --- put
+
+
+@app.command(rich_help_panel=CHANGE)
+def put(
+    path: StorePath,
+    body: Annotated[
+        str | None, typer.Argument(help="What to put; - or nothing: standard input.")
+    ] = None,
+    topic: TopicToPut = "default",
+    delay: Delay = None,
+    at: At = None,
+    at_ms: AtMs = None,
+    delay_level: Annotated[
+        int | None, typer.Option(help="Which of the store's delay levels, counted from 1.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="A key.")] = None,
+    tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE; may be repeated.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Put each line of standard input as a timer.")
+    ] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put a timer, making the store where there is none; write its id.
+
+    Example: timerstore put timers/ 'order:42' --topic reminders --at 'tomorrow 09:00'
+    """
+    with answering(as_json=as_json) as out:
+        check_one_time(delay, at, at_ms, delay_level)
+        due_ms = read_due(out, delay, at, at_ms)
+        times = {"at_ms": due_ms, "delay_level": delay_level}
+        pairs = parse_properties(properties or [])
+        if lines:
+            if body not in (None, "-") or key is not None or pairs:
+                raise InvalidArgumentError(
+                    "--lines reads bodies from standard input. Leave out BODY, --key, --property."
+                )
+        else:
+            data = read_body(body)
+        with changing(path, config, create=True) as changer:
+            check_level(changer, delay_level)
+            if lines:
+                if delay_level is None and due_ms is None:
+                    times["at_ms"] = now_ms()
+                put_lines(out, changer, {"topic": topic, "tag": tag} | times)
+            else:
+                described = {"key": key, "tag": tag, "properties": pairs or None}
+                show_ids(out, [changer.put(data, topic=topic, **described, **times)])
+            is_owner = changer.is_owner
+        if not is_owner and not as_json:
+            out.note(NOTHING_FIRES)
+
+
+def check_one_time(*given: object) -> None:
+    """Refuse more than one way to say when."""
+    if sum(each is not None for each in given) > 1:
+        raise InvalidArgumentError("Pass one of --delay, --at, --at-ms and --delay-level.")
+
+
+def read_due(out: Output, delay: str | None, at: str | None, at_ms: int | None) -> int | None:
+    """Return the due time that was typed, as epoch ms; say which instant was understood."""
+    if delay is None:
+        return at_ms if at is None else read_instant(out, at, "due")
+    delay_us = round(parse_delay(delay).total_seconds() * 1_000_000)
+    due_ms = now_ms() - (-delay_us // 1_000)
+    if out.on_terminal:
+        tell_instant(out, Instant(due_ms, False), "due")
+    return due_ms
+
+
+def check_level(changer: Changer, level: int | None) -> None:
+    """Refuse a delay level that the store does not have; its own call would take the highest."""
+    if level is None:
+        return
+    count = len(changer.stats()["levels"])
+    if not 1 <= level <= count:
+        raise InvalidArgumentError(f"--delay-level is {level}. This store has 1 to {count}.")
+
+
+def read_body(body: str | None) -> bytes:
+    """Return the body that was given, or standard input."""
+    if body is not None and body != "-":
+        return body.encode("utf-8", "surrogateescape")
+    if body is None and sys.stdin.isatty():
+        raise InvalidArgumentError("There is no body. Pass one, or - to type it.")
+    return sys.stdin.buffer.read()
+
+
+def parse_properties(pairs: list[str]) -> dict[str, str]:
+    """Read NAME=VALUE pairs."""
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidArgumentError(f"The property {pair!r} has no =. Write NAME=VALUE.")
+        properties[name] = value
+    return properties
+
+
+def put_lines(out: Output, changer: Changer, options: dict[str, Any]) -> None:
+    """Put each line that is not empty, many at once."""
+    waiting: list[bytes] = []
+
+    def put_waiting() -> None:
+        if waiting:
+            show_ids(out, changer.put_many(waiting, **options))
+            waiting.clear()
+
+    for line in sys.stdin.buffer:
+        if body := line.rstrip(b"\r\n"):
+            waiting.append(body)
+        if len(waiting) == LINES_AT_ONCE:
+            put_waiting()
+    put_waiting()
+
+
+def show_ids(out: Output, ids: Iterable[str]) -> None:
+    """Write ids, one a line."""
+    from timerstore.ids import parse_id
+
+    for id in ids:
+        if out.as_json:
+            parsed = parse_id(id)
+            due_ms = parsed.due_ms if parsed else None
+            out.json({"id": id, "due_ms": due_ms, "due": due_ms and shown_time(due_ms)})
+        else:
+            out.line(id)
+
+
+# --- cancel, reschedule
+
+
+@app.command(rich_help_panel=CHANGE)
+def cancel(
+    path: StorePath,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="-: from standard input.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Cancel timers by their ids. Exit status 1: one of them was too late.
+
+    Example: timerstore cancel timers/ 019C0F3A5B7C00000000000051C4D1E0
+    """
+    with answering(as_json=as_json) as out:
+        if ids == ["-"]:
+            ids = sys.stdin.read().split()
+        with changing(path, config) as changer:
+            verdicts = changer.cancel_many(ids)
+        if not all(verdicts):
+            out.status = TOO_LATE
+        if as_json:
+            for id, worked in zip(ids, verdicts, strict=True):
+                out.json({"id": id, "cancelled": worked})
+            return
+        words = ["cancelled" if worked else "too late" for worked in verdicts]
+        out.table(["id", "verdict"], list(zip(ids, words, strict=True)))
+
+
+@app.command(rich_help_panel=CHANGE)
+def reschedule(
+    path: StorePath,
+    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    delay: Delay = None,
+    at: At = None,
+    at_ms: AtMs = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Move a timer to another time; write its new id. Exit status 1: it was too late.
+
+    Example: timerstore reschedule timers/ 019C0F3A5B7C00000000000051C4D1E0 --delay 2h
+    """
+    with answering(as_json=as_json) as out:
+        check_one_time(delay, at, at_ms)
+        due_ms = read_due(out, delay, at, at_ms)
+        if due_ms is None:
+            raise InvalidArgumentError("There is no new time. Pass --delay, --at or --at-ms.")
+        with changing(path, config) as changer:
+            show_ids(out, [changer.reschedule(id, due_ms)])
+
+
+# --- redrive
+
+
+@app.command(rich_help_panel=CHANGE)
+def redrive(
+    path: StorePath,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="So many at most; else all.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put a group's dead letters back, each at once, with its id, as attempt 0; write how many.
+
+    Example: timerstore redrive timers/ mailer --limit 10
+    """
+    with answering(as_json=as_json) as out, changing(path, config) as changer:
+        count = changer.redrive(group, limit)
+        if as_json:
+            out.json({"group": group, "redriven": count})
+        else:
+            out.line(count)

@@ -1,0 +1,205 @@
+"""Groups: how far each is behind with a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from threading import RLock
+from typing import Final
+
+import numpy as np
+
+from timerstore.consuming.consuming import Consuming
+from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.dead_letters import dead_topic
+from timerstore.consuming.retries import RetryCursor
+from timerstore.consuming.tally import ResponseStats, Tally
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.decode import decode_message, text
+from timerstore.timelog.format import (
+    DEAD_PREFIX,
+    LEVEL_TOPIC,
+    QUEUE_BLANK_SIZE,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+)
+
+NOBODY: Final = ""
+"""The group of a topic that no group has ever read."""
+NO_OFFSET: Final = 1 << 62
+_NOTHING: Final = Tally()
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What a group has not done of a topic; `oldest`: the offset of its first message."""
+
+    lag_count: int = 0
+    in_flight_count: int = 0
+    oldest: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """A look at one group's reading of one topic.
+
+    `group` is "" for a topic that has messages and that no group ever read: they keep the log.
+    What a group sent back and what is due again is a row of its own, of its topic `%RETRY%group`.
+
+    `lag_count`: messages that were fired and are not acknowledged, over all queues;
+    `in_flight_count` of them are handed out. `oldest_fired_ms`: when the oldest of them was fired,
+    `oldest_age_ms`: how long ago; None and 0 where there is none. `dead_letter_count`: those of the
+    group that wait in `%DLQ%group`, the same number in each row of the group.
+
+    Counters are kept over a restart: `handled_count` messages were acknowledged, `failed_count`
+    calls for a message failed, or were a `nack`; `retried_count` of them were sent back,
+    `dead_count` given up. After a crash they may lack the last seconds. `response`: how long
+    handlers took, since the store was opened.
+    """
+
+    topic: str
+    group: str
+    lag_count: int
+    in_flight_count: int
+    oldest_fired_ms: int | None
+    oldest_age_ms: int
+    dead_letter_count: int
+    handled_count: int
+    failed_count: int
+    retried_count: int
+    dead_count: int
+    response: ResponseStats
+
+
+def read_groups(
+    core: Core, consuming: Consuming, only: Iterable[tuple[str, str]] | None = None
+) -> tuple[GroupStats, ...]:
+    """Return a row for each group and topic that it reads, and for each topic that nobody does.
+
+    In the order of their names. O(groups × queues of their topics); one message of each row that is
+    behind is decoded. `only`: these (topic, group) alone.
+    """
+    return _Groups(core, consuming).read(only)
+
+
+class _Groups:
+    """Reads the rows of one moment."""
+
+    def __init__(self, core: Core, consuming: Consuming) -> None:
+        """Take a copy of what is committed; of groups that read now, their cursors count."""
+        self.core, self.queues = core, core.engine.queues
+        self.tallies = dict(consuming.tallies)
+        self.now_ms = core.clock.now_ms
+        self._committed = core.offsets.snapshot()
+        self._cursors: dict[tuple[str, int], tuple[QueueCursor, RLock]] = {}  # by group, row
+        self._pairs = set(self._committed)
+        for group in consuming.known_groups():
+            self._pairs.add((group.topic, group.name))
+            for row, cursor in list(group.cursors.items()):
+                self._cursors[group.name, row] = cursor, group.lock
+                if isinstance(cursor, RetryCursor):
+                    self._pairs.add((group.retries.topic, group.name))
+        self._backlogs: dict[tuple[str, str], Backlog] = {}
+        self._known_ms: dict[int, int | None] = {NO_OFFSET: None}
+
+    def read(self, only: Iterable[tuple[str, str]] | None) -> tuple[GroupStats, ...]:
+        """Return the rows."""
+        wanted = sorted(self._shown() if only is None else set(only))
+        return tuple(self._row(topic, group) for topic, group in wanted)
+
+    def _shown(self) -> set[tuple[str, str]]:
+        """Return the (topic, group) that have a row."""
+        pairs = self._pairs | set(self._unread())
+        for topic, group in list(pairs):
+            if topic == RETRY_PREFIX.decode() + group:
+                backlog = self._backlog(topic, group)
+                if backlog.lag_count == backlog.in_flight_count == 0:
+                    pairs.discard((topic, group))
+        letters = {(topic, group) for topic, group in pairs if topic == dead_topic(group)}
+        known = {group for _, group in pairs - letters}
+        return pairs - {(topic, group) for topic, group in letters if group in known}
+
+    def _unread(self) -> Iterator[tuple[str, str]]:
+        """Yield the topics that have messages and no group; some are a group's by their name."""
+        topics = {text(topic) for topic in list(self.queues.topics)}
+        topics -= {text(TIMER_TOPIC), text(LEVEL_TOPIC), *(topic for topic, _ in self._pairs)}
+        for topic in topics:
+            owner = topic.removeprefix(RETRY_PREFIX.decode()).removeprefix(DEAD_PREFIX.decode())
+            group = NOBODY if owner == topic else owner
+            if self._backlog(topic, group).lag_count:
+                yield topic, group
+
+    def _row(self, topic: str, group: str) -> GroupStats:
+        backlog = self._backlog(topic, group)
+        fired_ms = self._fired_ms(backlog.oldest)
+        tally = self.tallies.get((topic, group), _NOTHING)
+        letters = self._backlog(dead_topic(group), group).lag_count if group != NOBODY else 0
+        return GroupStats(
+            topic=topic,
+            group=group,
+            lag_count=backlog.lag_count,
+            in_flight_count=backlog.in_flight_count,
+            oldest_fired_ms=fired_ms,
+            oldest_age_ms=0 if fired_ms is None else max(0, self.now_ms - fired_ms),
+            dead_letter_count=letters,
+            handled_count=tally.handled,
+            failed_count=tally.failed,
+            retried_count=tally.retried,
+            dead_count=tally.dead,
+            response=tally.response(),
+        )
+
+    def _backlog(self, topic: str, group: str) -> Backlog:
+        """Return what a group has not done of a topic."""
+        found = self._backlogs.get((topic, group))
+        if found is None:
+            found = self._backlogs[topic, group] = Backlog()
+            committed = self._committed.get((topic, group), {})
+            for row in self.queues.rows(topic.encode("utf-8", "surrogateescape")):
+                queue_id = int(self.queues.table.queue_id[row])
+                self._add_queue(found, group, row, committed.get(queue_id, 0))
+        return found
+
+    def _add_queue(self, backlog: Backlog, group: str, row: int, first: int) -> None:
+        """Add one queue, of which `first` is committed."""
+        settled, known = 0, self._cursors.get((group, row))
+        if known is not None:
+            cursor, lock = known
+            with lock:
+                first = cursor.committed
+                settled = cursor.next - first - cursor.open_count
+                backlog.in_flight_count += cursor.in_flight_count
+        end = self.queues.next_index(row)
+        if first >= end:
+            return
+        try:
+            first, offset = self._first_kept(row, first, end)
+        except CorruptStoreError:
+            offset = NO_OFFSET
+        backlog.lag_count += max(0, end - first - settled)
+        backlog.oldest = min(backlog.oldest, offset)
+
+    def _first_kept(self, row: int, first: int, end: int) -> tuple[int, int]:
+        """Return the first index from `first` on whose message is kept, with its offset."""
+        start = self.core.engine.commitlog.start
+        for _ in range(2):
+            if first >= self.queues.first_index(row):
+                entry = self.queues.read(row, first, 1)[0]
+                blank = entry["offset"] == 0 and entry["size"] == QUEUE_BLANK_SIZE
+                if not blank and entry["offset"] >= start:
+                    return first, int(entry["offset"])
+            first = max(first, self.queues.first_kept(row, start))
+            if first >= end:
+                break
+        return first, NO_OFFSET
+
+    def _fired_ms(self, offset: int) -> int | None:
+        """Return when the message at an offset was fired; None where it cannot be read."""
+        if offset not in self._known_ms:
+            try:
+                view = self.core.engine.commitlog.view(offset).view(np.ndarray)
+                self._known_ms[offset] = decode_message(view, offset).stored_ms
+            except CorruptStoreError:
+                self._known_ms[offset] = None
+        return self._known_ms[offset]

@@ -1,0 +1,206 @@
+"""Statistics as a text to be read: sections of short tables, 100 columns at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from timerstore.watching.groups import GroupStats
+
+Stats = Any
+"""`timerstore.Stats`, which imports this file."""
+WIDTH: Final = 100
+ROWS_MAX: Final = 10
+"""Rows of one section; a line then says how many more there are."""
+_NAME_WIDTH_MIN: Final = 8
+_BAR: Final = 10
+_BYTES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_TIMES: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_ALL_DONE: Final = "nothing"
+
+Rows = Sequence[Sequence[str]]
+
+
+def shown_stats(stats: Stats) -> str:
+    """Return statistics for a person."""
+    sections: tuple[Callable[[Stats], Iterator[str]], ...] = (
+        *(_store, _services, _groups, _levels, _cleaning),
+    )
+    return "\n".join(line[:WIDTH].rstrip() for each in sections for line in each(stats))
+
+
+# --- the sections
+
+
+def _store(stats: Stats) -> Iterator[str]:
+    yield (
+        f"store      {stats.pending_count:,} pending, {stats.fired_count:,} fired in "
+        f"{shown_ms(1000 * stats.uptime_s)} since opening; {stats.cancelled_count:,} cancelled"
+    )
+    yield (
+        f"           late by {shown_ms(stats.lateness_p50_ms)} (median), "
+        f"{shown_ms(stats.lateness_p99_ms)} (99 %), {shown_ms(stats.lateness_max_ms)} at most"
+    )
+    yield (
+        f"           {shown_bytes(stats.disk_bytes)} on disk, {stats.checkpoint_count:,} "
+        f"checkpoints, {stats.sync_count:,} group commits"
+    )
+    for what, said in (
+        ("has stopped", stats.stopped_by),
+        ("waits for space", stats.waiting_for_space),
+        ("removes nothing any more", stats.retention_stopped_by),
+    ):
+        if said is not None:
+            yield f"           it {what}: {plain(said)}"
+    if stats.damage_count or stats.unreadable_count:
+        yield (
+            f"           {stats.damage_count:,} damaged places, "
+            f"{stats.unreadable_count:,} unreadable messages: see damage, and the log"
+        )
+
+
+def _services(stats: Stats) -> Iterator[str]:
+    rows = [
+        (
+            each.name,
+            "#" * round(_BAR * each.busy_share) + "." * (_BAR - round(_BAR * each.busy_share)),
+            f"{100 * each.busy_share:.1f} %",
+            f"{each.queue_count:,}",
+            f"{each.step_count:,}",
+        )
+        for each in stats.services
+    ]
+    yield from _table("services", ("", "busy", ">", ">waiting", ">steps"), rows)
+
+
+def _groups(stats: Stats) -> Iterator[str]:
+    worst = sorted(stats.groups, key=_urgency, reverse=True)
+    rows = [
+        (
+            plain(each.group) or "(nobody)",
+            plain(each.topic),
+            f"{each.lag_count:,}",
+            shown_ms(each.oldest_age_ms) if each.lag_count else "",
+            *_counts(each.in_flight_count, each.handled_count, each.failed_count),
+            *_counts(each.retried_count, each.dead_letter_count),
+            shown_ms(each.response.p99_ms) if each.response.count else "",
+        )
+        for each in worst
+    ]
+    columns = ("", "topic", ">lag", ">oldest", ">in flight", ">handled", ">failed")
+    yield from _table("groups", (*columns, ">retried", ">dead", ">p99"), rows)
+
+
+def _urgency(row: GroupStats) -> tuple[int, int, int]:
+    return row.lag_count + row.dead_letter_count, row.oldest_age_ms, row.handled_count
+
+
+def _levels(stats: Stats) -> Iterator[str]:
+    rows = [
+        (
+            f"level {each.level}",
+            shown_ms(each.delay_ms),
+            f"{each.lag_count:,}",
+            shown_ms(each.overdue_ms) if each.overdue_ms else "",
+        )
+        for each in stats.levels
+        if each.end
+    ]
+    yield from _table("levels", ("", ">delay", ">waiting", ">overdue"), rows)
+
+
+def _cleaning(stats: Stats) -> Iterator[str]:
+    found = stats.cleaning
+    length = stats.commitlog_end - stats.commitlog_start
+    yield (
+        f"cleaning   {shown_bytes(length)} of commit log from offset {stats.commitlog_start:,} on, "
+        f"about {shown_bytes(found.pending_bytes)} pending"
+    )
+    yield (
+        f"           {found.copied_count:,} timers copied ({shown_bytes(found.copied_bytes)}), "
+        f"{found.removed_count:,} files removed"
+    )
+    if found.kept_by != _ALL_DONE:
+        yield from _wrapped(f"kept by {plain(found.kept_by)}", 11)
+
+
+# --- parts
+
+
+def _table(title: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    """Yield a section's lines; nothing where it has no rows. ">": a column of numbers."""
+    if not rows:
+        return
+    names = [name.removeprefix(">") for name in columns]
+    names[0] = title
+    shown = [["  " + row[0], *row[1:]] for row in rows[:ROWS_MAX]]
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    texts = [i for i, name in enumerate(columns) if not name.startswith(">")]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        widest = max(texts, key=lambda i: widths[i])
+        if widths[widest] <= _NAME_WIDTH_MIN:
+            break
+        widths[widest] -= 1
+    for line in (names, *shown):
+        cells = [_cut(cell, width) for cell, width in zip(line, widths, strict=True)]
+        yield "  ".join(
+            cell.rjust(width) if name.startswith(">") else cell.ljust(width)
+            for cell, width, name in zip(cells, widths, columns, strict=True)
+        )
+    if len(rows) > ROWS_MAX:
+        yield f"  … {len(rows) - ROWS_MAX:,} more"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _counts(*counts: int) -> list[str]:
+    return [f"{count:,}" if count else "" for count in counts]
+
+
+def _wrapped(text: str, indent: int) -> Iterator[str]:
+    """Yield a sentence in lines that begin at `indent`."""
+    line = ""
+    for word in text.split(" "):
+        if line and indent + len(line) + 1 + len(word) > WIDTH:
+            yield " " * indent + line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield " " * indent + line
+
+
+def plain(text: str) -> str:
+    r"""Return a text that cannot break a line, nor steer a terminal.
+
+    >>> print(plain("a\x1b[2J"))
+    a\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown_bytes(count: int) -> str:
+    """Return a size for people.
+
+    >>> shown_bytes(38_707_200)
+    '36.9 MiB'
+    """
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_BYTES) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_BYTES[unit]}" if unit else f"{count} bytes"
+
+
+def shown_ms(ms: float) -> str:
+    """Return a duration for people.
+
+    >>> [shown_ms(each) for each in (0.25, 17, 1_500, 90_000, 5_400_000, 172_800_000)]
+    ['0.2 ms', '17 ms', '1.5 s', '1.5 min', '1.5 h', '2 d']
+    """
+    for unit, unit_ms in _TIMES:
+        if ms >= unit_ms:
+            return f"{ms / unit_ms:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{ms:.1f}".removesuffix(".0") + " ms"
