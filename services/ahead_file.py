@@ -57,10 +57,10 @@ def write_ahead(engine: Engine) -> None:
     write_json(engine.disk, engine.path / "config" / AHEAD_FILE, sealed(content))
 
 
-def take_ahead(engine: Engine, log_end: int, pending: dict[str, int]) -> bool:
+def take_ahead(engine: Engine, log_end: int, metrics: dict[str, Any]) -> bool:
     """Take the counts; False, and nothing taken, where they do not hold.
 
-    `pending`: how many timers each topic is known to have.
+    `metrics`: what `config/timermetrics` says.
     """
     path = engine.path / "config" / AHEAD_FILE
     try:
@@ -69,6 +69,7 @@ def take_ahead(engine: Engine, log_end: int, pending: dict[str, int]) -> bool:
         if content.get("logEnd") != log_end:
             return False
         found = [_decode(row) for row in content["rows"]]
+        pending = _by_topic(metrics)
     except (KeyError, TypeError, ValueError, OverflowError, TimerStoreError):
         return False
     counted: dict[str, int] = {}
@@ -88,6 +89,16 @@ def take_ahead(engine: Engine, log_end: int, pending: dict[str, int]) -> bool:
         tally.words[first : (row + 1) * TALLY_WORDS] = words[PENDING_BYTES:]
         tally.ahead[row * AHEAD_BUCKETS + buckets] = counts
     return True
+
+
+def _by_topic(known: dict[str, Any]) -> dict[str, int]:
+    """Return how many timers each topic has, with those in levels."""
+    counts: dict[str, int] = {}
+    levels = known.get("levelCount")
+    for table in (known["timingCount"], levels if isinstance(levels, dict) else {}):
+        for topic, entry in table.items():
+            counts[topic] = counts.get(topic, 0) + int(entry["count"])
+    return counts
 
 
 def _decode(row: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:

@@ -25,11 +25,13 @@ class Failure:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.error: BaseException | None = None
+        self.since_ms: int | None = None
         self._trace: TracebackType | None = None
 
     def keep(self, error: BaseException) -> None:
         """Remember an error; a second one is only a consequence."""
         if self.error is None:
+            self.since_ms = time.time_ns() // 1_000_000
             self._trace, self.error = error.__traceback__, error
 
     def check(self) -> None:

@@ -392,7 +392,8 @@ class Cleaner:
             self._move_floor()
         except CorruptStoreError as e:
             self.error = e
-            log.error("%s: nothing is cleaned any more: %s", self.engine.path, e)
+            fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
+            log.error("%s: nothing is cleaned any more: %s", self.engine.path, e, extra=fields)
         finally:
             self._lock.release()
 

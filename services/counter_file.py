@@ -150,6 +150,10 @@ class CounterFile:
         if self.path.exists():
             self._disk.remove(self.path)
 
+    def write_again(self, rows: Words) -> None:
+        """Have rows written with the next checkpoint, though they have not changed."""
+        self._written[rows] = -1
+
     def write(self, commitlog: SegmentTable, lock: Words, *, durably: bool) -> None:
         """Write what counters have changed; where it fails, the next time will do. O(queues)."""
         sums, end = _sums(self._queues), int(commitlog.words[END])

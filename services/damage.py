@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class Damage:
         self.path = path
         self.places: list[Place] = []
         self.count = 0
+        self.since_ms: int | None = None  # when the first was found
         self.log_start: Callable[[], int] = lambda: 0
         """Where the commit log begins: what stood before was removed, which is no damage."""
         self._known: set[tuple[str, int]] = set()
@@ -49,11 +51,14 @@ class Damage:
             if (file, offset) in self._known:
                 return False
             self.count += 1
+            self.since_ms = self.since_ms or time.time_ns() // 1_000_000
             if self.count > PLACES_MAX:
                 return True
             self._known.add((file, offset))
             self.places.append(Place(file, offset, reason))
-        log.error("%s: %s is damaged at offset %d: %s", self.path, file, offset, reason)
+        fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
+        text = "%s: %s is damaged at offset %d: %s"
+        log.error(text, self.path, file, offset, reason, extra=fields)
         if self.count == PLACES_MAX:
             log.error("%s: further damage is counted, and not named any more", self.path)
         return True

@@ -102,7 +102,7 @@ def deliver_levels(world: World, now_ms: int, resident: bool) -> int:
 @inlined
 def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
     levels = world.levels
-    if levels.words[LEVEL_STOP] != 0:
+    if levels.words[LEVEL_STOP] != 0 or now_ms < world.callers.fire_from_ms:
         return 0
     mine = world.deliver_levels.thread
     if mine.lost_count > 0:

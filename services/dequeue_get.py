@@ -272,6 +272,8 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     limit = min(now_ms, read * precision + ring_buckets(near) - 1)
     limit = min(limit, world.callers.take_limit_ms)
     get.emptied_ms = max(get.emptied_ms, read * precision)
+    if now_ms < world.callers.fire_from_ms:
+        return 0
     if get.claim_offset != NO_UNIT:  # the newest slot is only half claimed: not from it yet
         limit = min(limit, (get.claimed_slot - 1) * precision - 1)
     if near.words[NEAR_COUNT] == 0:

@@ -155,6 +155,9 @@ class Engine:
         # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
         # slot, or F past the source.
         self.recovered_copy = -1
+        self.keeps_mark = False
+        """Some of these copies are a broker's and name no source: until they are settled, whoever
+        opens the store after a kill has to read the whole log again to know them."""
         self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
@@ -345,11 +348,14 @@ class Engine:
 
     def scan_from(self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int) -> int:
         """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
-        unsettled = self.last_recovered_source(read_slot) >= floor
-        unsettled |= bool((level_offsets <= self.recovered_until_level).any())
-        if self.recovered_copy >= 0 and unsettled:
+        if self.recovered_copy >= 0 and self.is_unsettled(read_slot, floor, level_offsets):
             return min(oldest_copy, self.recovered_copy)
         return oldest_copy
+
+    def is_unsettled(self, read_slot: int, floor: int, level_offsets: Words) -> bool:
+        """Tell whether a source that has its copy from an earlier life may be met again."""
+        unsettled = self.last_recovered_source(read_slot) >= floor
+        return unsettled or bool((level_offsets <= self.recovered_until_level).any())
 
     def last_recovered_source(self, read_slot: int) -> int:
         """Return the last message with a copy of an earlier life that R has not passed; or −1."""

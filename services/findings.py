@@ -27,3 +27,26 @@ class Findings:
     restarted_counters: int = 0
     """Topics whose counters were damaged, and began anew."""
     corrected_levels: list[int] = field(default_factory=list)
+
+    def sentence(self, damage_count: int) -> str:
+        """Say what happened; `damage_count`: places that could not be read."""
+        done = "opened"
+        if not self.clean:
+            done = "taken over from a broker" if self.by_broker else "recovered after a crash"
+        parts = [_counted(self.scanned_count, "message") + " read again"]
+        if self.rebuilt:
+            parts.append(f"{' and '.join(self.rebuilt)} made anew from the commit log")
+        if self.torn_bytes:
+            parts.append(f"{self.torn_bytes:,} bytes cut that were not written whole")
+        if self.repaired_reschedule:
+            parts.append("a reschedule completed")
+        if self.removed_count:
+            gone = _counted(self.removed_count, "timer")
+            parts.append(f"{gone} gone with files that a broker removed")
+        parts.append(_counted(self.pending_count, "timer") + " pending")
+        parts.append(_counted(damage_count, "damaged place") if damage_count else "nothing lost")
+        return f"{done}: {', '.join(parts)}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

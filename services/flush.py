@@ -24,6 +24,7 @@ from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
 from timerstore.services.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.level_file import LevelOffsetFile
+from timerstore.services.rebuild import remove_mark, write_mark
 from timerstore.services.scrub import Scrub
 from timerstore.services.state import FLUSH
 from timerstore.timelog.acting import acting_as
@@ -71,6 +72,7 @@ class Flusher:
         """Called with what makes flushing impossible for good."""
         self.error: BaseException | None = None
         self.waiting_for_space: StoreFullError | None = None
+        self.waiting_since_ms: int | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
         self._flushed_s = time.monotonic()
@@ -176,6 +178,13 @@ class Flusher:
             except FlushFailedError as e:
                 self._fail(e)
                 raise
+            if engine.keeps_mark and not engine.is_unsettled(
+                captured.read_slot, captured.floor, captured.level_offsets
+            ):
+                engine.keeps_mark = False
+                remove_mark(engine.disk, engine.path)
+                if engine.rebuild_wanted:
+                    write_mark(engine.disk, engine.path, engine.rebuild_wanted)
             written(world)
             # One word, which the services only read: no lock is needed.
             with acting_as(FLUSH):
@@ -284,7 +293,10 @@ class Flusher:
     def _wait_for_space(self, full: StoreFullError | None) -> None:
         """Say whether anything waits for room; a full disk is waited out, never an end."""
         if (full is None) != (self.waiting_for_space is None):
-            log.warning("%s: %s", self.engine.path, full or "there is room again")
+            fields = {"store": str(self.engine.path), "waiting_for_space": full is not None}
+            text = full or "there is room again"
+            log.warning("%s: %s", self.engine.path, text, extra=fields)
+            self.waiting_since_ms = None if full is None else time.time_ns() // 1_000_000
         self.waiting_for_space = full
 
     def _thread_ended(self, error: BaseException) -> None:

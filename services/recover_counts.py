@@ -95,7 +95,7 @@ class Recount:
         tally = self._engine.queues.table.tally
         _count(tally, np.ascontiguousarray(part), rows, self._until, waits, in_level)
 
-    def settle(self, *, by_broker: bool) -> None:
+    def settle(self, log_end: int, *, by_broker: bool) -> None:
         """Make put − fired − cancelled − lost what is pending, now that this is known.
 
         They differ by what a broker did, by what was lost to damage, and by what was put before
@@ -103,6 +103,8 @@ class Recount:
         """
         queues = self._engine.queues
         count = len(queues.files)
+        if max(self._all_until, int(self._until.max())) > log_end:  # it was cut there since
+            self._engine.counters.write_again(np.flatnonzero(self._until))
         words = queues.table.tally.words.reshape(-1, TALLY_WORDS)[:count]
         timers, levels = queues.table.pending.reshape(2, -1)
         missing = timers[:count] + levels[:count] - words[:, PUT_COUNT]

@@ -147,7 +147,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     recount = Recount(engine)
     findings.restarted_counters = engine.counters.damaged_count
     log = _scan_log(engine, checkpoint, findings, recount, crashed=crashed, is_live=is_live)
-    if findings.by_broker and not findings.rebuilt and checkpoint is not None:
+    if findings.by_broker and TIMERS not in findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
         queue_index = _empty_timer_index(engine, log)
@@ -182,7 +182,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     sound = findings.clean and not engine.damage.count
     known = _known_counts(engine) if sound else None
     is_known = known is not None and linked_before == engine.timerlog.end
-    if is_known and checkpoint and known and take_ahead(engine, log.end, _by_topic(known)):
+    if is_known and checkpoint and known and take_ahead(engine, log.end, known):
         _take_counts(engine, known["timingCount"])
         if log.has_hops:
             learn_sources(engine)
@@ -198,10 +198,13 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
         count_waiting(engine)
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
+    engine.keeps_mark = len(log.broker_origins) > 0 and engine.is_unsettled(
+        read_slot, log.floor, engine.levels.offset
+    )
     # Now that what a broker has removed is counted.
     engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count
-    recount.settle(by_broker=findings.by_broker)
+    recount.settle(log.end, by_broker=findings.by_broker)
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
     engine.count_lost = True
@@ -547,16 +550,6 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
     if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
         return None
     return metrics
-
-
-def _by_topic(known: dict[str, Any]) -> dict[str, int]:
-    """Return how many timers each topic has, with those in levels."""
-    counts: dict[str, int] = {}
-    levels = known.get("levelCount")
-    for table in (known["timingCount"], levels if isinstance(levels, dict) else {}):
-        for topic, entry in table.items():
-            counts[topic] = counts.get(topic, 0) + int(entry["count"])
-    return counts
 
 
 def _take_counts(engine: Engine, counts: dict[str, Any]) -> None:

@@ -68,7 +68,8 @@ class Retention:
             return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
         except CorruptStoreError as e:
             self.error = e
-            log.error("%s: nothing is removed any more: %s", self.engine.path, e)
+            fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
+            log.error("%s: nothing is removed any more: %s", self.engine.path, e, extra=fields)
             return 0
         finally:
             self._lock.release()

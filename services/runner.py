@@ -34,6 +34,7 @@ class Runner:
         """`on_stop` is called with what ends a thread, if anything does."""
         self.engine, self.flusher, self._on_stop = engine, flusher, on_stop
         self.waiting_for_space: StoreFullError | None = None
+        self.waiting_since_ms: int | None = None
         self._threads: list[BackgroundThread] = []
         self._playing = threading.Lock()
         self._stop = Flag()
@@ -68,13 +69,14 @@ class Runner:
         except StoreFullError as e:
             if need == needs.NEAR_FULL:
                 raise  # no matter of the disk: waiting does not help
+            self.waiting_since_ms = self.waiting_since_ms or self.engine.clock.now_ms
             self.waiting_for_space = e
             if level >= 0:  # it waits longer each time, and no other level waits for it
                 self.engine.postpone_level(level, self.engine.clock.now_ms)
             else:
                 self._stand_still(service, need, offset)
         else:
-            self.waiting_for_space = None
+            self.waiting_for_space = self.waiting_since_ms = None
 
     def _failed_level(self, service: int) -> int:
         """Return the level whose delivery has the need, once; −1 where it is not a level's."""

@@ -370,27 +370,29 @@ def _event_ms(world: World, service: int, now_ms: int) -> int:
 def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     if world.levels.words[LEVEL_STOP] == 0:
         for level in range(world.levels.words[LEVEL_COUNT]):
-            stop_ms = min(stop_ms, level_event_ms(world, level, now_ms))
+            event_ms = level_event_ms(world, level, now_ms)
+            stop_ms = min(stop_ms, max(event_ms, world.callers.fire_from_ms))
     return stop_ms
 
 
 @inlined
 def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
-    near = world.near
+    near, fire_from_ms = world.near, world.callers.fire_from_ms
     for aside in range(2):
         if aside == 1 and not is_aside(world):
             break
         base_ms = base_slot(world, aside) * world.settings.precision_ms
         if now_ms < base_ms:  # the clock was set back
-            stop_ms = near_first_due(near, bucket_at(near, base_ms, aside), stop_ms)
+            first_ms = near_first_due(near, bucket_at(near, base_ms, aside), stop_ms)
+            stop_ms = min(stop_ms, max(first_ms, fire_from_ms))
         if near.words[NEAR_COUNT] > 0:
             emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
             ms = emptied_ms  # not now: what is due may have found no room when it was tried
             last = min(stop_ms, emptied_ms + ring_buckets(near) - 1)
             while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
                 ms += 1
-            stop_ms = min(stop_ms, ms)
+            stop_ms = min(stop_ms, max(ms, fire_from_ms))
     return stop_ms
 
 
@@ -400,8 +402,10 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     precision = world.settings.precision_ms
     stop_ms = _near_event_ms(world, now_ms, _levels_event_ms(world, now_ms, stop_ms))
     last_slot = stop_ms // precision + 1 + LEAD
-    slot = _next_used_slot(world, world.dequeue_get.claimed_slot, last_slot)
-    stop_ms = min(stop_ms, (slot - LEAD) * precision)
+    claimed, limit = world.dequeue_get.claimed_slot, base_slot(world, 0) + SPAN
+    if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else R does not move
+        slot = _next_used_slot(world, claimed, last_slot)
+        stop_ms = min(stop_ms, (slot - LEAD) * precision)
     if is_aside(world):  # the clock was set back
         aside_stop = min(last_slot, world.dequeue_put.aside_stop)
         slot = _next_used_slot(world, world.aside.claimed_slot, aside_stop)

@@ -12,7 +12,7 @@ Calls = dict[str, Callable[[], object]]
 ENDING = ("handover", "close", "abandon")
 """After these calls a store is closed."""
 
-WITHOUT_ARGUMENTS = ("stats", "flush", "clean", *ENDING)
+WITHOUT_ARGUMENTS = ("stats", "health", "flush", "clean", *ENDING)
 
 
 def arguments(id: str) -> dict[str, dict[str, Any]]:
@@ -28,7 +28,12 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "pending_columns": {},
         "count": {},
         "horizon": {"bucket_ms": 1_000},
+        "upcoming": {},
+        "pause": {"what": "consuming", "group": "late"},
+        "resume": {"what": "consuming", "group": "late"},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
+        "dead_letters": {"group": "fresh"},
+        "redrive": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

@@ -75,7 +75,7 @@ def _of_itself(function: FunctionType) -> tuple[bytes, list[tuple[str, Any]]]:
     """Return what one function is, and what it names; most are reached by many kernels."""
     code = function.__code__
     if os.path.basename(code.co_filename) in _GENERATORS:
-        return b"", []
+        return b"", [each for each in _enclosed(function) if hasattr(each[1], "numba_type")]
     text = repr(function.__defaults__).encode() + b"".join(_instructions(code))
     return text, _named(function)
 
@@ -103,9 +103,13 @@ def _named(function: FunctionType) -> list[tuple[str, Any]]:
     for module in [each for each in found.values() if isinstance(each, ModuleType)]:
         if module.__name__.partition(".")[0] not in _OTHERS:  # `needs.LOST` names `LOST` too
             found |= {name: vars(module)[name] for name in names if name in vars(module)}
+    return sorted((found | dict(_enclosed(function))).items())
+
+
+def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function took from where it was made: `record_at` its record, say."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        found[name] = cell.cell_contents
-    return sorted(found.items())
+        yield name, cell.cell_contents
 
 
 def _text(value: Any) -> str:

@@ -135,6 +135,16 @@ class Steady:
             return None
         return read_file(path)
 
+    def files(self) -> dict[str, bytes]:
+        """Return all small files by their paths below the store's; raises what hindered reading."""
+        for error in self._errors.values():
+            raise error
+        return {
+            str(each.relative_to(self.path)): data
+            for each, data in sorted(self._files.items())
+            if data is not None
+        }
+
     def holds(self) -> bool:
         """Tell whether the checkpoint is still the same."""
         if (self.path / "abort").exists() != self.is_open:

@@ -5,6 +5,7 @@
     consume   what is due                           consuming/
     Consumer  handlers in threads, with retries     consumer/
     verify    every byte of a closed one            offline/verify.py
+    backup    a live one; restore, to any point     offline/backup.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
     from timerstore.consumer.retry_rules import Outcome, Retry
+    from timerstore.consuming.dead_letters import DeadLetter
     from timerstore.consuming.group import Batch, Delivery
     from timerstore.errors import (
         CongestedError,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         InvalidArgumentError,
         MissingFileError,
         NotAStoreError,
+        PausedError,
         ReadOnlyError,
         StoreAccessError,
         StoreClosedError,
@@ -42,13 +45,17 @@ if TYPE_CHECKING:
         UnknownTimerError,
     )
     from timerstore.ids import TimerIds
+    from timerstore.offline.backup import BackupReport, backup
+    from timerstore.offline.points import BackupPoint
     from timerstore.offline.report import Problem, Report
+    from timerstore.offline.restore import RestoreReport, backup_points, restore
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
     from timerstore.pending.timers import Timer
     from timerstore.services.clock import ManualClock
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
+    from timerstore.watching.health import Condition, Health
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
@@ -56,21 +63,26 @@ _HOMES = {
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
     "consumer.retry_rules": "Outcome Retry",
+    "consuming.dead_letters": "DeadLetter",
     "consuming.group": "Batch Delivery",
     "errors": (
         "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
-        "InvalidArgumentError MissingFileError NotAStoreError ReadOnlyError "
+        "InvalidArgumentError MissingFileError NotAStoreError PausedError ReadOnlyError "
         "StoreAccessError StoreClosedError StoreFullError StoreLockedError "
         "TimerStoreError TooLateError UnknownTimerError"
     ),
     "ids": "TimerIds",
+    "offline.backup": "BackupReport backup",
+    "offline.points": "BackupPoint",
     "offline.report": "Problem Report",
+    "offline.restore": "RestoreReport backup_points restore",
     "offline.verify": "verify",
     "pending.listing": "Horizon",
     "pending.timers": "Timer",
     "services.clock": "ManualClock",
     "stats": "Stats",
     "store": "TimerStore",
+    "watching.health": "Condition Health",
     "watching.topics": "TopicStats Upcoming",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
@@ -111,6 +123,7 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
+    from timerstore.control.opening import let_others_ask
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
     from timerstore.store import TimerStore
@@ -121,18 +134,23 @@ def open(
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
-        return TimerStore(path, create=create, config=config, clock=clock)
+        return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))
 
 
 __all__ = [
+    "BackupPoint",
+    "BackupReport",
     "Batch",
+    "Condition",
     "Config",
     "CongestedError",
     "Consumer",
     "CorruptStoreError",
+    "DeadLetter",
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Health",
     "Hook",
     "Horizon",
     "InvalidArgumentError",
@@ -140,9 +158,11 @@ __all__ = [
     "MissingFileError",
     "NotAStoreError",
     "Outcome",
+    "PausedError",
     "Problem",
     "ReadOnlyError",
     "Report",
+    "RestoreReport",
     "Retry",
     "Stats",
     "StoreAccessError",
@@ -157,6 +177,9 @@ __all__ = [
     "TopicStats",
     "UnknownTimerError",
     "Upcoming",
+    "backup",
+    "backup_points",
     "open",
+    "restore",
     "verify",
 ]

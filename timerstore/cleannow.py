@@ -45,8 +45,8 @@ def clean(core: Core) -> int:
     until = core.cleaner.reach.find(core.engine.world.cleaning.floor)
     core.cleaner.run(at_once=True, everything=True)
     while core.engine.world.cleaning.floor < until and core.cleaner.is_waiting:
-        if isinstance(core.clock, ManualClock):
-            break  # nobody moves it meanwhile
+        if isinstance(core.clock, ManualClock) or core.switches.find("firing", core.clock.now_ms):
+            break  # nobody moves it meanwhile, or nothing fires
         core.check_open()
         time.sleep(0.05)
         core.cleaner.run(at_once=True, everything=True)

@@ -115,6 +115,10 @@ class Config:
     admission_timeout_ms: int | None = None
     """A put that has waited so long for room is refused; None: it waits as long as it takes."""
 
+    control: bool = True
+    """Whether another process of the same user may ask this one, as `timerstore health` and `top`
+    do, through the socket `control.sock` in the store's folder."""
+
     delay_levels: str = DELAY_LEVELS
     """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
 
@@ -147,8 +151,10 @@ class Config:
             if hints[field.name] in (int, int | None) and value is not None:
                 minimum = 0 if field.name in _MAY_BE_0 else 1
                 check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
-        if not isinstance(self.cleaning, bool):
-            raise InvalidArgumentError(f"cleaning is {self.cleaning!r}. Use True or False.")
+        for name in ("cleaning", "control"):
+            if not isinstance(getattr(self, name), bool):
+                value = getattr(self, name)
+                raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
         if not isinstance(self.durability, str) or self.durability not in ("group", "process"):
             raise InvalidArgumentError(
                 f'durability is {self.durability!r}. Use "group" or "process".'

@@ -11,6 +11,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from timerstore.config import Config
 from timerstore.directory import lock_directory
 from timerstore.errors import (
     ForkedProcessError,
+    PausedError,
     ReadOnlyError,
     StoreClosedError,
     TimerStoreError,
@@ -30,11 +33,12 @@ from timerstore.services.cleaning import Cleaner
 from timerstore.services.clock import ManualClock, SystemClock
 from timerstore.services.flush import Flusher
 from timerstore.services.opening import open_engine
-from timerstore.services.rebuild import remove_mark
+from timerstore.services.rebuild import TIMERS, remove_mark, write_mark
 from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.waking import NO_HURRY_MS
 from timerstore.services.world import WAITER_COUNT_MAX
+from timerstore.switches import Switches
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
@@ -60,6 +64,8 @@ class Core:
         self.closed, self.gate = True, Gate()
         self.closing, self.ended, self.flushed = threading.RLock(), False, False
         self.forked = False
+        self.at_close: list[Callable[[], None]] = []
+        """Called while the store is closed, once nobody gets in any more; each may be twice."""
         self.failure = Failure()
         self._refusal: str | None = None
         self._reported: set[tuple[str, int]] = set()
@@ -79,24 +85,40 @@ class Core:
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
+        self.switches = Switches(self.disk, self.path / "config" / "switches.json")
+        if self.switches.damage is not None:
+            damage = self.switches.damage
+            self.engine.damage.note("config/switches.json", damage.offset, damage.reason)
+        if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
+            write_mark(self.disk, self.path, frozenset((TIMERS,)))
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
-        remove_mark(self.disk, self.path)
+        if not self.engine.keeps_mark:
+            remove_mark(self.disk, self.path)
         self.is_group = self.engine.config.durability == "group"
         self.waiters = Waiters(self.engine.world.waiters)
         self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])
         self.runner = Runner(self.engine, self.flusher, self.stop)
         self.flusher.on_failure = self.stop
-        self.opened_s = time.monotonic()
+        self.opened_s, self.opened_ms = time.monotonic(), self.clock.now_ms
         self.open_s = self.opened_s - started
 
     def start(self) -> None:
         """Let time pass; from now on a fork is seen."""
         self.closed = False
+        self.obey_switches()
         _open_cores.add(self)
-        if not self.findings.clean:
-            log.warning("%s was not closed cleanly: %s", self.path, self.findings)
+        self._tell_recovery()
         self._start_services()
+
+    def _tell_recovery(self) -> None:
+        """Log what happened in one sentence; a warning where bytes were cut, or made anew."""
+        found = self.findings
+        if not found.clean or found.rebuilt:
+            level = logging.WARNING if found.torn_bytes or found.rebuilt else logging.INFO
+            text = found.sentence(self.engine.damage.count)
+            fields = {"store": str(self.path), "recovery": asdict(found)}
+            log.log(level, "%s: %s", self.path, text, extra=fields)
 
     def _start_services(self) -> None:
         if isinstance(self.clock, ManualClock):
@@ -120,7 +142,8 @@ class Core:
         """Have the next call raise what ended a background thread, or made flushing impossible."""
         self.failure.keep(error)
         self.end_short_way()
-        log.error("%s has stopped: %r", self.path, error, exc_info=error)
+        fields = {"store": str(self.path), "stopped_by": repr(error)}
+        log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
 
     def let_go(self) -> None:
         """Close the files, then release the lock; the services have stopped."""
@@ -140,6 +163,7 @@ class Core:
         flusher = self.flusher
         flusher.on_failure = flusher.before = flusher.after = None
         flusher.on_checkpoint = flusher.on_tick = None
+        self.at_close.clear()
         del self.runner, self.cleaner, self.retention
 
     # --- who may call
@@ -166,6 +190,25 @@ class Core:
         if self._refusal is not None:
             raise ReadOnlyError(self._refusal)
 
+    def check_putting(self) -> None:
+        """Raise where nothing may be put."""
+        self.check_writable()
+        if self.switches.pauses:
+            if self.switches.find("putting", self.clock.now_ms):
+                raise PausedError(
+                    'Putting is paused. Put again later, or call resume("putting") first.'
+                )
+            self.obey_switches()  # it may be over
+
+    def obey_switches(self) -> None:
+        """Have the services, and the short way of a put, do what the switches say."""
+        now_ms, callers = self.clock.now_ms, self.engine.world.callers
+        firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
+        callers.fire_from_ms = 0 if firing is None else firing.end_ms
+        callers.short_way_ended = int(putting is not None)
+        if self.closed or self.failure.error is not None or self._refusal is not None:
+            self.end_short_way()  # looked at last: whoever ends it says why before
+
     def check_unlocked(self) -> None:
         """Raise where this thread holds a lock that the call would wait for: for ever."""
         if self.engine.locks.is_mine():
@@ -187,7 +230,9 @@ class Core:
         """Log what cannot be read, and is not passed on."""
         if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
             self._reported.add((file, offset))
-            log.error("%s: %s, offset %d: %s; passed by", self.path, file, offset, reason)
+            fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
+            text = "%s: %s, offset %d: %s; passed by"
+            log.error(text, self.path, file, offset, reason, extra=fields)
 
     # --- appending
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from timerstore.errors import NotAStoreError
+from timerstore.offline.points import is_backup
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
 
@@ -15,6 +16,11 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
         raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
     disk.make_folder(path)
     check_is_store(path)
+    if is_backup(path):
+        raise NotAStoreError(
+            f"{path} is a backup, which a store that is open would change. Make a store of it with "
+            "`timerstore restore`, or look at it with read_only=True."
+        )
     if not create and not any(path.iterdir()):
         raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
     return LockFile(disk, path)

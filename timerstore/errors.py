@@ -50,6 +50,10 @@ class ReadOnlyError(TimerStoreError):
     """A store opened read-only was asked to change."""
 
 
+class PausedError(TimerStoreError):
+    """Putting was paused (`pause("putting")`); nothing was put."""
+
+
 class StoreFullError(TimerStoreError):
     """The disk, `max_bytes` or a limit of the configuration leaves no room; nothing was lost."""
 

@@ -259,6 +259,9 @@ class ReadOnlyCore(Core):
         self._disk.stand_still(steady)
         return steady
 
+    def _tell_recovery(self) -> None:
+        """Say nothing: the store may be open, and what recovery did was done in memory."""
+
     def _start_services(self) -> None:
         self.flusher.after = self.flusher.on_tick = None
         self.cleaner.stopped = True

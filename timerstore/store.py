@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +17,27 @@ from timerstore.closing.close import close, give_up_opening
 from timerstore.closing.handover import handover
 from timerstore.config import Config
 from timerstore.consuming.consuming import Consuming
+from timerstore.consuming.dead_letters import (
+    LISTED_MAX,
+    DeadLetter,
+    list_dead_letters,
+    redrive,
+)
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.core import Core
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_kind, check_path
+from timerstore.offline.backup import BackupReport, Progress, take_point
 from timerstore.pending.listing import Horizon
 from timerstore.pending.pending import PendingTimers
 from timerstore.pending.timers import Timer
 from timerstore.putting.putting import Putting
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats, read_stats
+from timerstore.switches import Paused
+from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
+from timerstore.watching.health import Health, read_health
 from timerstore.watching.topics import Upcoming, read_upcoming
 
 
@@ -251,6 +261,16 @@ class TimerStore:
         """
         return read_stats(self.core, self.consuming)
 
+    def health(self) -> Health:
+        """Tell whether the store does its work: its state, each condition since when, what to do.
+
+        Also of a store that has stopped. O(1).
+
+        >>> store.health().ok
+        True
+        """
+        return read_health(self.core)
+
     # --- consuming
 
     def consume(
@@ -277,11 +297,81 @@ class TimerStore:
         """
         return self.consuming.pull(topic, group, max_count, timeout)
 
+    def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
+        """Return what a group gave up and nobody has put back, the oldest first.
+
+        Nothing is consumed. `limit`: so many at most, None for all. O(letters). What cannot be read
+        is left out, and named in the log.
+
+        >>> store.dead_letters("mailer")
+        []
+        """
+        return list_dead_letters(self.consuming, group, limit)
+
+    def redrive(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Put a group's dead letters back, `limit` at most, or those with `ids`; return how many.
+
+        Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
+        crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
+        """
+        return redrive(self.consuming, group, limit, ids)
+
+    # --- switches
+
+    def pause(
+        self,
+        what: Paused,
+        *,
+        group: str | None = None,
+        duration: timedelta | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Stop "putting", "firing" or "consuming" for a while, as an operator may have to.
+
+        Putting: `put`, `put_many`, `reschedule` raise PausedError. Firing: what falls due stays
+        pending, delay levels and retries too; nothing fires any more once this returns, and after
+        it is over what was overdue fires first. Consuming: nothing is handed out, of one `group` or
+        of all; what was handed out can be acknowledged.
+
+        Until `resume`, or for a `duration`. With `keep` also after the store is reopened, durable
+        on return. A second pause of the same thing replaces the first. `health()` lists them.
+
+        >>> store.pause("firing", duration=timedelta(hours=1))
+        """
+        pause(self.core, what, group, duration, keep)
+
+    def resume(self, what: Paused, *, group: str | None = None) -> None:
+        """End a pause, if there is one; of "consuming" without `group` those of all groups."""
+        resume(self.core, what, group)
+
     # --- the end
 
     def flush(self) -> None:
         """Write a checkpoint; everything put before is durable on return."""
         self.core.flush()
+
+    def backup(
+        self,
+        dest: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        progress: Progress | None = None,
+    ) -> BackupReport:
+        """Add a point to the backup in `dest`, while the store goes on; see `timerstore.backup`.
+
+        A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
+        """
+        self.core.flush()
+        core = self.core
+        return take_point(
+            *(core.path, check_path(dest)),
+            keep=keep,
+            config=core.engine.config,
+            progress=progress,
+            now_ms=core.clock.now_ms,
+        )
 
     def clean(self) -> int:
         """Copy what is pending out of all old segments, and remove them; return the bytes freed.

@@ -24,8 +24,10 @@ def counted(handled: int) -> Tally:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     tallies = {("a@b", "g"): counted(3), ("t", "g"): counted(0)}
-    file_of(tmp_path).write(tallies, at_once=True)
-    found = file_of(tmp_path).read()
+    done = {("%DLQ%g", "g"): {0: [3, 5], 1: []}}
+    file_of(tmp_path).write(tallies, done)
+    found, found_done = file_of(tmp_path).read()
+    assert found_done == {("%DLQ%g", "g"): {0: [3, 5]}}
     assert {pair: each.counters() for pair, each in found.items()} == {
         ("a@b", "g"): {"handled": 3, "failed": 0, "retried": 0, "dead": 0}
     }
@@ -33,13 +35,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
     file, path = file_of(tmp_path), tmp_path / "config" / TALLY_FILE
-    file.write({("t", "g"): counted(0)}, at_once=True)
+    file.write({("t", "g"): counted(0)}, {})
     assert not path.exists()
-    file.write({("t", "g"): counted(1)}, at_once=False)
-    assert not path.exists()  # too soon
-    file.write({("t", "g"): counted(1)}, at_once=True)
+    assert not file.is_due  # too soon, where nobody asks for it
+    file.write({("t", "g"): counted(1)}, {})
     path.unlink()
-    file.write({("t", "g"): counted(1)}, at_once=True)
+    file.write({("t", "g"): counted(1)}, {})
     assert not path.exists()
 
 
@@ -51,6 +52,8 @@ def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
         b'{"groups": {"t@g": {"handled": -1}}}',
         b'{"groups": {"t@g": {"handled": "many"}}}',
         b'{"groups": {"t@g": {"handled": 1}}, "checksum": 5}',
+        b'{"doneAhead": {"t@g": {"0": 5}}}',
+        b'{"doneAhead": {"t@g": {"0": [-5]}}}',
         b"\xff",
     ],
 )
@@ -61,8 +64,8 @@ def test_a_damaged_file_is_begun_anew(
     folder.mkdir()
     (folder / TALLY_FILE).write_bytes(content)
     file = file_of(tmp_path)
-    assert file.read() == {} and "begin anew" in caplog.text
-    file.write({("t", "g"): counted(2)}, at_once=True)
+    assert file.read() == ({}, {}) and "begin anew" in caplog.text
+    file.write({("t", "g"): counted(2)}, {})
     assert json.loads((folder / TALLY_FILE).read_bytes())["groups"]["t@g"]["handled"] == 2
 
 

@@ -1,11 +1,14 @@
 """Rebuilding: which index is to be made anew, said durably, tried until it opens."""
 
 import json
+import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import timerstore
 from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
 from timerstore.services.damage import Place
@@ -143,3 +146,28 @@ def test_what_cannot_be_made_anew_is_an_error(tmp_path: Path, damaged: list[str]
     with pytest.raises(CorruptStoreError, match=damaged[-1]):
         open_rebuilding(path, QuietDisk(), attempt)
     assert len(told) == len(damaged) and (path / "commitlog/0").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["crashed", "fired"])
+@pytest.mark.parametrize("gone", [("timerlog", "timerwheel"), ("consumequeue",)])
+def test_what_a_broker_has_fired_is_known_also_after_a_kill(
+    golden: Callable[[str], Path], name: str, gone: tuple[str, ...]
+) -> None:
+    """Its copies do not name their sources: whoever is killed after a rebuild rebuilds again."""
+    path, clock = golden(name), timerstore.ManualClock(1_795_251_296_000)
+    with timerstore.open(path, read_only=True, clock=clock) as view:
+        expected = sorted(timer.id for timer in view.pending())
+    for each in gone:
+        shutil.rmtree(path / each) if (path / each).is_dir() else (path / each).unlink()
+    store = timerstore.open(path, clock=clock)
+    fired = set(expected) - {timer.id for timer in store.pending()}
+    for _ in range(2):
+        store.abandon()
+        store = timerstore.open(path, clock=clock)
+        assert fired | {timer.id for timer in store.pending()} == set(expected)
+    assert read_mark(path) == {TIMERS} or "timerlog" not in gone
+    clock.advance(timedelta(seconds=2))
+    store.flush()
+    assert not read_mark(path)
+    store.close()

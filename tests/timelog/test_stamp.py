@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from timerstore.timelog.kernel import INTERPRETED
 from timerstore.timelog.stamp import _stamped_class, stamp_of
 
 SOURCE = """
@@ -68,6 +69,31 @@ def test_constants_of_other_modules_count(tmp_path: Path) -> None:
         stamps.add(stamp(tmp_path, source))
     del sys.modules["numbers_of_a_test"]
     assert len(stamps) == 2
+
+
+RECORDS = """
+from timerstore.timelog.record import record, record_at
+
+@record
+class Inner:
+    first: int = 0
+
+@record
+class Outer:
+    inner: Inner
+
+at = record_at(Outer)
+
+def kernel(address):
+    return at(address).inner.first
+"""
+
+if not INTERPRETED:
+
+    def test_a_record_that_is_known_by_its_address_counts(tmp_path: Path) -> None:
+        changed = RECORDS.replace("    first:", "    before: int = 0\n    first:")
+        assert stamp(tmp_path, RECORDS) == stamp(tmp_path, RECORDS)
+        assert stamp(tmp_path, RECORDS) != stamp(tmp_path, changed)
 
 
 def test_it_is_the_same_in_every_process() -> None:

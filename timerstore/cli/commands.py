@@ -6,9 +6,20 @@ from timerstore.cli import (  # isort: skip
     consuming,
     checking,
     exporting,
+    keeping,
     upkeep,
     trying,
 )
 from timerstore.cli.app import app
 
-__all__ = ["app", "checking", "consuming", "exporting", "reading", "trying", "upkeep", "writing"]
+__all__ = [
+    "app",
+    "checking",
+    "consuming",
+    "exporting",
+    "keeping",
+    "reading",
+    "trying",
+    "upkeep",
+    "writing",
+]

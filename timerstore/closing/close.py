@@ -40,6 +40,8 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
             return
         core.closed = True
         core.end_short_way()
+        for each in core.at_close:
+            each()
         while core.gate.others_inside():
             time.sleep(0.0005)
         if isinstance(core.clock, ManualClock):

@@ -59,6 +59,8 @@ def handover(core: Core, consuming: Consuming) -> None:
             f"The store has fired up to {engine.read_slot * precision} ms, which the clock has not "
             "reached again. Set the clock, or wait until then."
         )
+    if core.switches.find("firing", core.clock.now_ms):
+        raise TimerStoreError('Firing is paused. Call resume("firing"), then hand over.')
     core.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
         while core.gate.others_inside():  # those who put before it was refused

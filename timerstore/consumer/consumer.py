@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, TypeVar
@@ -18,7 +18,13 @@ from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.subscription import Handler, Held, Limits, Subscription, Task
 from timerstore.consumer.threads import Threads
-from timerstore.consuming.dead_letters import dead_topic, redrive
+from timerstore.consuming.consuming import dead_topic
+from timerstore.consuming.dead_letters import (
+    LISTED_MAX,
+    DeadLetter,
+    list_dead_letters,
+    redrive,
+)
 from timerstore.consuming.starting import Start, begin_groups, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_bool, check_int, check_kind
@@ -314,13 +320,16 @@ class Consumer:
 
     # --- dead letters
 
-    def redrive(self, limit: int | None = None) -> int:
-        """Put the group's dead letters back, `limit` at most; return how many.
+    def dead_letters(self, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
+        """Return what the group gave up; see `TimerStore.dead_letters`."""
+        return list_dead_letters(self._consuming, self.group, limit)
 
-        Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
-        crash in the middle may double up to 256 of them. May be called before `start` too.
+    def redrive(self, limit: int | None = None, *, ids: Collection[str] | None = None) -> int:
+        """Put the group's dead letters back; see `TimerStore.redrive`.
+
+        May be called before `start` too.
         """
-        return redrive(self._consuming, self.group, limit)
+        return redrive(self._consuming, self.group, limit, ids)
 
 
 _broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()

@@ -12,12 +12,13 @@ from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.group import Batch, Delivery, Group
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.tally import Tally
-from timerstore.consuming.tallyfile import TALLY_FILE, TallyFile
+from timerstore.consuming.tallyfile import TALLY_FILE, DoneAhead, TallyFile, cut_done
 from timerstore.core import Core
 from timerstore.errors import StoreClosedError
 from timerstore.kinds import check_int, check_timeout
 from timerstore.offsets import CommittedIndexes
 from timerstore.putting.putting import Putting
+from timerstore.timelog.format import DEAD_PREFIX
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
@@ -25,6 +26,11 @@ CONSUME_COUNT: Final = 512
 """How many an iterator takes from its group at once; it gives back what it did not yield."""
 _POLL_MS: Final = 50
 """A waiting consumer looks up at least this often."""
+
+
+def dead_topic(group: str) -> str:
+    """Return the topic of a group's dead letters."""
+    return DEAD_PREFIX.decode() + group
 
 
 class Consuming:
@@ -36,7 +42,9 @@ class Consuming:
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
         self._tally_file = TallyFile(core.disk, core.path / "config" / TALLY_FILE)
-        self.tallies = self._tally_file.read()
+        self.tallies, self._done_ahead = self._tally_file.read()
+        if cut_done(self._done_ahead, core.engine.queues):  # before anything fires, as offsets are
+            self.write_tallies(at_once=True)
         self._blocks = Blocks()
         self._lock = threading.Lock()
 
@@ -52,7 +60,9 @@ class Consuming:
             if found is None:
                 retries = self.retries(name)
                 tally = self.tallies.setdefault((topic, name), Tally())
-                found = Group(self.core, self.putting, retries, self._blocks, tally, topic, name)
+                known = self.done_ahead(topic, name)
+                shared = self.core, self.putting, retries, self._blocks
+                found = Group(*shared, tally, topic, name, known)
                 self._groups[topic, name] = found
             return found
 
@@ -133,10 +143,40 @@ class Consuming:
                 offsets.set(topic, group.name, queue_id, index)
         offsets.write()
 
-    def write_tallies(self) -> None:
-        """Write what groups did, from time to time; as the store closes, whatever changed."""
-        at_once = self.core.closed or self.core.clock.manual
-        self._tally_file.write(dict(self.tallies), at_once=at_once)
+    def write_tallies(self, *, at_once: bool = False) -> None:
+        """Write what groups did: from time to time, `at_once`, or as the store closes."""
+        at_once |= self.core.closed or self.core.clock.manual
+        if at_once or self._tally_file.is_due:
+            self._tally_file.write(dict(self.tallies), self._all_done_ahead())
+
+    def done_ahead(self, topic: str, name: str) -> dict[int, list[int]]:
+        """Return what an earlier life knew to be done behind the committed index, by queue id."""
+        return self._done_ahead.get((topic, name), {})
+
+    def not_done(self, topic: str, name: str, row: int) -> tuple[int, frozenset[int]]:
+        """Return the first index of a queue that a group has not done, and what behind it is."""
+        reader = self._groups.get((topic, name))
+        if reader is not None:
+            with reader.lock:
+                cursor = reader.cursors.get(row)
+                if cursor is not None:
+                    return cursor.committed, frozenset(cursor.done_ahead())
+        queue_id = int(self.core.engine.queues.table.queue_id[row])
+        done = self.done_ahead(topic, name).get(queue_id, ())
+        return self.core.offsets.get(topic, name, queue_id), frozenset(done)
+
+    def _all_done_ahead(self) -> DoneAhead:
+        """Return what is done behind the committed index; of dead letters alone it is kept."""
+        found: DoneAhead = {}
+        for (topic, name), queues in self._done_ahead.items():
+            found[topic, name] = {
+                queue_id: [i for i in many if i > self.core.offsets.get(topic, name, queue_id)]
+                for queue_id, many in queues.items()
+            }
+        for group in list(self._groups.values()):
+            if group.topic == dead_topic(group.name):
+                found[group.topic, group.name] = group.done_ahead()
+        return found
 
     def known_groups(self) -> list[Group]:
         """Return the groups that read since the store was opened."""

@@ -81,6 +81,38 @@ class QueueCursor:
         self.next = stop
         return start, stop, flight
 
+    def take(self, index: int) -> Flight | None:
+        """Hand out one entry, wherever it stands; None where it is done, or in flight.
+
+        O(entries before it that are not handed out).
+        """
+        if index >= self.next:
+            flight = Flight(self.next, index + 1)
+            self.given_back.extend(range(self.next, index))
+            self.flights.append(flight)
+            self.next = index + 1
+            return flight
+        if index not in self.given_back:
+            return None
+        self.given_back.remove(index)
+        return next(each for each in self.flights if each.start <= index < each.stop)
+
+    def settle(self, index: int) -> None:
+        """Say that an entry that was taken is done."""
+        next(each for each in self.flights if each.start <= index < each.stop).settle(index)
+        self.trim()
+
+    def done_ahead(self) -> list[int]:
+        """Return the indexes behind the committed one that are done. O(entries in flight)."""
+        found: list[int] = []
+        for flight in self.flights:
+            if flight.left == 0:
+                found += range(flight.start, flight.stop)
+            elif flight.done is not None:
+                found += [flight.start + i for i, done in enumerate(flight.done) if done]
+        committed = self.committed
+        return [index for index in found if index > committed]
+
     def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
         """Take back entries that were handed out, but not used."""
         self.given_back.extend(indexes)

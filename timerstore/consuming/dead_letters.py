@@ -1,37 +1,82 @@
-"""Dead letters: putting back what a group gave up."""
+"""Dead letters: what a group gave up, to be looked at, to be put back."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from timerstore.arguments import check_group
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.sendback import send_to, wait_durable
-from timerstore.kinds import check_int
-from timerstore.timelog.format import DEAD_PREFIX, RETRY_PREFIX
+import numpy as np
 
+from timerstore.arguments import check_group
+from timerstore.consuming.consuming import Consuming, dead_topic
+from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.sendback import send_to, wait_durable
+from timerstore.errors import CorruptStoreError
+from timerstore.inside import inside
+from timerstore.kinds import check_int, check_names
+from timerstore.timelog.decode import Message, decode_message, user_properties
+from timerstore.timelog.format import PROPERTY_RETRY_TOPIC, RETRY_PREFIX
+
+LISTED_MAX: Final = 1_000
+"""Dead letters that are listed where no limit is given."""
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""
+_RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
 
 
-def dead_topic(group: str) -> str:
-    """Return the topic of a group's dead letters."""
-    return DEAD_PREFIX.decode() + group
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group gave up.
+
+    `id`: the one that its put returned. `topic`: the one that it was put to. `attempts`: how often
+    it was handled. `died_ms`: when it was given up.
+    """
+
+    id: str
+    topic: str
+    body: bytes
+    key: str | None
+    tag: str | None
+    properties: dict[str, str]
+    attempts: int
+    died_ms: int
 
 
-def redrive(consuming: Consuming, group: str, limit: int | None = None) -> int:
-    """Put a group's dead letters back, `limit` at most; return how many.
+@inside
+def list_dead_letters(
+    consuming: Consuming, group: str, limit: int | None = LISTED_MAX
+) -> list[DeadLetter]:
+    """Return a group's dead letters, the oldest first; see `TimerStore.dead_letters`."""
+    check_group(group)
+    left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
+    consuming.core.check_open()
+    return [_shown(message) for _, _, message in islice(_waiting(consuming, group), left)]
+
+
+def redrive(
+    consuming: Consuming,
+    group: str,
+    limit: int | None = None,
+    ids: Collection[str] | None = None,
+) -> int:
+    """Put a group's dead letters back, `limit` at most, or those with these ids; return how many.
 
     Each comes to the group again, to no other one, at once, with its id, as attempt 0. It is
-    appended first, durably, then its offset is committed, durably too. A crash between the two
-    doubles what was appended: up to 256 messages, with the same ids. Raises StoreFullError.
+    appended first, durably, then that it is done is kept, durably too. A crash between the two
+    doubles what was appended: up to 256 messages, with the same ids. What somebody reads under the
+    group's own name just now is left alone. O(dead letters) with `ids`. Raises StoreFullError.
     """
     check_group(group)
-    if limit is not None:
-        check_int(limit, "limit", 0, sys.maxsize)
+    left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
+    wanted = None if ids is None else set(check_names(ids, "ids"))
+    consuming.core.check_writable()
+    if wanted is not None:
+        return _redrive_some(consuming, group, left, wanted)
     core, putting, retries = consuming.core, consuming.putting, RETRY_PREFIX + group.encode()
-    left, count = sys.maxsize if limit is None else limit, 0
+    count = 0
     while left > 0:
         letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
         if len(letters) == 0:
@@ -42,7 +87,7 @@ def redrive(consuming: Consuming, group: str, limit: int | None = None) -> int:
                 send_to(putting, retries, letters.message(i), 0, wait=False)
                 revived += 1
         finally:
-            wait_durable(putting)
+            _make_durable(consuming)
             letters._group.settle_some(letters, list(range(revived)), handled=False)
             letters._group.give_back(letters, revived)
             with core.gate:
@@ -51,3 +96,82 @@ def redrive(consuming: Consuming, group: str, limit: int | None = None) -> int:
         left -= revived
         count += revived
     return count
+
+
+@inside
+def _redrive_some(consuming: Consuming, group: str, limit: int, ids: set[str]) -> int:
+    """Put those with some ids back, wherever they stand among the others."""
+    reader, count = consuming.group(dead_topic(group), group), 0
+    reader.has_hidden()  # it knows its queues now
+    letters = (each for each in _waiting(consuming, group) if _id_of(each[2]) in ids)
+    chosen = list(islice(letters, limit))
+    for start in range(0, len(chosen), _AT_ONCE):
+        revived: list[tuple[QueueCursor, int]] = []
+        try:
+            for row, index, message in chosen[start : start + _AT_ONCE]:
+                cursor = reader.cursors[row]
+                with reader.lock:
+                    flight = cursor.take(index)
+                if flight is None:
+                    continue
+                try:
+                    retries = RETRY_PREFIX + group.encode()
+                    send_to(consuming.putting, retries, message, 0, wait=False)
+                except BaseException:
+                    with reader.lock:
+                        cursor.take_back(reader.topic, flight, [index])
+                    raise
+                revived.append((cursor, index))
+        finally:
+            _make_durable(consuming)
+            with reader.lock:
+                for cursor, index in revived:
+                    cursor.settle(index)
+            consuming.write_offsets()
+            consuming.write_tallies(at_once=True)
+        count += len(revived)
+    return count
+
+
+def _make_durable(consuming: Consuming) -> None:
+    """Make durable what was appended, whatever the store's durability: what is done will be."""
+    wait_durable(consuming.putting)
+    consuming.core.flusher.sync_log()
+
+
+def _waiting(consuming: Consuming, group: str) -> Iterator[tuple[int, int, Message]]:
+    """Yield the dead letters that are not done, with row and index; what is damaged is reported."""
+    core, topic = consuming.core, dead_topic(group)
+    queues, commitlog = core.engine.queues, core.engine.commitlog
+    for row in queues.rows(topic.encode()):
+        index, done = consuming.not_done(topic, group, row)
+        end = queues.next_index(row)
+        index = max(index, queues.first_kept(row, commitlog.start))
+        while index < end:
+            count = min(_AT_ONCE, end - index)
+            offsets = queues.read(row, index, count)["offset"].tolist()
+            for at, offset in enumerate(offsets, index):
+                if at in done:
+                    continue
+                try:
+                    yield row, at, decode_message(commitlog.view(offset).view(np.ndarray), offset)
+                except CorruptStoreError as e:
+                    core.report_unreadable(e.file, e.offset, e.reason)
+            index += count
+
+
+def _id_of(message: Message) -> str:
+    return message.properties.get("UNIQ_KEY", "")
+
+
+def _shown(message: Message) -> DeadLetter:
+    return DeadLetter(
+        id=_id_of(message),
+        topic=message.properties.get(_RETRY_TOPIC, ""),
+        body=message.body,
+        key=message.properties.get("KEYS"),
+        tag=message.properties.get("TAGS"),
+        properties=user_properties(message.properties),
+        attempts=message.reconsume_times,
+        died_ms=message.stored_ms,
+    )

@@ -8,7 +8,7 @@ so what was not acknowledged comes again after reopening, with the same id.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import repeat
 from typing import Any
@@ -237,12 +237,16 @@ class Group:
         tally: Tally,
         topic: str,
         name: str,
+        done_ahead: Mapping[int, list[int]],
     ) -> None:
-        """Begin at the offsets that were committed, or at the earliest message."""
+        """Begin at the offsets that were committed, or at the earliest message.
+
+        `done_ahead`: by queue id, what is done behind them.
+        """
         self.core, self.topic, self.name = core, topic, name
         self.gate, self._putting = core.gate, putting
         self.retries, self.lock = retries, retries.lock
-        self._blocks, self.tally = blocks, tally
+        self._blocks, self.tally, self._done_ahead = blocks, tally, done_ahead
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
         self.pace = Pace()
@@ -257,7 +261,11 @@ class Group:
 
         `room` tells, under the lock, how many a queue may give that has any.
         """
-        self.core.check_open()
+        core = self.core
+        core.check_open()
+        pauses = core.switches.pauses
+        if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
+            return None
         while True:
             run = self._hand_out(count_max, room)
             if run is None:
@@ -317,7 +325,12 @@ class Group:
         queue_id = int(queues.table.queue_id[row])
         committed = self.core.offsets.get(topic, self.name, queue_id)
         first = queues.first_kept(row, self.core.engine.commitlog.start)
-        return QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+        cursor = QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+        for index in sorted(self._done_ahead.get(queue_id, ())):
+            if cursor.next <= index < queues.next_index(row) and (flight := cursor.take(index)):
+                flight.settle(index)
+        cursor.trim()
+        return cursor
 
     def _visible_end(self, cursor: QueueCursor) -> int:
         """Return the index behind the last entry that may be handed out.
@@ -550,6 +563,18 @@ class Group:
             self.tally.failed += failed
             self.tally.retried += retried
             self.tally.dead += dead
+
+    def done_ahead(self) -> dict[int, list[int]]:
+        """Return what is done behind the committed index of each queue, by queue id."""
+        self.core.check_process()
+        queues = self.core.engine.queues
+        with self.lock:
+            self._find_queues()
+            return {
+                int(queues.table.queue_id[row]): self.cursors[row].done_ahead()
+                for row in queues.rows(self._topic_bytes)
+                if row in self.cursors
+            }
 
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""

@@ -1,9 +1,12 @@
 """`config/timerstoreGroups.json`: what groups did, kept over a restart.
 
 A file of ours, which a broker leaves alone. It is written with a checkpoint, at most every few
-seconds: after a crash it lacks what came since, where `consumerOffset.json` lacks no more than what
-came after the last checkpoint. Its counters are for people; nothing is decided by them, so one that
-is damaged is begun anew.
+seconds: after a crash its counters lack what came since. They are for people, nothing is decided by
+them; so a file that is damaged is begun anew.
+
+Beside them stand the dead letters that were put back one by one, behind others that stay: an index
+that is committed cannot say that. They are written at once. Where the file is lost these letters
+are there again.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 from timerstore.consuming.tally import Tally
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
 
@@ -27,6 +31,8 @@ WRITE_EVERY_S: Final = 5.0
 _NAME_END: Final = "@"
 
 Tallies = dict[tuple[str, str], Tally]
+DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
+"""By (topic, group) and queue id, the indexes behind the committed one that are done."""
 
 
 class TallyFile:
@@ -35,52 +41,91 @@ class TallyFile:
     def __init__(self, disk: Disk, path: Path) -> None:
         """Nothing is read yet."""
         self._disk, self._path = disk, path
-        self._written: dict[str, Any] | None = None
+        self._written: dict[str, Any] = {}
         self._written_s = time.monotonic()
         self._lock = threading.Lock()
 
-    def read(self) -> Tallies:
+    def read(self) -> tuple[Tallies, DoneAhead]:
         """Return what was kept, by (topic, group); nothing where the file is damaged."""
         try:
-            found = read_tallies(self._path, self._disk)
+            tallies, done = read_tallies(self._path, self._disk)
         except CorruptStoreError as e:
             log.warning("%s: %s; the groups' counters begin anew", self._path, e.reason)
-            return {}
-        self._written = _content(found)
-        return found
+            return {}, {}
+        self._written = _content(tallies, done)
+        return tallies, done
 
-    def write(self, tallies: Tallies, *, at_once: bool) -> None:
-        """Write the file if anything changed; not `at_once`: and some time has passed."""
+    @property
+    def is_due(self) -> bool:
+        """Whether some time has passed since it was written."""
+        return time.monotonic() - self._written_s >= WRITE_EVERY_S
+
+    def write(self, tallies: Tallies, done: DoneAhead) -> None:
+        """Write the file if anything changed; durable on return."""
         with self._lock:
-            if not at_once and time.monotonic() - self._written_s < WRITE_EVERY_S:
-                return
             self._written_s = time.monotonic()
-            content = _content(tallies)
-            if content != (self._written or _content({})):
+            content = _content(tallies, done)
+            if content != self._written:
                 write_json(self._disk, self._path, sealed(content))
                 self._written = content
 
 
-def read_tallies(path: Path, disk: Disk) -> Tallies:
+def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead]:
     """Read the file; CorruptStoreError where it is damaged."""
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
-    found: Tallies = {}
+    tallies: Tallies = {}
+    done: DoneAhead = {}
     try:
         for name, counters in content.get("groups", {}).items():
-            topic, _, group = name.rpartition(_NAME_END)
-            found[topic, group] = tally = Tally()
+            tally = tallies[_pair(name)] = Tally()
             tally.go_on_from(counters)
+        for name, queues in content.get("doneAhead", {}).items():
+            indexes = {
+                int(queue): [_index(each) for each in many] for queue, many in queues.items()
+            }
+            done[_pair(name)] = indexes
     except (AttributeError, TypeError, ValueError) as e:
-        raise CorruptStoreError(path.name, 0, f"groups: {e}") from e
-    return found
+        raise CorruptStoreError(path.name, 0, str(e)) from e
+    return tallies, done
 
 
-def _content(tallies: Tallies) -> dict[str, Any]:
-    counted = {
-        f"{topic}{_NAME_END}{group}": tally.counters()
-        for (topic, group), tally in sorted(tallies.items())
+def cut_done(done: DoneAhead, queues: ConsumeQueues) -> bool:
+    """Forget what lies behind the end of its queue; tell whether anything did.
+
+    A power cut may have taken entries: what comes in their place is another message.
+    """
+    cut = False
+    for (topic, _), indexes in done.items():
+        rows = queues.rows(topic.encode("utf-8", "surrogateescape"))
+        ends = {int(queues.table.queue_id[row]): queues.next_index(row) for row in rows}
+        for queue_id, many in indexes.items():
+            kept = [index for index in many if index < ends.get(queue_id, 0)]
+            cut |= len(kept) < len(many)
+            indexes[queue_id] = kept
+    return cut
+
+
+def _pair(name: str) -> tuple[str, str]:
+    topic, _, group = name.rpartition(_NAME_END)
+    return topic, group
+
+
+def _index(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"an index is {value!r}")
+    return value
+
+
+def _content(tallies: Tallies, done: DoneAhead) -> dict[str, Any]:
+    """Return what the file says; nothing where nothing was ever done."""
+    counted = {_NAME_END.join(pair): each.counters() for pair, each in sorted(tallies.items())}
+    ahead = {
+        _NAME_END.join(pair): {str(queue): indexes for queue, indexes in queues.items() if indexes}
+        for pair, queues in sorted(done.items())
     }
-    return {
-        "groups": {name: counters for name, counters in counted.items() if any(counters.values())}
+    content = {
+        "groups": {name: counters for name, counters in counted.items() if any(counters.values())},
+        "doneAhead": {name: queues for name, queues in ahead.items() if queues},
     }
+    return {name: entries for name, entries in content.items() if entries}

@@ -252,6 +252,8 @@ class LogAudit:
             queue.first, queue.begins = int(indexes[0]), int(rows[0, scan.ROW_OFFSET])
             self._check_old(queue, queue.first)
         queue.next = int(indexes[-1]) + 1
+        if self.audit.of_backup:
+            return
         self.entry_count += len(rows)
         mine, wrong, other_tags = compare_entries(queue.file, rows)
         for i in np.flatnonzero(wrong | other_tags)[:_NAMED_MAX].tolist():
@@ -287,7 +289,7 @@ class LogAudit:
             self.audit.problem(queue.name, first * ENTRY_BYTES, f"entries from {stop} are missing")
         old = queue.read(first, stop - first)
         blank = (old["offset"] == 0) & (old["size"] == QUEUE_BLANK_SIZE) & (old["tags_code"] == 0)
-        gone = (old["offset"] < self.log.start) & (old["offset"] >= 0) & (old["size"] > 0)
+        gone = (old["offset"] < self.log.start) & (old["offset"] >= 0) & (old["size"] > 0) & ~blank
         lost = np.zeros(len(old), np.bool_)
         for low, high in self.damaged:
             lost |= (old["offset"] >= low) & (old["offset"] < high)
@@ -306,7 +308,7 @@ class LogAudit:
             self._check_old(queue, end)
         self.queue_ends[queue.topic, queue.queue_id] = max(end, 0)
         if queue.file is None:
-            if queue.next > 0:
+            if queue.next > 0 and not self.audit.of_backup:
                 reason = f"the queue of {queue.next - queue.first} messages is missing"
                 behind = queue.begins >= self.audit.durable
                 self.audit.torn(queue.name, 0, reason, behind=behind)

@@ -25,6 +25,10 @@ class Problem:
         """Return one line."""
         return f"{self.file} at {self.offset}: {self.reason}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        return {"file": self.file, "offset": self.offset, "reason": self.reason}
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -59,8 +63,8 @@ class Report:
         return {
             "ok": self.ok,
             **{name: getattr(self, name) for name in names},
-            "problems": [_as_dict(each) for each in self.problems],
-            "warnings": [_as_dict(each) for each in self.warnings],
+            "problems": [each.to_dict() for each in self.problems],
+            "warnings": [each.to_dict() for each in self.warnings],
         }
 
     def __str__(self) -> str:
@@ -75,16 +79,13 @@ class Report:
             lines.append(f"  {self.pending_count} timers are pending")
         if self.was_open:
             lines.append("  abort exists: the store is open, or was not closed")
-        lines += _lines("  ", self.problems, self.problem_count)
-        lines += _lines("  warning: ", self.warnings, self.warning_count)
+        lines += shown_problems("  ", self.problems, self.problem_count)
+        lines += shown_problems("  warning: ", self.warnings, self.warning_count)
         return "\n".join(lines)
 
 
-def _as_dict(problem: Problem) -> dict[str, Any]:
-    return {"file": problem.file, "offset": problem.offset, "reason": problem.reason}
-
-
-def _lines(prefix: str, problems: tuple[Problem, ...], count: int) -> Iterator[str]:
+def shown_problems(prefix: str, problems: tuple[Problem, ...], count: int) -> Iterator[str]:
+    """Yield a line for each of the first problems, and one for how many more there are."""
     for problem in problems[:_SHOWN_MAX]:
         yield f"{prefix}{problem}"
     if count > _SHOWN_MAX:
@@ -100,6 +101,8 @@ class Audit:
     by_broker: bool = False
     cleaned: bool = False
     """Chains of slots ahead can lead to units that were removed, for they are superseded."""
+    of_backup: bool = False
+    """There are no indexes, which a restore makes anew."""
     durable: int = 0
     """Before this commit log offset everything was flushed: damage there is damage."""
     problems: list[Problem] = field(default_factory=list)

@@ -20,6 +20,7 @@ import numpy as np
 from timerstore.config import Config
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.kinds import check_kind, check_path
+from timerstore.offline.auditbackup import backup_faults
 from timerstore.offline.auditcursors import (
     LEVELS_FILE,
     cursor_faults,
@@ -29,6 +30,7 @@ from timerstore.offline.auditcursors import (
 )
 from timerstore.offline.auditlog import LogAudit
 from timerstore.offline.audittimers import TimerAudit
+from timerstore.offline.points import is_backup
 from timerstore.offline.report import Audit, Report
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.tables.timers import count_pending
@@ -61,13 +63,13 @@ def verify(
     config: Config | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check every byte of a closed store, or of a copy; change nothing.
+    """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
     Of a store that is open it checks what its last checkpoint made durable; what lies behind that
-    is a warning at most, for it may be half written. Reads RocketMQ's own stores as well. `config`
-    says the delay levels where they are not RocketMQ's. `progress`: is told how many bytes are
-    done, of how many. Raises NotAStoreError where there is no store; damage is in the report.
-    O(bytes).
+    is a warning at most, for it may be half written. Of a backup it checks all points. Reads
+    RocketMQ's own stores as well. `config` says the delay levels where they are not RocketMQ's.
+    `progress`: is told how many bytes are done, of how many. Raises NotAStoreError where there is
+    no store; damage is in the report. O(bytes).
 
     >>> timerstore.verify("timers/").ok
     True
@@ -86,6 +88,7 @@ def verify(
     audit.clean = not reader.is_open and (checkpoint is None or not ours or checkpoint.clean)
     if checkpoint is not None and ours:
         audit.durable = checkpoint.commitlog_flushed
+    audit.of_backup = is_backup(reader.path)
     audit.faults(reader.faults)
     _check_json_files(audit)
     _check_timercheck(audit)
@@ -93,12 +96,15 @@ def verify(
     log = LogAudit(audit)
     log.run()
     timers = TimerAudit(audit, log)
-    timers.run()
-    _check_cursors(audit, log, timers)
-    _check_group_offsets(audit, log)
-    _check_level_offsets(audit, log)
+    if audit.of_backup:
+        audit.faults(list(backup_faults(reader.path)))
+    else:
+        timers.run()
+        _check_cursors(audit, log, timers)
+        _check_group_offsets(audit, log)
+        _check_level_offsets(audit, log)
     pending_count = None
-    if not audit.problems:
+    if not audit.problems and not audit.of_backup:
         pending_count = count_pending(view_of(reader, upto="end", delay_levels=config.delay_levels))
     _check_pending(audit, pending_count)
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]

@@ -99,7 +99,7 @@ class PendingTimers:
         """Move one; see `TimerStore.reschedule`."""
         core, putting = self.core, self._putting
         with self.gate:
-            core.check_writable()
+            core.check_putting()
             core.check_unlocked()
             now_ms = core.clock.now_ms
             due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)

@@ -57,7 +57,7 @@ class Putting:
     ) -> str:
         """Put one timer the long way; see `TimerStore.put`."""
         core, engine = self.core, self.core.engine
-        core.check_writable()
+        core.check_putting()
         if delay_level is not None:
             level = check_level(engine, delay_level, delay, at, at_ms)
             return self._put_at_level(body, topic, level, key, tag, properties)
@@ -105,7 +105,7 @@ class Putting:
     ) -> TimerIds:
         """Put many timers; see `TimerStore.put_many`."""
         core, engine = self.core, self.core.engine
-        core.check_writable()
+        core.check_putting()
         now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
         if tag is not None:
             check_text(tag, "tag")

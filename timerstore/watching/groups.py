@@ -9,9 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.consuming.consuming import Consuming
+from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
-from timerstore.consuming.dead_letters import dead_topic
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.tally import ResponseStats, Tally
 from timerstore.core import Core
@@ -88,7 +87,7 @@ class _Groups:
 
     def __init__(self, core: Core, consuming: Consuming) -> None:
         """Take a copy of what is committed; of groups that read now, their cursors count."""
-        self.core, self.queues = core, core.engine.queues
+        self.core, self.queues, self._consuming = core, core.engine.queues, consuming
         self.tallies = dict(consuming.tallies)
         self.now_ms = core.clock.now_ms
         self._committed = core.offsets.snapshot()
@@ -158,12 +157,15 @@ class _Groups:
             committed = self._committed.get((topic, group), {})
             for row in self.queues.rows(topic.encode("utf-8", "surrogateescape")):
                 queue_id = int(self.queues.table.queue_id[row])
-                self._add_queue(found, group, row, committed.get(queue_id, 0))
+                first = committed.get(queue_id, 0)
+                done = self._consuming.done_ahead(topic, group).get(queue_id, ())
+                settled = sum(index >= first for index in done)
+                self._add_queue(found, group, row, first, settled)
         return found
 
-    def _add_queue(self, backlog: Backlog, group: str, row: int, first: int) -> None:
-        """Add one queue, of which `first` is committed."""
-        settled, known = 0, self._cursors.get((group, row))
+    def _add_queue(self, backlog: Backlog, group: str, row: int, first: int, settled: int) -> None:
+        """Add one queue, of which `first` is committed, `settled` behind that are done."""
+        known = self._cursors.get((group, row))
         if known is not None:
             cursor, lock = known
             with lock:

@@ -1,0 +1,309 @@
+"""Backups at random moments of a random history: what is restored of a time is what was there then.
+
+Segments are tiny, so that they go, are used again, and pieces of the log are missing between two
+backups. What a dictionary says of a moment is compared with what is restored of it, and then all
+that is pending there fires, once.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import timerstore
+from tests.models.quiet_disk import QuietDisk
+from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore.offline.backup import take_point
+from timerstore.offline.restore import restore_point
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.kernel import INTERPRETED
+
+START_MS = 1_800_000_000_000
+GROUP = "workers"
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "2" if INTERPRETED else "8"))
+RESTORED_MAX = 5
+"""Points, and as many times between them, that are restored of one history."""
+TOPICS = st.sampled_from(["a", "b"])
+SLOTS = st.one_of(st.integers(0, 12), st.integers(0, 60), st.sampled_from([0.25, 300]))
+
+
+class StoppingDisk(QuietDisk):
+    """A disk whose process ends at one of its events."""
+
+    class StoppedError(BaseException):
+        """It has ended."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def event(self, kind: str, path: Path) -> None:
+        self.count -= 1
+        if self.count < 0:
+            raise StoppingDisk.StoppedError
+
+
+@dataclass
+class Moment:
+    """What a store held at one time."""
+
+    time_ms: int
+    pending: dict[str, int]  # due by id
+    fired: set[str]
+    acked: set[str]
+    is_exact: bool = True  # a checkpoint was made then
+
+
+class BackupMachine(RuleBasedStateMachine):
+    """A store with its dictionary, and a backup of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="backups"))
+        self.dest = self.folder / "backup"
+        self.now_ms = START_MS
+        self.pending: dict[str, int] = {}
+        self.levels: set[str] = set()
+        self.fired: set[str] = set()
+        self.acked: set[str] = set()
+        self.moments: list[Moment] = []
+        self.of_point: dict[int, Moment] = {}
+        self.points: list[BackupPoint] = []
+
+    @initialize(
+        precision_ms=st.sampled_from([100, 1000]),
+        window=st.integers(2, 12),
+        commitlog_bytes=st.sampled_from([4096, 6144, 1 << 16]),
+        queue_bytes=st.sampled_from([60, 2000]),
+        retention_ms=st.sampled_from([0, 0, 3_600_000]),
+    )
+    def make(
+        self,
+        precision_ms: int,
+        window: int,
+        commitlog_bytes: int,
+        queue_bytes: int,
+        retention_ms: int,
+    ) -> None:
+        self.slot_ms = precision_ms
+        self.config = Config(
+            durability="process",
+            precision_ms=precision_ms,
+            roll_window_slots=window,
+            wheel_slot_count=128,
+            commitlog_segment_bytes=commitlog_bytes,
+            consumequeue_segment_bytes=queue_bytes,
+            timerlog_segment_bytes=520,
+            near_count_max=1 << 16,
+            retention_ms=retention_ms,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+            delay_levels="1s 7s",
+        )
+        self.open()
+
+    def open(self) -> None:
+        self.clock = ManualClock(self.now_ms)
+        path = self.folder / "store"
+        self.store = TimerStore(path, config=self.config, clock=self.clock, disk=QuietDisk())
+        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.settle()
+
+    def settle(self) -> None:
+        """What is not pending any more was fired; each step ends at a time of its own."""
+        left = {timer.id for timer in self.store.pending()}
+        self.fired |= self.pending.keys() - left
+        self.pending = {id: due for id, due in self.pending.items() if id in left}
+        assert left == self.pending.keys()
+        moment = Moment(self.now_ms, self.pending.copy(), self.fired.copy(), self.acked.copy())
+        self.moments.append(moment)
+        self.now_ms += 1
+        self.clock.advance(timedelta(milliseconds=1))
+
+    # --- a history
+
+    @rule(topic=TOPICS, slots=SLOTS, count=st.integers(1, 12), size=st.integers(1, 200))
+    def put(self, topic: str, slots: float, count: int, size: int) -> None:
+        due_ms = self.now_ms + round(slots * self.slot_ms)
+        ids = self.store.put_many([b"x" * size] * count, topic=topic, at_ms=due_ms)
+        self.pending |= dict.fromkeys(ids, due_ms)
+        self.settle()
+
+    @rule(topic=TOPICS, level=st.integers(1, 2))
+    def put_through_level(self, topic: str, level: int) -> None:
+        id = self.store.put(b"level", topic=topic, delay_level=level)
+        self.pending[id] = self.now_ms + (1_000, 7_000)[level - 1]
+        self.levels.add(id)
+        self.settle()
+
+    @precondition(lambda self: self.pending)
+    @rule(index=st.integers(0, 999))
+    def cancel(self, index: int) -> None:
+        id = list(self.pending)[index % len(self.pending)]
+        assert self.store.cancel(id)
+        del self.pending[id]
+        self.settle()
+
+    @precondition(lambda self: self.pending.keys() - self.levels)
+    @rule(index=st.integers(0, 999), slots=SLOTS)
+    def reschedule(self, index: int, slots: float) -> None:
+        ids = [id for id in self.pending if id not in self.levels]
+        id, due_ms = ids[index % len(ids)], self.now_ms + round(slots * self.slot_ms)
+        new = self.store.reschedule(id, at_ms=due_ms)
+        del self.pending[id]
+        self.pending[new] = due_ms
+        self.settle()
+
+    @rule(topic=TOPICS, count=st.integers(1, 40))
+    def consume(self, topic: str, count: int) -> None:
+        batch = self.store.pull(topic, group=GROUP, max_count=count, timeout=0)
+        self.acked |= {delivery.id for delivery in batch}
+        batch.ack()
+        self.settle()
+
+    @rule(slots=st.one_of(st.integers(1, 40), st.integers(60, 200)))
+    def advance(self, slots: int) -> None:
+        self.now_ms += slots * self.slot_ms
+        self.clock.advance(timedelta(milliseconds=slots * self.slot_ms))
+        self.settle()
+
+    @rule()
+    def flush(self) -> None:
+        self.store.flush()
+        self.settle()
+
+    @rule()
+    def clean(self) -> None:
+        self.store.clean()
+        self.settle()
+
+    @rule(stop=st.sampled_from([0, 1, 20, 150]))
+    def close_and_reopen(self, stop: int) -> None:
+        self.store.close()
+        self.now_ms += stop * self.slot_ms
+        self.open()
+
+    # --- backups
+
+    def taken(self, report: timerstore.BackupReport, *, is_exact: bool) -> None:
+        assert report.ok and report.point.time_ms == self.now_ms
+        self.points = timerstore.backup_points(self.dest)
+        assert self.points[-1] == report.point and len(self.points) == report.point_count
+        self.note_point(is_exact=is_exact)
+
+    def note_point(self, *, is_exact: bool) -> None:
+        self.of_point[self.points[-1].number] = Moment(
+            *(self.now_ms, self.pending.copy(), self.fired.copy(), self.acked.copy()), is_exact
+        )
+
+    @rule(keep=st.sampled_from([None, None, None, 3]))
+    def back_up(self, keep: int | None) -> None:
+        self.taken(self.store.backup(self.dest, keep=keep), is_exact=True)
+        self.settle()
+
+    @rule()
+    def back_up_from_outside(self) -> None:
+        self.taken(self.take(QuietDisk()), is_exact=False)
+        self.settle()
+
+    @rule()
+    def back_up_what_is_closed(self) -> None:
+        self.store.close()
+        self.taken(self.take(QuietDisk()), is_exact=True)
+        self.now_ms += 1
+        self.open()
+
+    @rule(count=st.integers(0, 60))
+    def be_stopped_in_a_backup(self, count: int) -> None:
+        try:
+            self.taken(self.take(StoppingDisk(count)), is_exact=False)
+        except StoppingDisk.StoppedError:
+            found = []
+            if (self.dest / "backup.json").is_file():
+                found = timerstore.backup_points(self.dest)
+            if len(found) > len(self.points):  # it came as far as that
+                self.points = found
+                self.note_point(is_exact=False)
+            assert found == self.points
+        self.settle()
+
+    def take(self, disk: Disk) -> timerstore.BackupReport:
+        path = self.folder / "store"
+        return take_point(path, self.dest, config=self.config, now_ms=self.now_ms, disk=disk)
+
+    # --- what must hold
+
+    def check(self, at_ms: int, expected: Moment, point: Moment) -> None:
+        """What is restored of a time is what was there; then all of it fires, once."""
+        path, clock = self.folder / "restored", ManualClock(at_ms)
+        report = restore_point(
+            self.dest, path, at=at_ms, config=self.config, clock=clock, disk=QuietDisk()
+        )
+        assert report.ok, report
+        assert report.pending_count == len(expected.pending)
+        with timerstore.open(path, read_only=True, config=self.config, clock=clock) as view:
+            assert {timer.id: timer.due_ms for timer in view.pending()} == expected.pending
+        with TimerStore(path, config=self.config, clock=clock, disk=QuietDisk()) as store:
+            clock.advance(timedelta(milliseconds=320 * self.slot_ms + 8_000))
+            assert store.count() == 0
+            found: list[str] = []
+            for topic in ("a", "b"):
+                batch = store.pull(topic, group=GROUP, max_count=65_536, timeout=0)
+                found += [delivery.id for delivery in batch]
+        assert len(found) == len(set(found)), "something came twice"
+        come = expected.pending.keys() | expected.fired
+        assert set(found) <= come
+        assert come - set(found) <= point.acked, "something was lost"
+        if point.is_exact:
+            assert not set(found) & point.acked
+        shutil.rmtree(path)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "store"):
+                self.finish()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def finish(self) -> None:
+        self.store.close()
+        if not self.points:
+            return
+        assert timerstore.verify(self.dest, config=self.config).ok
+        at = self.points[0].time_ms - 1
+        with pytest.raises(InvalidArgumentError, match="earliest point"):
+            timerstore.restore(self.dest, self.folder / "restored", at=at)
+        for point in self.points[-RESTORED_MAX:]:
+            moment = self.of_point[point.number]
+            self.check(point.time_ms, moment, moment)
+        between = [m for m in self.moments if self.points[0].time_ms < m.time_ms]
+        for moment in between[:: max(1, len(between) // RESTORED_MAX)]:
+            before = max((p for p in self.points if p.time_ms <= moment.time_ms), key=by_number)
+            after = [p for p in self.points if p.number == before.number + 1]
+            known = self.of_point[before.number]
+            if after and after[0].chain == before.chain:
+                self.check(moment.time_ms, moment, known)
+            else:
+                self.check(moment.time_ms, known, known)
+
+
+def by_number(point: BackupPoint) -> Any:
+    return point.number
+
+
+BackupMachine.TestCase.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=12 if INTERPRETED else 30,
+    deadline=None,
+    print_blob=True,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes
+    suppress_health_check=list(HealthCheck),
+)
+TestBackups = BackupMachine.TestCase

@@ -1,0 +1,121 @@
+"""Health: each state with its beginning, its words in the log."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.faulty_disk import FaultyDisk
+from tests.small_store import SMALL
+from timerstore import Health, ManualClock, TimerStore, TimerStoreError
+from timerstore.services.findings import Findings
+
+
+def wait_for(store: TimerStore, state: str) -> Health:
+    until_s = time.monotonic() + 30
+    while store.health().state != state and time.monotonic() < until_s:
+        time.sleep(0.02)
+    found = store.health()
+    assert found.state == state
+    return found
+
+
+def test_a_sound_store_runs(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        found = store.health()
+        assert (found.state, found.ok, found.conditions) == ("running", True, ())
+        assert found.opened_ms == clock.now_ms
+        json.dumps(found.to_dict())
+
+
+def test_pauses_are_listed_with_what_ends_them(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        store.pause("firing")
+        clock.advance(timedelta(seconds=60))
+        store.pause("consuming", group="mailer", duration=timedelta(seconds=9))
+        found = store.health()
+        assert found.state == "paused" and found.ok
+        firing, consuming = found.conditions
+        assert clock.now_ms - firing.since_ms == 60_000
+        assert "resume PATH firing" in firing.cure
+        assert "'mailer'" in consuming.what and "--group mailer" in consuming.cure
+        clock.advance(timedelta(seconds=9))
+        assert len(store.health().conditions) == 1
+
+
+def test_no_space_is_told_and_goes_away(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with TimerStore(tmp_path / "s", config=SMALL, disk=disk) as store:
+        before_ms = store.core.clock.now_ms
+        disk.refuse(errno.ENOSPC, "write", where="timercheck")
+        store.put(b"x", delay=timedelta(hours=1))
+        found = wait_for(store, "waiting for space")
+        assert not found.ok and found.conditions[0].since_ms >= before_ms
+        assert "room" in found.conditions[0].cure
+        disk.heal()
+        wait_for(store, "running")
+
+
+def test_a_failed_flush_is_told_though_every_call_raises(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    store = TimerStore(tmp_path / "s", config=SMALL, disk=disk)
+    disk.refuse(errno.EIO, "sync")
+    store.put(b"x", delay=timedelta(days=1))
+    found = wait_for(store, "flush failed")
+    assert not found.ok and "disk" in found.conditions[0].cure
+    assert found.conditions[0].since_ms is not None
+    for call in (store.count, store.close):
+        with pytest.raises(TimerStoreError):
+            call()
+
+
+def test_damage_is_named_with_its_place(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        ids = [store.put(b"x" * 100, delay=timedelta(days=1)) for _ in range(3)]
+        offset = int(ids[1][12:24], 16)
+    log = next((tmp_path / "s" / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[offset + 95] ^= 1
+    log.write_bytes(data)
+    (tmp_path / "s" / "config" / "timercheck").unlink()  # so that all of it is read
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        found = store.health()
+        assert found.state == "damaged" and not found.ok
+        assert f"commitlog at {offset}" in found.conditions[0].what
+        assert "verify" in found.conditions[0].cure
+
+
+def test_recovery_is_told_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    store = timerstore.open(tmp_path / "s", config=SMALL, clock=clock)
+    store.put(b"a", delay=timedelta(days=1))
+    store.flush()
+    store.put(b"b", delay=timedelta(days=1))
+    store.abandon()
+    with caplog.at_level(logging.INFO, "timerstore"):
+        timerstore.open(tmp_path / "s", read_only=True).close()
+        assert caplog.records == []
+        timerstore.open(tmp_path / "s", config=SMALL, clock=clock).close()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "recovered after a crash: " in record.message and "nothing lost" in record.message
+    assert "2 timers pending" in record.message
+    assert record.store == str(tmp_path / "s") and record.recovery["pending_count"] == 2
+
+
+def test_a_sentence_names_what_was_cut() -> None:
+    found = Findings(clean=False, scanned_count=1, torn_bytes=1_234, rebuilt=["timers"])
+    found.repaired_reschedule, found.removed_count = True, 2
+    text = found.sentence(1)
+    for part in ("1 message read", "1,234 bytes cut", "timers made anew", "2 timers", "1 damaged"):
+        assert part in text

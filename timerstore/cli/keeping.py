@@ -1,0 +1,111 @@
+"""Commands that keep copies of a store: backup, restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timerstore.cli.app import (
+    CHECK,
+    AsJson,
+    ConfigFile,
+    StorePath,
+    answering,
+    app,
+    read_instant,
+    settings,
+)
+from timerstore.cli.output import Output
+from timerstore.cli.status import DAMAGED
+from timerstore.cli.texts import shown_bytes, shown_time
+from timerstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from timerstore.offline.backup import BackupReport
+    from timerstore.offline.points import BackupPoint
+    from timerstore.offline.restore import RestoreReport
+
+BackupPath = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
+
+
+@app.command(rich_help_panel=CHECK)
+def backup(
+    path: StorePath,
+    dest: BackupPath,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="So many points stay, the newest; else all.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Add a point to a backup, also of a store that is open; only what is new is copied.
+
+    Run it on a schedule, and ship BACKUP with any tool that copies folders: see docs/backup.md.
+    Exit status 1: there is damage in the store, and now in its backup.
+
+    Example: timerstore backup timers/ backup/ --keep 48
+    """
+    with answering(as_json=as_json) as out:
+        from timerstore.offline.backup import backup as run
+
+        with out.progress(f"backing up {path}", "bytes") as update:
+            report = run(path, dest, keep=keep, config=settings(config), progress=update)
+        finish(out, report)
+
+
+@app.command(rich_help_panel=CHECK)
+def restore(
+    path: BackupPath,
+    dest: Annotated[
+        Path | None, typer.Argument(metavar="[DEST]", help="A new folder; without: list points.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="As of then, also between points; else the last point.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Make a store of a backup as it was at a time, and check it; or list the backup's points.
+
+    Nothing fires before somebody opens the store; then all does that is due by then.
+
+    Example: timerstore restore backup/ restored/ --at "yesterday 15:00"
+    """
+    with answering(as_json=as_json) as out:
+        from timerstore.offline.restore import backup_points
+        from timerstore.offline.restore import restore as run
+
+        at_ms = read_instant(out, at, "--at")
+        if dest is None:
+            if at is not None:
+                raise InvalidArgumentError("There is no DEST. Pass the folder to restore to.")
+            show_points(out, backup_points(path))
+            return
+        with out.progress(f"restoring {path}", "bytes") as update:
+            report = run(path, dest, at=at_ms, config=settings(config), progress=update)
+        finish(out, report)
+
+
+def finish(out: Output, report: BackupReport | RestoreReport) -> None:
+    """Write what was done; damage that was met is the command's status."""
+    if not report.ok:
+        out.status = DAMAGED
+    if out.as_json:
+        out.json(report.to_dict())
+    else:
+        out.say(str(report))
+
+
+def show_points(out: Output, points: list[BackupPoint]) -> None:
+    """Write a row for each point."""
+    if out.as_json:
+        for point in points:
+            out.json(point.to_dict())
+        return
+    rows = [
+        (point.number, shown_time(point.time_ms), shown_bytes(point.bytes_count))
+        for point in points
+    ]
+    out.table([">point", "time", ">log"], rows)

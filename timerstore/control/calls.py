@@ -1,0 +1,45 @@
+"""What can be asked of an open store from outside, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from timerstore.errors import InvalidArgumentError
+
+Call = Callable[..., Any]
+
+NAMES = (
+    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
+    *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
+)
+"""Calls of the store that are asked as they are."""
+
+
+def calls_of(store: Any) -> dict[str, Call]:
+    """Return the calls of a store by name."""
+    calls: dict[str, Call] = {name: getattr(store, name) for name in NAMES}
+    calls["stats"] = lambda: store.stats().to_dict()
+    return calls
+
+
+def ask(calls: Mapping[str, Call], name: str, arguments: dict[str, Any]) -> Any:
+    """Make a call by its name; durations are in seconds (`delay_s`, `duration_s`)."""
+    call = calls.get(name)
+    if call is None:
+        raise InvalidArgumentError(f"There is no call {name!r}. Use {', '.join(sorted(calls))}.")
+    for seconds, plain in (("delay_s", "delay"), ("duration_s", "duration")):
+        if seconds in arguments:
+            value = arguments.pop(seconds)
+            if value is not None:
+                try:
+                    arguments[plain] = timedelta(seconds=float(value))
+                except (TypeError, ValueError, OverflowError) as e:
+                    raise InvalidArgumentError(f"{seconds} is {value!r}. Pass seconds.") from e
+    try:
+        inspect.signature(call).bind(**arguments)
+    except TypeError as e:
+        raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+    return call(**arguments)

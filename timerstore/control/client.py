@@ -1,0 +1,118 @@
+"""The other end of the door: finds a store's owner, asks, raises the errors that it raised."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.control.wire import SOCKET_NAME, error_from_json, from_json, to_json
+from timerstore.errors import StoreAccessError, StoreClosedError
+from timerstore.timelog.lockfile import holder
+
+TIMEOUT_S: Final = 60.0
+"""How long an answer may take: a fsync on a disk that is busy takes its time."""
+_QUEUE_S: Final = 10.0
+_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+
+
+class Owner:
+    """The process that has a store open. A connection for each thread that asks."""
+
+    def __init__(self, path: Path, connection: _Connection) -> None:
+        """Made by `find_owner`."""
+        self.path, self._connection = path, connection
+
+    def __enter__(self) -> Owner:
+        """Return it; leaving the block lets it go."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let it go."""
+        self.close()
+
+    def close(self) -> None:
+        """Let it go."""
+        self._connection.close()
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Make a call in the owner's process; return its result as JSON says it.
+
+        `delay_s` and `duration_s` are seconds. Raises what the call raised there; StoreClosedError
+        where the owner ended meanwhile, of which it is not known whether it made the call.
+        """
+        try:
+            self._connection.request("POST", f"/{name}", json.dumps(to_json(arguments)).encode())
+            response = self._connection.getresponse()
+            answer = json.loads(response.read())
+        except TimeoutError as e:
+            self.close()
+            raise StoreAccessError(
+                f"{self.path} is open in another process{holder(self.path)}, which does not "
+                f"answer within {TIMEOUT_S:g} s. Look whether it was stopped, or waits for a disk."
+            ) from e
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            self.close()
+            raise StoreClosedError(
+                f"The process that had {self.path} open ended before it answered. Look whether it "
+                "made the call, then try again."
+            ) from e
+        if response.status != 200:
+            raise error_from_json(answer if isinstance(answer, dict) else {})
+        return from_json(answer["result"])
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over the socket of a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        folder = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(TIMEOUT_S)
+            _connect(sock, f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            os.close(folder)
+        self.sock = sock
+
+
+def _connect(sock: socket.socket, name: str) -> None:
+    """Connect; where many do at once, the kernel's queue may be full for a moment."""
+    until_s = time.monotonic() + _QUEUE_S
+    while True:
+        try:
+            return sock.connect(name)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(0.01)
+
+
+def find_owner(path: str | os.PathLike[str]) -> Owner | None:
+    """Return the process that has a store open; None where there is none that can be asked.
+
+    Raises StoreAccessError where it belongs to another user.
+    """
+    connection = _Connection(Path(path))
+    try:
+        connection.connect()
+    except OSError as e:
+        connection.close()
+        if e.errno in _NOBODY:
+            return None
+        raise StoreAccessError(
+            f"{path} is open in a process that cannot be asked ({e.strerror}). Be its user."
+        ) from e
+    return Owner(Path(path), connection)

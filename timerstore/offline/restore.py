@@ -1,0 +1,316 @@
+"""Restoring a backup: a store as it was at a point, or at a time between two of them.
+
+What is laid down is what a kill at that moment would have left, so recovery brings it to life: it
+fires nothing again of what the log says was fired, and makes the indexes anew. It is built beside
+its place under another name, and gets its own once it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.arguments import EPOCH
+from timerstore.closing.close import give_up_opening
+from timerstore.config import Config
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.kinds import check_int, check_kind, check_path
+from timerstore.offline.backup import refuse_inside, remove_tree, write_files
+from timerstore.offline.copying import CheckedFile, copy_checked
+from timerstore.offline.points import BackupList, BackupLock, BackupPoint, read_list, shown_time
+from timerstore.offline.report import Problem, shown_problems
+from timerstore.offline.timeline import note_restore
+from timerstore.offline.verify import verify
+from timerstore.services.clock import ManualClock
+from timerstore.timelog import scan
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.identity import find_identity
+from timerstore.timelog.jsonfile import read_json
+from timerstore.timelog.oserrors import telling, told_of
+from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.segments import segment_name
+from timerstore.timelog.steady import read_file
+
+Progress = Callable[[int, int], None]
+"""Takes how many bytes are done, of how many."""
+_MS_MAX: Final = 253_402_300_799_999
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoreReport:
+    """What a restore laid down."""
+
+    path: str
+    """The backup."""
+    dest: str
+    point: int
+    """The number of the point that it began with."""
+    as_of_ms: int
+    """The store is as it was then."""
+    log_end: int
+    pending_count: int
+    """Timers that are pending, those that have fallen due since among them."""
+    message_count: int
+    group_count: int
+    """Consumer groups; what one consumed after the point comes again."""
+    problems: tuple[Problem, ...]
+    """Damage that was in the store when the backup was taken."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was restored is sound."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {"ok": self.ok} | values | {"problems": [each.to_dict() for each in self.problems]}
+
+    def __str__(self) -> str:
+        """Return a sentence, with what is damaged."""
+        lines = [
+            f"{self.dest} is the store as of {shown_time(self.as_of_ms)}: "
+            f"{self.pending_count:,} timers pending, {self.message_count:,} messages, "
+            f"{self.group_count:,} groups. What was fired or consumed after that comes again."
+        ]
+        lines += shown_problems("  DAMAGED: ", self.problems, len(self.problems))
+        return "\n".join(lines)
+
+
+@telling
+def backup_points(path: str | os.PathLike[str]) -> list[BackupPoint]:
+    """Return the points of a backup, the oldest first. Raises NotAStoreError, CorruptStoreError."""
+    return read_list(check_path(path)).points
+
+
+@telling
+def restore(
+    path: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    at: datetime | int | None = None,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Make a store in `dest` out of the backup in `path`, and check it; return what it holds.
+
+    `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. Where the
+    log between two points is there, that is exact; where it is not, and without `at`, the store is
+    as of the last point before. `dest` must not exist, or be empty. Nothing fires before somebody
+    opens it; then all does that is due. O(bytes), read three times. Durable on return.
+
+    Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError where the backup
+    is not what was written: then `dest` stays as it was.
+
+    >>> point = timerstore.backup("timers/", "backup/")
+    >>> timerstore.restore("backup/", "restored/").pending_count
+    0
+    """
+    return restore_point(
+        check_path(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
+    )
+
+
+def restore_point(
+    source: Path,
+    target: Path,
+    *,
+    at: datetime | int | None = None,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+    disk: Disk | None = None,
+) -> RestoreReport:
+    """Do what `restore` says, on a disk."""
+    config = Config() if config is None else config
+    check_kind(config, Config, "config")
+    disk = Disk() if disk is None else disk
+    at_ms = None if at is None else floor_ms(at)
+    refuse_inside(source, target)
+    listed = read_list(source)
+    chosen = choose(listed, at_ms)
+    with told_of(target):
+        if target.is_symlink() or not is_free(target):
+            raise InvalidArgumentError(
+                f"{target} is there already. Pass a folder that does not exist, or is empty."
+            )
+        building = target.with_name(f".{target.name}.restoring")
+        disk.make_folder(building)
+        locks = [BackupLock(source, alone=False), BackupLock(building, alone=True)]
+        try:
+            for each in list(building.iterdir()):  # of a run that was ended
+                remove_tree(disk, each) if each.is_dir() else disk.remove(each)
+            done = _Restoring(listed, chosen, building, disk, progress)
+            log_end = done.lay_down(config)
+            report = done.bring_to_life(config, clock, log_end, target)
+            building.rename(target)
+            disk.sync_folder(target.parent)
+            return report
+        except BaseException:
+            remove_tree(disk, building)
+            raise
+        finally:
+            for lock in locks:
+                lock.release()
+
+
+def is_free(path: Path) -> bool:
+    """Tell whether a path is that of nothing, or of an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
+def floor_ms(at: object) -> int:
+    """Return a time as epoch milliseconds, rounded down."""
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise InvalidArgumentError("at has no time zone. Pass an aware datetime.")
+        return (at - EPOCH) // timedelta(milliseconds=1)
+    return check_int(at, "at", 0, _MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is restored."""
+
+    point: BackupPoint
+    log_end: int
+    """So much of the log is looked at; where `at_ms` is None it is all restored."""
+    at_ms: int | None
+
+
+def choose(listed: BackupList, at_ms: int | None) -> Chosen:
+    """Return the last point at or before a time, and how far the log behind it may be needed."""
+    points = listed.points
+    if not points:
+        raise InvalidArgumentError(f"{listed.path} holds no point yet. Take a backup first.")
+    if at_ms is None or at_ms >= points[-1].time_ms:
+        return Chosen(points[-1], points[-1].log_end, None)
+    before = [i for i, point in enumerate(points) if point.time_ms <= at_ms]
+    if not before:
+        raise InvalidArgumentError(
+            f"The earliest point in {listed.path} is of {shown_time(points[0].time_ms)}. "
+            "Ask for that time, or a later one."
+        )
+    point, following = points[before[-1]], points[before[-1] + 1]
+    if following.chain != point.chain:  # what was stored between them is not there
+        return Chosen(point, point.log_end, None)
+    return Chosen(point, following.log_end, at_ms)
+
+
+class _Restoring:
+    """One run of a restore."""
+
+    def __init__(
+        self,
+        listed: BackupList,
+        chosen: Chosen,
+        building: Path,
+        disk: Disk,
+        progress: Progress | None,
+    ) -> None:
+        self.list, self.chosen, self.path, self.disk = listed, chosen, building, disk
+        self._progress = progress
+        self._done, self._total = 0, chosen.log_end - chosen.point.log_start
+
+    def _told(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def lay_down(self, config: Config) -> int:
+        """Write the log and the small files; return where the log ends."""
+        listed, disk, point = self.list, self.disk, self.chosen.point
+        folder, size = self.path / "commitlog", listed.segment_bytes
+        disk.make_folder(folder)
+        for number in listed.numbers_of(point, self.chosen.log_end):
+            path = listed.segment_path(point.chain, number)
+            marks = listed.marks_of(point.chain, number)
+            stop = min(self.chosen.log_end - number * size, size)
+            with CheckedFile(path, f"{path.parent.name}/{path.name}", number * size, marks) as file:
+                copy_checked(disk, file, folder / path.name, size, stop, self._told)
+        write_files(disk, self.path, self._read_files())
+        log_end = self.chosen.log_end
+        if self.chosen.at_ms is not None:
+            log_end = self._find_cut(self.chosen.at_ms, config)
+            self._cut(log_end)
+        disk.sync_folder(folder)
+        note_restore(disk, self.path, log_end)
+        return log_end
+
+    def _read_files(self) -> dict[str, bytes]:
+        point, files = self.chosen.point, {}
+        folder = self.list.point_folder(point.number)
+        for name, crc in point.files.items():
+            data = read_file(folder / name)
+            if data is None or zlib.crc32(data) != crc:
+                reason = "it is missing" if data is None else "its checksum does not match"
+                raise CorruptStoreError(str((folder / name).relative_to(self.list.path)), 0, reason)
+            files[name] = data
+        return files
+
+    def _find_cut(self, at_ms: int, config: Config) -> int:
+        """Return where the first message begins that was stored after a time."""
+        reader = StoreReader(self.path, np.array(config.delay_levels_ms(), np.int64))
+        for rows in read_past_damage(reader, self.chosen.point.log_end, self.chosen.log_end):
+            if isinstance(rows, Damage):
+                continue
+            later = rows[:, scan.ROW_STORED_MS] > at_ms
+            if later.any():
+                return int(rows[int(np.argmax(later)), scan.ROW_OFFSET])
+        return self.chosen.log_end
+
+    def _cut(self, log_end: int) -> None:
+        """Leave nothing behind the log's end."""
+        size = self.list.segment_bytes
+        for number in self.list.numbers_of(self.chosen.point, self.chosen.log_end):
+            path = self.path / "commitlog" / segment_name(number * size)
+            if number * size >= log_end and number * size > self.chosen.point.log_start:
+                self.disk.remove(path)
+            elif (number + 1) * size > log_end:
+                fd = self.disk.open_file(path)
+                try:
+                    os.ftruncate(fd, log_end - number * size)
+                    os.ftruncate(fd, size)
+                    self.disk.sync(fd, path)
+                finally:
+                    os.close(fd)
+
+    def bring_to_life(
+        self, config: Config, clock: ManualClock | None, log_end: int, target: Path
+    ) -> RestoreReport:
+        """Recover what was laid down, which makes its indexes; look at every byte."""
+        if find_identity(self.path)[0] is None:  # a broker's: its files said the sizes
+            sizes = {name: size for name, size in self.list.sizes.items() if size is not None}
+            config = replace(config, **sizes)  # type: ignore[arg-type]
+        core = Core(self.path, self.disk, clock)
+        try:
+            core.lock(create=False)
+            core.open(config)
+            pending_count = core.findings.pending_count
+        finally:
+            give_up_opening(core)
+        report = verify(self.path, config=config)
+        offsets = read_json(self.path / "config" / "consumerOffset.json") or {}
+        groups = {name.rpartition("@")[2] for name in offsets.get("offsetTable", {})}
+        point, at_ms = self.chosen.point, self.chosen.at_ms
+        return RestoreReport(
+            path=os.fspath(self.list.path),
+            dest=os.fspath(target),
+            point=point.number,
+            as_of_ms=point.time_ms if at_ms is None else at_ms,
+            log_end=log_end,
+            pending_count=pending_count,
+            message_count=report.message_count,
+            group_count=len(groups),
+            problems=report.problems,
+        )

@@ -1,0 +1,81 @@
+"""Pausing: what the switches of an open store do to it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Final, get_args
+
+from timerstore.arguments import DUE_MS_MAX, check_group, whole_ms
+from timerstore.core import Core
+from timerstore.errors import InvalidArgumentError
+from timerstore.inside import inside
+from timerstore.kinds import check_bool, check_choice, check_kind
+from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
+from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
+from timerstore.switches import Pause, Paused
+from timerstore.timelog.record import Words
+
+_SETTLE_S: Final = 2.0
+"""So long `pause("firing")` waits for what was taken before; a full disk may hold it back."""
+
+
+@inside
+def pause(
+    core: Core, what: Paused, group: str | None, duration: timedelta | None, keep: bool
+) -> None:
+    """Stop something; see `TimerStore.pause`."""
+    core.check_writable()
+    core.check_unlocked()
+    _check(what, group)
+    check_bool(keep, "keep")
+    now_ms, until_ms = core.clock.now_ms, None
+    if duration is not None:
+        check_kind(duration, timedelta, "duration")
+        if duration <= timedelta():
+            raise InvalidArgumentError(f"duration is {duration}. Pass a positive timedelta.")
+        until_ms = min(now_ms + whole_ms(duration), DUE_MS_MAX)
+    core.switches.set(Pause(what, group, now_ms, until_ms, keep))
+    core.obey_switches()
+    if what == "firing":
+        _settle(core)
+
+
+@inside
+def resume(core: Core, what: Paused, group: str | None) -> None:
+    """Go on with something; see `TimerStore.resume`."""
+    core.check_writable()
+    core.check_unlocked()
+    _check(what, group)
+    general = core.switches.find(what, core.clock.now_ms)
+    if group is not None and general is not None:
+        raise InvalidArgumentError(
+            f"Consuming is paused for all groups. Resume it without group, not for {group!r} alone."
+        )
+    core.switches.clear(what, group)
+    core.obey_switches()
+    if core.clock.manual:
+        core.play_now()
+    else:
+        core.runner.wake(DEQUEUE_GET)
+        core.runner.wake(DELIVER_LEVELS)
+
+
+def _check(what: str, group: str | None) -> None:
+    check_choice(what, "what", get_args(Paused))
+    if group is not None:
+        check_group(group)
+        if what != "consuming":
+            raise InvalidArgumentError(f"{what.capitalize()} has no groups. Leave out group.")
+
+
+def _settle(core: Core) -> None:
+    """Wait until what was taken before is in the log: nothing fires any more on return."""
+    words, until_s = core.engine.world.ring_words, time.monotonic() + _SETTLE_S
+    core.engine.wait_for_steps()
+    while _taken_count(words) and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
+def _taken_count(words: Words) -> int:
+    return int(words[DEQUEUE_RING + RING_TAIL] - words[DEQUEUE_RING + RING_HEAD])

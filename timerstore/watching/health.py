@@ -1,0 +1,162 @@
+"""Health: what keeps a store from doing its work, since when, what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from timerstore.core import Core
+from timerstore.errors import FlushFailedError
+from timerstore.inside import inside
+from timerstore.services.engine import Engine
+from timerstore.switches import Pause
+
+State = Literal[
+    "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"
+]
+BEHIND_MS: Final = 5_000
+"""So far behind the clock is more than a slot that is being fired."""
+PLACES_SHOWN: Final = 20
+
+_REOPEN = "Look at the log for its cause, then close the store and open it again."
+_FLUSH = (
+    "Check the disk (dmesg, its mount options), then close the store and open it again. What was "
+    "acknowledged before is durable."
+)
+_SPACE = "Make room on the disk, or raise max_bytes; it goes on by itself."
+_DAMAGE = (
+    "Keep a copy of the folder and run `timerstore verify` on it. Damaged messages are passed by, "
+    "all others fire."
+)
+_REBUILD = "Close the store and open it again: that rebuilds the timer index."
+_REMOVED = "Nothing is removed from the disk any more. Reopen the store after `timerstore verify`."
+_BEHIND = (
+    "It catches up by itself. If it does not: look at the services' busy shares in "
+    "`timerstore info`, and at the disk."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is not as it should be, or was switched off.
+
+    `since_ms`: UTC epoch milliseconds, None where nobody noted it. `cure`: what to do.
+    """
+
+    state: State
+    since_ms: int | None
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a store is: its worst state, and each condition, the worst first.
+
+    `ok`: it does its work, or was told not to. `now_ms`: the store's clock when it was asked.
+    """
+
+    state: State
+    ok: bool
+    now_ms: int
+    opened_ms: int
+    conditions: tuple[Condition, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        return asdict(self)
+
+
+_RANK: Final[dict[State, int]] = {
+    "running": 0,
+    "paused": 1,
+    "behind": 2,
+    "damaged": 3,
+    "waiting for space": 4,
+    "flush failed": 5,
+    "stopped": 6,
+}
+_FINE: Final = ("running", "paused", "behind")
+
+
+@inside
+def read_health(core: Core) -> Health:
+    """Look; see `TimerStore.health`. O(pauses)."""
+    core.check_open(stopped=True)
+    now_ms = core.clock.now_ms
+    found = [
+        *_stopped(core),
+        *_waiting(core),
+        *_damaged(core),
+        *(_paused(each) for each in core.switches.list(now_ms)),
+        *_behind(core, now_ms),
+    ]
+    found.sort(key=lambda each: -_RANK[each.state])
+    state: State = found[0].state if found else "running"
+    return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found))
+
+
+def _stopped(core: Core) -> list[Condition]:
+    error, since_ms = core.failure.error, core.failure.since_ms
+    if error is None:
+        return []
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, FlushFailedError):
+        return [Condition("flush failed", since_ms, what, _FLUSH)]
+    return [Condition("stopped", since_ms, what, _REOPEN)]
+
+
+def _waiting(core: Core) -> list[Condition]:
+    error = core.runner.waiting_for_space or core.flusher.waiting_for_space
+    if error is None:
+        return []
+    since_ms = min(filter(None, (core.runner.waiting_since_ms, core.flusher.waiting_since_ms)))
+    return [Condition("waiting for space", since_ms, str(error), _SPACE)]
+
+
+def _damaged(core: Core) -> list[Condition]:
+    engine, found = core.engine, list[Condition]()
+    if engine.damage.count:
+        found.append(
+            Condition("damaged", engine.damage.since_ms, _places(engine), _DAMAGE),
+        )
+    if engine.rebuild_wanted:
+        names = ", ".join(sorted(engine.rebuild_wanted))
+        what = f"Damage was found in an index ({names}); some timers may wait for it."
+        found.append(Condition("damaged", engine.damage.since_ms, what, _REBUILD))
+    error = core.retention.error or core.cleaner.error
+    if error is not None:
+        found.append(Condition("damaged", None, str(error), _REMOVED))
+    return found
+
+
+def _places(engine: Engine) -> str:
+    damage = engine.damage
+    shown = damage.to_list()[:PLACES_SHOWN]
+    text = "; ".join(f"{each['file']} at {each['offset']}: {each['reason']}" for each in shown)
+    more = damage.count - len(shown)
+    return f"{text}; and {more:,} more" if more else text
+
+
+def _paused(pause: Pause) -> Condition:
+    what = pause.what.capitalize()
+    if pause.what == "consuming":
+        what += " of all groups" if pause.group is None else f" of group {pause.group!r}"
+    what += " is paused"
+    if pause.until_ms is not None:
+        what += f" until {pause.until_ms} ms"
+    command = f"timerstore resume PATH {pause.what}"
+    if pause.group is not None:
+        command += f" --group {pause.group}"
+    return Condition("paused", pause.since_ms, what + ".", f"`{command}`, or store.resume().")
+
+
+def _behind(core: Core, now_ms: int) -> list[Condition]:
+    """Tell where timers are fired late; not while firing is paused, nor in a store to look at."""
+    late_ms = now_ms - (core.engine.read_slot + 1) * core.engine.precision_ms
+    if late_ms <= BEHIND_MS or not core.disk.writes:
+        return []
+    if core.switches.find("firing", now_ms):
+        return []
+    what = f"Not everything was fired that was due {late_ms / 1000:,.1f} s ago."
+    return [Condition("behind", now_ms - late_ms, what, _BEHIND)]
