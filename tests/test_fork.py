@@ -90,6 +90,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Consumer.start": consumer.start,
         "Consumer.step": running.step,
         "Consumer.redrive": running.redrive,
+        "Consumer.stats": running.stats,
         "Consumer.dead_letters": running.dead_letters,
         "Consumer.next_ms": lambda: running.next_ms(0, 1),
         "Consumer.arrived": running.arrived,

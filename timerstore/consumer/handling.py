@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
-from timerstore.consumer.subscription import Task
+from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
@@ -233,7 +233,6 @@ class Handling:
         for task in waiting:
             task.subscription.give_back(task)
 
-    @property
-    def running_count(self) -> int:
-        """How many tasks are being handled."""
-        return len(self._running)
+    def running(self) -> list[Subscription]:
+        """Return the subscription of each task that is being handled."""
+        return [task.subscription for task in list(self._running)]
