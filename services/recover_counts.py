@@ -9,6 +9,7 @@ import numpy as np
 from timerstore.errors import TimerStoreError
 from timerstore.timelog import scan
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.tally import (
     CANCELLED_COUNT,
@@ -104,12 +105,12 @@ class Recount:
         queues = self._engine.queues
         count = len(queues.files)
         if max(self._all_until, int(self._until.max())) > log_end:  # it was cut there since
-            self._engine.counters.write_again(np.flatnonzero(self._until))
+            self._engine.counters.write_again(nonzero_places(self._until))
         words = queues.table.tally.words.reshape(-1, TALLY_WORDS)[:count]
         timers, levels = queues.table.pending.reshape(2, -1)
         missing = timers[:count] + levels[:count] - words[:, PUT_COUNT]
         missing += words[:, FIRED_COUNT] + words[:, CANCELLED_COUNT] + words[:, LOST_COUNT]
-        for topic in {queues.topics[row] for row in np.flatnonzero(missing).tolist()}:
+        for topic in {queues.topics[row] for row in nonzero_places(missing).tolist()}:
             rows = queues.rows(topic)
             change = int(missing[rows].sum())
             words[rows[0], PUT_COUNT] += max(0, change)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TopicStats
 from timerstore.services.counter_file import PLACE_BYTES
 
@@ -115,3 +116,24 @@ def test_a_store_whose_making_was_killed_begins_at_nought(tmp_path: Path) -> Non
     (path / "config" / "topiccounts").write_bytes(kept)
     with TimerStore(path, config=SMALL, clock=clock) as store:
         assert store.stats().topics == ()
+
+
+def test_counters_that_are_ahead_of_the_log(tmp_path: Path) -> None:
+    """Of a store that was restored to a point before: they go on from there."""
+    clock, path, later = ManualClock(), tmp_path / "s", tmp_path / "later"
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        work(store, clock)
+    copy_tree(path, later)
+    with TimerStore(later, config=SMALL, clock=clock) as store:
+        for _ in range(3):
+            work(store, clock)
+        most = counted(store)
+    file = Path("config") / "topiccounts"
+    (path / file).write_bytes((later / file).read_bytes())
+    store = TimerStore(path, config=SMALL, clock=clock)
+    assert all(each.put_count >= most[name].put_count for name, each in counted(store).items())
+    work(store, clock)
+    before = counted(store)
+    store.abandon()
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        assert counted(store) == before

@@ -23,6 +23,8 @@ COUNTERS: Final = {
     "cancelled_count": ("topic_cancelled", "Timers of a topic that were cancelled, kept over one"),
     "unreadable_count": ("topic_unreadable", "Timers of a topic that were lost to damage"),
 }
+UNITS: Final = {"pending_bytes": "By"}
+"""Of the gauges that are no count of timers."""
 OVERDUE: Final = ("topic_overdue", "Pending timers of a topic whose time has passed")
 UPCOMING: Final = ("topic_upcoming", "Pending timers of a topic due within so many seconds")
 # Field of a row: the metric's name, what it is, the ends of its buckets in ms: powers of two, at
@@ -42,11 +44,26 @@ HISTOGRAMS: Final = {
 Row = Mapping[str, Any]
 
 
-def shown_rows(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the rows that are shown, in the order of their names, and the others."""
-    largest = sorted(rows, key=lambda row: (-row["put_count"], row["topic"]))
+def series_of(stats: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
+    """Return the topics that are shown, by name, each with its row, then OTHERS with theirs."""
+    largest = sorted(stats["topics"], key=lambda row: (-row["put_count"], row["topic"]))
     shown = sorted(largest[:TOPICS_MAX], key=lambda row: row["topic"])
-    return shown, largest[TOPICS_MAX:]
+    series = [(_label(row["topic"]), [row]) for row in shown]
+    return series + ([(OTHERS, largest[TOPICS_MAX:])] if len(largest) > TOPICS_MAX else [])
+
+
+def overdue_of(rows: Sequence[Row]) -> int:
+    """Return how many timers of some topics are overdue."""
+    return sum(row["upcoming"]["overdue_count"] for row in rows)
+
+
+def upcoming_of(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    """Return how many timers of some topics are due within how many seconds."""
+    ahead = [row["upcoming"]["within"] for row in rows]
+    return [
+        (str(within_ms // 1_000), sum(each[i][1] for each in ahead))
+        for i, (within_ms, _) in enumerate(ahead[0])
+    ]
 
 
 def topic_families(
@@ -59,10 +76,7 @@ def topic_families(
         HistogramMetricFamily,
     )
 
-    shown, others = shown_rows(stats["topics"])
-    series = [(_label(row["topic"]), [row]) for row in shown] + (
-        [(OTHERS, others)] if others else []
-    )
+    series = series_of(stats)
     labels = [*names, "topic"]
     for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
         for field, (name, description) in table.items():
@@ -73,11 +87,9 @@ def topic_families(
     overdue = GaugeMetricFamily(PREFIX + OVERDUE[0], OVERDUE[1], labels=labels)
     upcoming = GaugeMetricFamily(PREFIX + UPCOMING[0], UPCOMING[1], labels=[*labels, "within"])
     for topic, rows in series:
-        ahead = [row["upcoming"] for row in rows]
-        overdue.add_metric([*values, topic], sum(each["overdue_count"] for each in ahead))
-        for i, (within_ms, _) in enumerate(ahead[0]["within"]):
-            count = sum(each["within"][i][1] for each in ahead)
-            upcoming.add_metric([*values, topic, str(within_ms // 1_000)], count)
+        overdue.add_metric([*values, topic], overdue_of(rows))
+        for within, count in upcoming_of(rows):
+            upcoming.add_metric([*values, topic, within], count)
     yield overdue
     yield upcoming
     for field, (name, description, ends_ms) in HISTOGRAMS.items():
