@@ -88,7 +88,7 @@ def test_pending_shows_bodies_whole_where_programs_read(run: Run, path: Path) ->
     lines = run("pending", path).stdout.splitlines()
     assert lines[0].split("\t")[-1] == long.decode()
     assert lines[1].endswith('\N{BAR CHART}"')
-    shown = run("pending", path, env={"FORCE_COLOR": "1", "COLUMNS": "300"}).stdout
+    shown = run("pending", path, env={"FORCE_COLOR": "1", "COLUMNS": "120"}).stdout
     assert shown.count("…") == 2
 
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
     from timerstore.store import TimerStore
 
-ROWS_ON_TERMINAL = 50
-"""Rows that `pending` shows on a terminal where no limit is given."""
 _BAR_WIDTH = 30
 _AHEAD = (
     *(("10 s", 10_000), ("a minute", 60_000), ("10 minutes", 600_000), ("an hour", 3_600_000)),
@@ -60,7 +58,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     Example: timerstore info timers/
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        stats, topics = look.store.stats().to_dict(), pending_by_topic(look.store)
+        stats, topics = look.stats(), pending_by_topic(look.store)
         if as_json:
             found = {"path": str(path), "as_of_ms": look.as_of_ms}
             out.json(found | stats)
@@ -75,16 +73,17 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
 
 
 def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
-    """Show what each delay level does, where any was ever used."""
-    if not any(each["end"] for each in levels):
-        return
+    """Show what each delay level does that was ever used."""
     rows = [
         (
             *(f"level {each['level']}", shown_delay(each["delay_ms"]), each["offset"]),
             *(each["end"], each["lag_count"], f"{each['overdue_ms'] / 1000:.3f} s"),
         )
         for each in levels
+        if each["end"]
     ]
+    if not rows:
+        return
     if out.on_terminal:
         out.say()
     out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
@@ -139,7 +138,7 @@ def pending(
     end: End = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help=f"So many; a terminal shows {ROWS_ON_TERMINAL}."),
+        typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -151,7 +150,7 @@ def pending(
     with answering(as_json=as_json) as out:
         start_ms, end_ms = read_instant(out, start, "--start"), read_instant(out, end, "--end")
         with looking(out, path, config) as look:
-            shown_limit = ROWS_ON_TERMINAL if limit is None and out.on_terminal else limit
+            shown_limit = out.rows_max if limit is None else limit
             timers = look.store.pending(
                 topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit
             )
@@ -164,12 +163,16 @@ def pending(
                     out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
                 return
             rows = [
-                timer_row(timer, shown_from(timer.due_ms, look.as_of_ms), shown_body(timer.body))
+                timer_row(
+                    timer,
+                    shown_from(timer.due_ms, look.as_of_ms),
+                    shown_body(timer.body, out.console.width),
+                )
                 for timer in timers
             ]
             out.table(["due", "topic", "id", "key", "tag", "body"], rows)
-            if limit is None and len(rows) == ROWS_ON_TERMINAL:
-                count = look.store.count(topic)
+            if limit is None and len(rows) == out.rows_max:
+                count = look.count(topic)
                 out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
 
 
@@ -199,7 +202,7 @@ def get(
     Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        timer = look.store.get(id)
+        timer = look.get(id)
         if timer is None:
             out.status = TOO_LATE
             if as_json:
@@ -241,7 +244,7 @@ def count(
     Example: timerstore count timers/ --topic mail
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        number = look.store.count(topic)
+        number = look.count(topic)
         if as_json:
             out.json({"count": number, "topic": topic, "as_of_ms": look.as_of_ms})
         else:

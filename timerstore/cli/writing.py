@@ -1,4 +1,4 @@
-"""Commands that change what is pending: put, cancel, reschedule, redrive."""
+"""Commands that change what is pending: put, cancel, reschedule."""
 
 from __future__ import annotations
 
@@ -223,28 +223,3 @@ def reschedule(
             raise InvalidArgumentError("There is no new time. Pass --delay, --at or --at-ms.")
         with changing(path, config) as changer:
             show_ids(out, [changer.reschedule(id, due_ms)])
-
-
-# --- redrive
-
-
-@app.command(rich_help_panel=CHANGE)
-def redrive(
-    path: StorePath,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=0, help="So many at most; else all.")
-    ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-) -> None:
-    """Put a group's dead letters back, each at once, with its id, as attempt 0; write how many.
-
-    Example: timerstore redrive timers/ mailer --limit 10
-    """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
-        count = changer.redrive(group, limit)
-        if as_json:
-            out.json({"group": group, "redriven": count})
-        else:
-            out.line(count)
