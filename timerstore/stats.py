@@ -29,6 +29,7 @@ from timerstore.services.world import (
     bucket_lateness_ms,
 )
 from timerstore.watching.groups import GroupStats, read_groups
+from timerstore.watching.keeper import kept_by
 from timerstore.watching.shown import shown_stats
 from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
@@ -69,8 +70,9 @@ class CleaningStats:
     """A look at cleaning.
 
     `floor`: before this offset of the commit log nothing is needed. `could_go_bytes`: what lies
-    between it and what is needed for other reasons than pending timers; `kept_by`: the first of
-    these. `pending_bytes`: of the messages of pending timers, about.
+    between it and what is needed for other reasons than pending timers. `kept_by`: what keeps the
+    oldest segment, with its offset: a group, a topic that nobody reads, a delay level, or one of
+    its pending timers. `pending_bytes`: of the messages of pending timers, about.
     """
 
     floor: int
@@ -249,7 +251,7 @@ def read_cleaning(core: Core) -> CleaningStats:
         removed_count=core.retention.removed_count,
         pending_bytes=cleaner.pending_bytes,
         could_go_bytes=max(0, cleaner.reach.found - words.floor),
-        kept_by=cleaner.reach.kept_by,
+        kept_by=kept_by(core),
     )
 
 
