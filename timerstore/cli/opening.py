@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms
-from timerstore.errors import NotAStoreError
+from timerstore.errors import NotAStoreError, StoreAccessError, StoreClosedError
 
 if TYPE_CHECKING:
     from timerstore.control.client import Owner
     from timerstore.pending.timers import Timer
     from timerstore.store import TimerStore
+
+T = TypeVar("T")
 
 
 class Look:
@@ -39,7 +41,10 @@ class Look:
         self._stack = ExitStack()
         self._who = held_by(path)
         self.as_of_ms = now_ms()
-        self.owner = find_owner(path) if self._who is not None else None
+        self.owner: Owner | None = None
+        if self._who is not None:
+            with suppress(StoreAccessError):  # another user's; its files may be readable
+                self.owner = find_owner(path)
         if self.owner is not None:
             self._stack.callback(self.owner.close)
         if self._who is not None:
@@ -60,32 +65,38 @@ class Look:
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics: the owner's own, where there is one."""
-        if self.owner is not None:
-            told: dict[str, Any] = self.owner.call("stats")
-            return told
-        return self.store.stats().to_dict()
+        return self._ask("stats", lambda: self.store.stats().to_dict())
 
     def count(self, topic: str | None) -> int:
         """Return how many timers are pending."""
-        if self.owner is not None:
-            return int(self.owner.call("count", topic=topic))
-        return self.store.count(topic)
+        return self._ask("count", lambda: self.store.count(topic), topic=topic)
 
     def get(self, id: str) -> Timer | None:
         """Return a pending timer."""
-        if self.owner is None:
-            return self.store.get(id)
         from timerstore.pending.timers import Timer
 
-        told = self.owner.call("get", id=id)
-        return None if told is None else Timer(**told)
+        told = self._ask("get", lambda: self.store.get(id), id=id)
+        return Timer(**told) if isinstance(told, dict) else told
 
     def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
         """Return a group's dead letters."""
-        if self.owner is None:
-            return [asdict(each) for each in self.store.dead_letters(group, limit)]
-        told: list[dict[str, Any]] = self.owner.call("dead_letters", group=group, limit=limit)
-        return told
+        return self._ask(
+            "dead_letters",
+            lambda: [asdict(each) for each in self.store.dead_letters(group, limit)],
+            group=group,
+            limit=limit,
+        )
+
+    def _ask(self, name: str, look: Callable[[], T], **arguments: Any) -> T:
+        """Ask the owner; look at the files where it does not answer any more."""
+        if self.owner is not None:
+            try:
+                told: T = self.owner.call(name, **arguments)
+                return told
+            except (StoreAccessError, StoreClosedError) as e:
+                self._out.note(f"{e} Looking at its files.")
+                self.owner = None
+        return look()
 
     def close(self) -> None:
         """Let everything go."""

@@ -81,12 +81,12 @@ class Output:
     def say(self, text: str = "") -> None:
         """Show a sentence; beside JSON it goes to standard error."""
         console = self._errors if self.as_json else self.console
-        console.print(Text(text))
+        console.print(Text(text), soft_wrap=not console.is_terminal)
 
     def note(self, text: str) -> None:
         """Show on standard error something that is no result."""
         with suppress(OSError):  # nobody listens
-            self._errors.print(Text(shown(text)))
+            self._errors.print(Text(shown(text)), soft_wrap=not self._errors.is_terminal)
 
     def warn(self, text: str) -> None:
         """Write a line on standard error as it is."""

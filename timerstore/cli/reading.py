@@ -34,7 +34,7 @@ from timerstore.cli.texts import (
     shown_time,
     whole_text,
 )
-from timerstore.cli.times import now_ms, parse_delay
+from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         stats, topics = look.stats(), pending_by_topic(look.store)
         if as_json:
-            found = {"path": str(path), "as_of_ms": look.as_of_ms, "topics": topics}
+            found = {"path": str(path), "as_of_ms": look.as_of_ms}
             out.json(found | stats)
             return
         out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
@@ -106,6 +106,7 @@ def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[st
         ("path", str(path)),
         ("as of", shown_time(as_of_ms)),
         ("pending", str(stats["pending_count"])),
+        *waiting_rows(stats),
         ("fired up to", shown_time(stats["read_ms"])),
         ("commit log", f"{shown_bytes(stats['commitlog_end'] - stats['commitlog_start'])}"),
         ("timer log", shown_bytes(stats["timerlog_end"])),
@@ -113,6 +114,14 @@ def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[st
         ("unreadable", str(stats["unreadable_count"])),
         ("last time", found),
     ]
+
+
+def waiting_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what was fired and is not handled; whose it is `groups` shows."""
+    waiting = sum(each["lag_count"] for each in stats["groups"])
+    dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
+    rows = [("fired, not handled", str(waiting)), ("dead letters", str(sum(dead.values())))]
+    return [(name, number) for name, number in rows if number != "0"]
 
 
 def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -281,7 +290,7 @@ def horizon(
             )
             due_ms = table["due_ms"].to_numpy()
         if bucket_ms is None:
-            rows = list(by_distance(due_ms, now_ms()))
+            rows = list(by_distance(due_ms, look.as_of_ms))
             if as_json:
                 out.json({"as_of_ms": look.as_of_ms} | dict(rows))
             else:
