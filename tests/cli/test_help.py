@@ -1,4 +1,4 @@
-"""What `--help` and the README show is what the commands take."""
+"""Help: what it shows is what the commands take, as is what the README shows."""
 
 import re
 import shlex
