@@ -129,8 +129,16 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
 
 def _services(now: Look, before: Look, width: int) -> list[Text]:
     passed_s = max(1e-3, now.at_s - before.at_s)
-    wide = max(_BAR, min(40, (width - 40) // 2))
-    lines = [_row(("services", 15), ("busy", -(wide + 6)), ("queue", -(wide + 9)), style="bold")]
+    wide = max(_BAR, min(40, (width - 50) // 2))
+    lines = [
+        _row(
+            ("services", 15),
+            ("busy", -(wide + 6)),
+            ("queue", -(wide + 9)),
+            ("rate", -11),
+            style="bold",
+        )
+    ]
     for each, was in zip(now.stats["services"], before.stats["services"], strict=True):
         busy_s = each["busy_share"] * now.stats["uptime_s"]
         busy_s -= was["busy_share"] * before.stats["uptime_s"]
@@ -142,6 +150,8 @@ def _services(now: Look, before: Look, width: int) -> list[Text]:
         line.append(f"{busy:>5.0%} ")
         line.append(" ").append(_bar(full, wide), style=style)
         line.append(f"{_short(each['queue_count']):>8}")
+        rate = (each["done_count"] - was["done_count"]) / passed_s
+        line.append(f"{_short(rate) + '/s':>11}")
         lines.append(line)
     return lines
 
