@@ -31,6 +31,7 @@ from timerstore.services.world import (
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.keeper import kept_by
 from timerstore.watching.shown import shown_stats
+from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
 
 
@@ -88,7 +89,7 @@ class CleaningStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A look at a store; counters are since it was opened.
+    """A look at a store; counters are since it was opened, but those of topics.
 
     `waiting_for_space`: what is tried again until there is room, or None. `stopped_by`: what ended
     a background thread or made flushing impossible, or None; every other call raises that.
@@ -134,6 +135,8 @@ class Stats:
     services: tuple[ServiceStats, ...]
     groups: tuple[GroupStats, ...]
     """One for each topic that a group reads, and for each that none does."""
+    topics: tuple[TopicStats, ...]
+    """One for each topic that a timer was ever put to, by name."""
     cleaning: CleaningStats
     waiting_for_space: str | None
     stopped_by: str | None
@@ -203,6 +206,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
         stopped_by=_said(core.failure.error),
         groups=read_groups(core, consuming),
+        topics=read_topics(core),
         cleaning=read_cleaning(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )

@@ -60,7 +60,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         stats, topics = look.stats(), pending_by_topic(look.store)
         if as_json:
-            found = {"path": str(path), "as_of_ms": look.as_of_ms, "topics": topics}
+            found = {"path": str(path), "as_of_ms": look.as_of_ms}
             out.json(found | stats)
             return
         out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))

@@ -13,7 +13,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from timerstore.errors import StoreClosedError
 from timerstore.services.metrics import COUNTERS, GAUGES, SERVICE_GAUGES, STATES, TIMES_MS
 from timerstore.store import TimerStore
-from timerstore.watching import groupmetrics
+from timerstore.watching import groupmetrics, topicmetrics
 from timerstore.watching.groupmetrics import DEAD_LETTERS, LEFT_OUT, UNREAD, shown_rows
 
 PREFIX: Final = "timerstore."
@@ -29,8 +29,9 @@ def register(
     """Make an observable instrument of each statistic of a store.
 
     They are read when the meter provider collects. `attributes` tell several stores of a process
-    apart. Once the store is closed nothing is observed. At most ROWS_MAX pairs of a topic and a
-    group are, as for Prometheus. How long handlers take is not among them: `Tracing` records it.
+    apart. Once the store is closed nothing is observed. Of topics, and of pairs of a topic with a
+    group, as many are as for Prometheus. Histograms are not among them; how long handlers take
+    `Tracing` records.
 
     >>> timerstore.otel.register(store, name="reminders")
     """
@@ -87,6 +88,10 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
     for field, (name, divisor, text) in groupmetrics.GAUGES.items():
         unit = "s" if divisor == 1000 else "{message}"
         yield name, unit, text, _groups(field, divisor)
+    for field, (name, text) in topicmetrics.GAUGES.items():
+        yield name, topicmetrics.UNITS.get(field, "{timer}"), text, _topics(field)
+    yield topicmetrics.OVERDUE[0], "{timer}", topicmetrics.OVERDUE[1], _overdue
+    yield topicmetrics.UPCOMING[0], "{timer}", topicmetrics.UPCOMING[1], _upcoming
     yield DEAD_LETTERS[0], "{message}", DEAD_LETTERS[1], _dead_letters
     yield UNREAD[0], "{message}", UNREAD[1], _unread
     yield LEFT_OUT[0], "1", LEFT_OUT[1], lambda stats: [(shown_rows(stats["groups"])[1], {})]
@@ -95,6 +100,8 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
 def _counters() -> Iterator[tuple[str, str, str, Values]]:
     for field, text in COUNTERS.items():
         yield field.removesuffix("_count"), "1", text, _value(field)
+    for field, (name, text) in topicmetrics.COUNTERS.items():
+        yield name, "{timer}", text, _topics(field)
     for field, (name, text) in groupmetrics.COUNTERS.items():
         yield name, "{message}", text, _groups(field, 1)
 
@@ -112,6 +119,24 @@ def _state(field: str) -> Values:
 
 def _services(field: str) -> Values:
     return lambda stats: [(each[field], {"service": each["name"]}) for each in stats["services"]]
+
+
+def _topics(field: str) -> Values:
+    return lambda stats: [
+        (sum(row[field] for row in rows), {"topic": topic})
+        for topic, rows in topicmetrics.series_of(stats)
+    ]
+
+
+def _overdue(stats: Mapping[str, Any]) -> Iterator[tuple[float, Mapping[str, str]]]:
+    for topic, rows in topicmetrics.series_of(stats):
+        yield topicmetrics.overdue_of(rows), {"topic": topic}
+
+
+def _upcoming(stats: Mapping[str, Any]) -> Iterator[tuple[float, Mapping[str, str]]]:
+    for topic, rows in topicmetrics.series_of(stats):
+        for within, count in topicmetrics.upcoming_of(rows):
+            yield count, {"topic": topic, "within": within}
 
 
 def _groups(field: str, divisor: int) -> Values:

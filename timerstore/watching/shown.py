@@ -24,7 +24,7 @@ Rows = Sequence[Sequence[str]]
 def shown_stats(stats: Stats) -> str:
     """Return statistics for a person."""
     sections: tuple[Callable[[Stats], Iterator[str]], ...] = (
-        *(_store, _services, _groups, _levels, _cleaning),
+        *(_store, _services, _topics, _groups, _levels, _cleaning),
     )
     return "\n".join(line[:WIDTH].rstrip() for each in sections for line in each(stats))
 
@@ -71,6 +71,22 @@ def _services(stats: Stats) -> Iterator[str]:
         for each in stats.services
     ]
     yield from _table("services", ("", "busy", ">", ">waiting", ">steps"), rows)
+
+
+def _topics(stats: Stats) -> Iterator[str]:
+    most = sorted(stats.topics, key=lambda each: (-each.pending_count, -each.put_count))
+    rows = [
+        (
+            plain(each.topic),
+            *_counts(each.pending_count, each.upcoming.overdue_count),
+            *_counts(dict(each.upcoming.within)[60_000], each.put_count),
+            *_counts(each.fired_count, each.cancelled_count),
+            shown_ms(each.lateness_p99_ms) if each.fired_count else "",
+        )
+        for each in most
+    ]
+    columns = ("", ">pending", ">overdue", ">in 1 min", ">put", ">fired", ">cancelled", ">late p99")
+    yield from _table("topics", columns, rows)
 
 
 def _groups(stats: Stats) -> Iterator[str]:
