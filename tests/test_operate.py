@@ -25,7 +25,8 @@ from datetime import timedelta
 import timerstore
 from timerstore import Config, Consumer
 
-config = Config(durability="process", commitlog_segment_bytes=1 << 20)
+levels = "1s 1s 1s 1s"  # so that the bad one is dead soon
+config = Config(durability="process", commitlog_segment_bytes=1 << 20, delay_levels=levels)
 with timerstore.open("timers/", config=config) as store:
     consumer = Consumer(store, "mailer", threads=2, max_attempts=1)
 
@@ -91,12 +92,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     child = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=log)
     try:
         assert child.stdout is not None and child.stdout.readline() == b"open\n"
-        time.sleep(2)
+        time.sleep(4)
         yield folder
         assert child.poll() is None, (folder / "log").read_text()
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
         log.close()
 
 
