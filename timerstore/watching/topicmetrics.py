@@ -48,7 +48,7 @@ def series_of(stats: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
     """Return the topics that are shown, by name, each with its row, then OTHERS with theirs."""
     largest = sorted(stats["topics"], key=lambda row: (-row["put_count"], row["topic"]))
     shown = sorted(largest[:TOPICS_MAX], key=lambda row: row["topic"])
-    series = [(_label(row["topic"]), [row]) for row in shown]
+    series = [(label_of(row["topic"]), [row]) for row in shown]
     return series + ([(OTHERS, largest[TOPICS_MAX:])] if len(largest) > TOPICS_MAX else [])
 
 
@@ -102,7 +102,7 @@ def topic_families(
         yield histogram
 
 
-def _label(topic: str) -> str:
+def label_of(topic: str) -> str:
     """Return a topic's name with what is no UTF-8, of a broker's say, escaped."""
     return topic.encode("utf-8", "backslashreplace").decode()
 
