@@ -80,6 +80,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     group = store.consuming.group("t", "default")
     calls = {f"TimerStore.{k}": v for k, v in calls_of(store, later).items()}
     calls |= {
+        "TimerStore.backup": lambda: store.backup(store.path.with_name("backup")),
         "Batch.ack": batch.ack,
         "Batch.to_arrow": batch.to_arrow,
         "Batch.message": lambda: batch.message(0),
