@@ -57,12 +57,14 @@ class ServiceStats:
 
     `busy_share`: of the time since the store was opened, what was spent in its steps, by whichever
     thread. `queue_count`: entries that wait for it; of deliver-levels those that are due.
+    `done_count`: what it did since then, to tell a rate by: entries read, linked, appended.
     """
 
     name: str
     busy_share: float
     queue_count: int
     step_count: int
+    done_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
             busy_share=min(1.0, float(thread.busy_ns) / open_ns),
             queue_count=max(0, waiting[service]),
             step_count=thread.step_count,
+            done_count=thread.done_count,
         )
         for service, name in enumerate(SERVICE_NAMES)
         for thread in (engine.services[service],)

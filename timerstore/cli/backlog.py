@@ -26,7 +26,7 @@ _COUNTS = (
     *("failed_count", "retried_count", "dead_count"),
 )
 GROUP_COLUMNS = [
-    *("topic", "group", ">waiting", ">oldest", ">in flight", ">dead letters"),
+    *("topic", "group", ">waiting", ">oldest", ">in flight", ">dead"),
     *(">handled", ">failed", ">retried"),
 ]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]

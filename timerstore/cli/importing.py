@@ -24,7 +24,7 @@ from timerstore.cli.progressfile import (
 )
 from timerstore.cli.rows import Columns, Row, read_chunks
 from timerstore.cli.times import now_ms
-from timerstore.cli.writing import NOTHING_FIRES, TopicToPut
+from timerstore.cli.writing import TopicToPut, tell_made
 
 _LOOKS_APART_S = 0.5
 
@@ -73,6 +73,7 @@ def import_file(
         with told_of(file), held(file) as sha256:
             new = Progress(sha256, options, base_ms=now_ms())
             new.row_count = check_rows(out, file, new)
+            is_new = not path.exists()
             with changing(path, config, create=True, is_bulk=True) as changer:
                 where = progress_file or progress_path(file, store_tag(path))
                 progress = read_progress(where, new, file)
@@ -90,8 +91,7 @@ def import_file(
             out.say(f"{put_count:,} rows put" + (f", {before:,} were put before" if before else ""))
         else:
             out.say(f"Nothing put: all {before:,} rows were put before. --again puts them again.")
-        if not is_owner:
-            out.note(NOTHING_FIRES)
+        tell_made(out, path, is_new=is_new, is_owner=is_owner)
 
 
 def chunks_of(file: Path, progress: Progress) -> Iterator[list[Row]]:

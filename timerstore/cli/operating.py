@@ -36,8 +36,8 @@ def owner_of(path: Path) -> Owner | None:
     owner = find_owner(path)
     if owner is None and (who := held_by(path)) is not None:
         raise StoreLockedError(
-            f"{path} is open in another process{who}, which cannot be asked: its Config.control is "
-            "off, or its clock is a manual one. Ask there."
+            f"{path} is open in another process{who}, which cannot be asked: it has not finished "
+            "opening it, its Config.control is off, or its clock is a manual one. Ask there."
         )
     return owner
 

@@ -18,8 +18,6 @@ _PARTS: Final = " ▏▎▍▌▋▊▉█"
 _RING_COUNT: Final = 4_096
 """Entries of a queue between services, where its producer stops."""
 _BAR: Final = 12
-_HEAD_LINES: Final = 5
-_GOOD: Final = ("running",)
 _STYLES: Final = {"running": "bold green", "paused": "bold yellow", "behind": "bold yellow"}
 _BAD: Final = "bold red"
 
@@ -87,36 +85,39 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
     state = health["state"]
     open_ms = health["now_ms"] - health["opened_ms"]
     right = f"open {shown_span(open_ms) or '0 s'}  {shown_time(health['now_ms'])[:19]}Z"
-    title = Text.assemble((str(now.path), "bold"), "  ", (state, _STYLES.get(state, _BAD)))
-    title.truncate(max(10, width - cell_len(right) - 2), overflow="ellipsis")
+    path = shown(str(now.path))
+    room = max(8, width - cell_len(right) - cell_len(state) - 4)
+    if len(path) > room:
+        path = "…" + path[1 - room :]
+    title = Text.assemble((path, "bold"), "  ", (state, _STYLES.get(state, _BAD)))
     title.pad_right(max(1, width - cell_len(title.plain) - cell_len(right)))
     title.append(right, style="dim")
     p50_ms, p99_ms, max_ms = lateness(now, before)
     overdue = sum(each["upcoming"]["overdue_count"] for each in stats["topics"])
+    lag = sum(each["lag_count"] for each in stats["groups"])
+    dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
+    pending_bytes = sum(each["pending_bytes"] for each in stats["topics"])
     first = _fields(
         ("put", f"{_short(rate['put'])}/s"),
         ("fired", f"{_short(rate['fired'])}/s"),
         ("handled", f"{_short(rate['handled'])}/s"),
-        ("pending", _short(stats["pending_count"])),
-        ("overdue", _short(overdue)),
-        ("disk", shown_bytes(stats["disk_bytes"])),
-    )
-    lag = sum(each["lag_count"] for each in stats["groups"])
-    dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
-    second = _fields(
         ("late p50", f"{p50_ms:,} ms"),
         ("p99", f"{p99_ms:,} ms"),
         ("max", f"{max_ms:,} ms"),
+    )
+    second = _fields(
+        ("pending", f"{_short(stats['pending_count'])}, {shown_bytes(pending_bytes)}"),
+        ("overdue", _short(overdue)),
         ("lag", _short(lag)),
         ("dead", _short(sum(dead.values()))),
-        ("pending take", shown_bytes(stats["cleaning"]["pending_bytes"])),
+        ("disk", shown_bytes(stats["disk_bytes"])),
     )
-    spark_width = max(10, min(60, width - 34))
-    peak = max(now.seconds, default=0)
+    due = f" {_short(sum(now.seconds))} due, {_short(max(now.seconds, default=0))}/s at most"
+    name = "next minute "
     spark = Text.assemble(
-        ("next minute ", "dim"),
-        (sparkline(now.seconds, spark_width), "cyan"),
-        (f" {_short(sum(now.seconds))} due, {_short(peak)}/s at most", "dim"),
+        (name, "dim"),
+        (sparkline(now.seconds, max(10, min(60, width - len(name) - len(due)))), "cyan"),
+        (due, "dim"),
     )
     lines = [title, first, second, spark]
     for condition in health["conditions"][:1]:
@@ -129,8 +130,16 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
 
 def _services(now: Look, before: Look, width: int) -> list[Text]:
     passed_s = max(1e-3, now.at_s - before.at_s)
-    wide = max(_BAR, min(40, (width - 40) // 2))
-    lines = [_row(("services", 15), ("busy", -(wide + 6)), ("queue", -(wide + 9)), style="bold")]
+    wide = max(_BAR, min(40, (width - 50) // 2))
+    lines = [
+        _row(
+            ("services", 15),
+            ("busy", -(wide + 6)),
+            ("queue", -(wide + 9)),
+            ("rate", -11),
+            style="bold",
+        )
+    ]
     for each, was in zip(now.stats["services"], before.stats["services"], strict=True):
         busy_s = each["busy_share"] * now.stats["uptime_s"]
         busy_s -= was["busy_share"] * before.stats["uptime_s"]
@@ -142,6 +151,8 @@ def _services(now: Look, before: Look, width: int) -> list[Text]:
         line.append(f"{busy:>5.0%} ")
         line.append(" ").append(_bar(full, wide), style=style)
         line.append(f"{_short(each['queue_count']):>8}")
+        rate = (each["done_count"] - was["done_count"]) / passed_s
+        line.append(f"{_short(rate) + '/s':>11}")
         lines.append(line)
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -83,6 +84,7 @@ def put(
                 )
         else:
             data = read_body(body)
+        is_new = not path.exists()
         with changing(path, config, create=True) as changer:
             check_level(changer, delay_level)
             if lines:
@@ -93,8 +95,17 @@ def put(
                 described = {"key": key, "tag": tag, "properties": pairs or None}
                 show_ids(out, [changer.put(data, topic=topic, **described, **times)])
             is_owner = changer.is_owner
-        if not is_owner and not as_json:
-            out.note(NOTHING_FIRES)
+        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+
+
+def tell_made(out: Output, path: Path, *, is_new: bool, is_owner: bool) -> None:
+    """Say on standard error what somebody who put something may not expect."""
+    if out.as_json:
+        return
+    if is_new:
+        out.note(f"{path} was made: there was no store.")
+    if not is_owner:
+        out.note(NOTHING_FIRES)
 
 
 def check_one_time(*given: object) -> None:

@@ -13,7 +13,7 @@ from timerstore.errors import InvalidArgumentError
 Call = Callable[..., Any]
 
 NAMES = (
-    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
+    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
     *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 
 from timerstore.core import Core
 from timerstore.inside import inside
-from timerstore.kinds import check_name
+from timerstore.kinds import check_int, check_name
 from timerstore.services.engine import Engine
 from timerstore.timelog.decode import text
 from timerstore.timelog.record import Words
@@ -45,6 +44,8 @@ WITHIN_MS: Final = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000),  # up to an hour
     *(86_400_000, 7 * 86_400_000),  # a day, a week
 )
+_WITHIN_MS: Final = np.array(WITHIN_MS, np.int64)
+SECONDS_MAX: Final = 3_600
 _BUCKET_MAX_MS: Final = [bucket_max(bucket) for bucket in range(HISTOGRAM_BUCKETS)]
 
 
@@ -77,10 +78,12 @@ class Histogram:
 
     def quantile_ms(self, share: float) -> int:
         """Return a quantile: the largest value of its bucket; 0 where there is none."""
-        wanted = max(1, -(-self.count * share // 1))
-        counts = accumulate(count for _, count in self.buckets)
-        pairs = zip(self.buckets, counts, strict=True)
-        return next((top for (top, _), count in pairs if count >= wanted), 0)
+        left = max(1, -(-self.count * share // 1))
+        for top, count in self.buckets:
+            left -= count
+            if left <= 0:
+                return top
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,9 @@ def read_topics(core: Core) -> tuple[TopicStats, ...]:
     pending_counts = np.zeros(len(names), np.int64)
     np.add.at(pending_counts, which, pending[rows])
     ahead = _sum_ahead(core, rows, which, len(names))
+    words = sums[:, [*range(DELAYS), PENDING_BYTES]].tolist()
     columns = zip(
-        names, pending_counts.tolist(), sums.tolist(), ahead.tolist(), _buckets(sums), strict=True
+        names, pending_counts.tolist(), words, ahead.tolist(), _buckets(sums), strict=True
     )
     return tuple(_topic_stats(*column) for column in columns)
 
@@ -147,6 +151,17 @@ def read_upcoming(core: Core, topic: str | None) -> Upcoming:
     return _upcoming(ahead[0].tolist())
 
 
+@inside
+def read_seconds_ahead(core: Core, count: int = 60) -> list[int]:
+    """Return about how many timers fall due in each of the next `count` seconds. O(queues)."""
+    core.check_open(stopped=True)
+    within_ms = 1_000 * np.arange(1, check_int(count, "count", 1, SECONDS_MAX) + 1, dtype=np.int64)
+    rows = np.arange(len(core.engine.queues.files))
+    ahead = _sum_ahead(core, rows, np.zeros(len(rows), np.int64), 1, within_ms)
+    found: list[int] = np.diff(ahead[0, WITHIN:], prepend=0).tolist()
+    return found
+
+
 def _counters(engine: Engine, rows: Words) -> Words:
     """Return the counters of some rows, with their pending bytes behind."""
     words = engine.queues.table.tally.words.reshape(-1, TALLY_WORDS)
@@ -158,14 +173,15 @@ def _pending(engine: Engine, count: int) -> Words:
     return timers[:count] + levels[:count]
 
 
-def _sum_ahead(core: Core, rows: Words, which: Words, count: int) -> Words:
+def _sum_ahead(
+    core: Core, rows: Words, which: Words, count: int, within_ms: Words = _WITHIN_MS
+) -> Words:
     """Sum what is ahead of some rows by the topic that each is of."""
     now_ms, engine = core.clock.now_ms, core.engine
     fired_ms = engine.read_slot * engine.precision_ms
     if fired_ms + 2 * engine.precision_ms > now_ms:
         fired_ms = now_ms  # its slot has not ended, or only just
-    each = np.zeros((len(rows), WITHIN + len(WITHIN_MS)), np.int64)
-    within_ms = np.array(WITHIN_MS, np.int64)
+    each = np.zeros((len(rows), WITHIN + len(within_ms)), np.int64)
     sum_ahead(engine.queues.table.tally, rows, now_ms, fired_ms, within_ms, each)
     sums = np.zeros((count, each.shape[1]), np.int64)
     np.add.at(sums, which, each)
@@ -197,7 +213,7 @@ def _topic_stats(
     return TopicStats(
         topic=text(topic),
         pending_count=pending_count,
-        pending_bytes=counters[PENDING_BYTES],
+        pending_bytes=counters[-1],
         put_count=counters[PUT_COUNT],
         fired_count=counters[FIRED_COUNT],
         cancelled_count=counters[CANCELLED_COUNT],
