@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -79,10 +78,12 @@ class Histogram:
 
     def quantile_ms(self, share: float) -> int:
         """Return a quantile: the largest value of its bucket; 0 where there is none."""
-        wanted = max(1, -(-self.count * share // 1))
-        counts = accumulate(count for _, count in self.buckets)
-        pairs = zip(self.buckets, counts, strict=True)
-        return next((top for (top, _), count in pairs if count >= wanted), 0)
+        left = max(1, -(-self.count * share // 1))
+        for top, count in self.buckets:
+            left -= count
+            if left <= 0:
+                return top
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,9 @@ def read_topics(core: Core) -> tuple[TopicStats, ...]:
     pending_counts = np.zeros(len(names), np.int64)
     np.add.at(pending_counts, which, pending[rows])
     ahead = _sum_ahead(core, rows, which, len(names))
+    words = sums[:, [*range(DELAYS), PENDING_BYTES]].tolist()
     columns = zip(
-        names, pending_counts.tolist(), sums.tolist(), ahead.tolist(), _buckets(sums), strict=True
+        names, pending_counts.tolist(), words, ahead.tolist(), _buckets(sums), strict=True
     )
     return tuple(_topic_stats(*column) for column in columns)
 
@@ -211,7 +213,7 @@ def _topic_stats(
     return TopicStats(
         topic=text(topic),
         pending_count=pending_count,
-        pending_bytes=counters[PENDING_BYTES],
+        pending_bytes=counters[-1],
         put_count=counters[PUT_COUNT],
         fired_count=counters[FIRED_COUNT],
         cancelled_count=counters[CANCELLED_COUNT],
