@@ -53,6 +53,7 @@ from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_fr
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
+from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
@@ -290,6 +291,8 @@ def _scan_log(
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
             level_due_times.keep(part, queue_rows)
+            fillers = np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))
+            damaged.lost_bytes += int(part[fillers, scan.ROW_SIZE].sum())
             index_part(engine, part, queue_rows, index_from, damaged.lost_bytes)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
