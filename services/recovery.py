@@ -291,9 +291,9 @@ def _scan_log(
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
             level_due_times.keep(part, queue_rows)
-            fillers = np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))
-            damaged.lost_bytes += int(part[fillers, scan.ROW_SIZE].sum())
-            index_part(engine, part, queue_rows, index_from, damaged.lost_bytes)
+            damaged.take_fillers(part[np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))])
+            lost = damaged.lost_bytes, damaged.starts
+            index_part(engine, part, queue_rows, index_from, *lost)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())

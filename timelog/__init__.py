@@ -31,6 +31,7 @@ Writing:
     compose.py       single messages, whose properties differ each time
     append.py        the one appender: commit log with queues
     blank.py         what closes a segment
+    filler.py        what stands where a log is lost
     consumequeue.py  the entries of a topic's queue
     unit.py          the 52-byte units of the timer log
 

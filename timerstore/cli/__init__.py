@@ -9,7 +9,7 @@ writing.py     put, cancel, reschedule, redrive
 consuming.py   consume
 checking.py    verify, validate
 exporting.py   export
-keeping.py     backup, restore
+keeping.py     backup, restore, salvage
 upkeep.py      clean, handover
 trying.py      warmup, demo
 opening.py     a store that is looked at, or changed

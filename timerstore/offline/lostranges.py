@@ -86,6 +86,7 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
         copies.append(item[copied][:, [scan.ROW_ORIGIN, *_WHO]].copy())
         for row in item[item[:, scan.ROW_TOPIC_BYTES] == len(SALVAGED_TOPIC)]:
             if _topic(reader, row) == SALVAGED_TOPIC:
+                found.message_count -= 1
                 found.queue_id = max(found.queue_id, int(row[scan.ROW_QUEUE_ID]) + 1)
     found.ranges += [lost for lost in trailing if lost.start < flushed]
     if found.ranges:
@@ -116,26 +117,31 @@ def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
 
     `copies`: origin, and who it is, of each sound copy. O(log) where there is any such.
     """
-    wanted: dict[tuple[int, ...], LostRange] = {}
+    wanted: dict[tuple[int, ...], list[LostRange]] = {}
     for lost in found.ranges:
         inside = (copies[:, 0] >= lost.start) & (copies[:, 0] < lost.stop)
-        for who in copies[inside, 1:].tolist():
-            wanted.setdefault(tuple(who), lost)
+        for who in {tuple(each) for each in copies[inside, 1:].tolist()}:
+            wanted.setdefault(who, []).append(lost)
     if not wanted:
         return
-    sources: dict[tuple[int, ...], int] = {}
+    sources: dict[tuple[tuple[int, ...], int], int] = {}  # by who it is, where its range begins
     low = [who[1] for who in wanted]
     for item in read_past_damage(reader, reader.commitlog.start, found.end):
         if isinstance(item, Damage):
             continue
         for row in item[np.isin(item[:, scan.ROW_IDENTITY_LOW], low)]:
             who, offset = tuple(row[_WHO].tolist()), int(row[scan.ROW_OFFSET])
-            if who in wanted and offset < wanted[who].start and _topic(reader, row) == TIMER_TOPIC:
-                sources[who] = offset
+            if who in wanted and _topic(reader, row) == TIMER_TOPIC:
+                for lost in wanted[who]:
+                    if offset < lost.start:
+                        sources[who, lost.start] = offset
     known = set(copies[:, 0].tolist())
-    for who, source in sources.items():
-        if source not in known:
-            wanted[who].origins.append(source)
+    for who, ranges in wanted.items():
+        for lost in ranges:
+            source = sources.get((who, lost.start), -1)
+            if source >= 0 and source not in known:
+                lost.origins.append(source)
+                known.add(source)
 
 
 def _topic(reader: StoreReader, row: Words) -> bytes:

@@ -112,12 +112,27 @@ def salvage(
     >>> timerstore.salvage("timers/", "salvaged/").lost_bytes
     0
     """
-    source, target = check_path(path), check_path(dest)
+    return salvage_to(
+        check_path(path), check_path(dest), config=config, clock=clock, progress=progress
+    )
+
+
+def salvage_to(
+    source: Path,
+    target: Path,
+    *,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+    disk: Disk | None = None,
+) -> SalvageReport:
+    """Do what `salvage` says, on a disk."""
     config = Config() if config is None else config
     check_kind(config, Config, "config")
+    disk = Disk() if disk is None else disk
     refuse_inside(source, target)
     found = look_at(source)
-    with told_of(target), built_beside(disk := Disk(), target) as building:
+    with told_of(target), built_beside(disk, target) as building:
         return _Salvage(source, found, building, disk, config, progress).run(clock, target)
 
 
