@@ -31,6 +31,8 @@ What is durable, what goes:
     group_commit.py  many wait for one fsync
     capture.py       a checkpoint, captured in one kernel
     level_file.py    `config/delayOffset.json`
+    counter_file.py  the counters of each topic
+    ahead_file.py    … and what is pending, as of a clean close
     retention.py     removes the segments that nobody needs again
     reach.py         up to where only pending timers keep the log
     cleaning.py      moves those out of the oldest segments
@@ -48,6 +50,7 @@ Opening:
     recover_queue_files.py  … queue files that are gone
     recover_levels.py       … from where each level goes on
     recover_deletes.py      … the cancelled set
+    recover_counts.py       … the counters of topics
     recover_copies.py       … sources that are done, and still ahead
     recover_removed.py      … what a broker's clean-up has removed
     recover_damage.py       … where the log can be read again

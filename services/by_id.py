@@ -26,7 +26,12 @@ from timerstore.services.world import World
 from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append, new_stage
 from timerstore.timelog.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.format import KEY_DIGITS, LEVEL_MARK, MESSAGE_QUEUE_INDEX_AT
+from timerstore.timelog.format import (
+    KEY_DIGITS,
+    LEVEL_MARK,
+    MESSAGE_BORN_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+)
 from timerstore.timelog.frame import TEMPLATE_PENDING_ROW, Template, frame_new
 from timerstore.timelog.intrinsics import get_i64, get_word, load_acquire, view_bytes
 from timerstore.timelog.kernel import inlined
@@ -92,7 +97,8 @@ def new_place(world: World) -> Place:
 def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
     """Read the message that an id names into `found`; return its real topic's row.
 
-    Below 0: go the long way. Due time and offset are told. `verify`: check the CRC as well.
+    Below 0: go the long way. Due time, offset and born time are told. `verify`: check the CRC as
+    well.
     """
     world, found = place.world, place.found
     log, tag = world.commitlog, world.settings.store_tag
@@ -110,6 +116,7 @@ def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
         return _NOT_FOUND
     if read_message(buf, offset % log.words[SEGMENT_BYTES], found, verify) != GOOD:
         return _NOT_FOUND
+    place.told[PART_BORN_MS] = get_i64(buf, offset % log.words[SEGMENT_BYTES] + MESSAGE_BORN_AT)
     row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
     return row
 
@@ -131,6 +138,8 @@ def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int
     put_hex_12(place.key, 12, offset)
     put_hex_8(place.key, 24, tag)
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
+    place.stage.born_ms[i] = place.told[PART_BORN_MS]
+    place.stage.body_bytes[i] = place.found[BODY_BYTES]
 
 
 @inlined

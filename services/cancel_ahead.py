@@ -71,6 +71,8 @@ def _cancel_batch(
     offsets: Words,
     indexes: Words,
     levels: Words,
+    born_ms: Words,
+    body_bytes: Words,
     start: int,
     now_ms: int,
     tag: int,
@@ -82,7 +84,8 @@ def _cancel_batch(
 
     `keys`: uint8[n, 32], the targets' unique keys; `due_ms`, `offsets`, `indexes`, `levels`:
     int64[n], the targets' due time, first put as in the key, its entry in its queue, and its delay
-    level − 1, or −1 for a timer. `verdicts`: int8[n], written. `judged`: the caller holds the
+    level − 1, or −1 for a timer; `born_ms`, `body_bytes`: int64[n], of the targets' messages.
+    `verdicts`: int8[n], written. `judged`: the caller holds the
     locks, and knows that none of them was taken. O(bytes).
     """
     cancelled = world.cancelled
@@ -109,6 +112,8 @@ def _cancel_batch(
         else:
             cancelled_add(cancelled, IDENTITY_OURS, offsets[i])
             at += frame_new(stage, staged, at, template, body, keys[i], due_ms[i], now_ms, tag)
+            stage.born_ms[staged] = born_ms[i]
+            stage.body_bytes[staged] = body_bytes[i]
             verdicts[i] = CANCELLED_NOW
             staged += 1
         i += 1
@@ -136,6 +141,8 @@ def cancel_ahead(
     offsets: Words,
     indexes: Words,
     levels: Words,
+    born_ms: Words,
+    body_bytes: Words,
     now_ms: int,
     *,
     judged: bool = False,
@@ -159,6 +166,8 @@ def cancel_ahead(
             offsets,
             indexes,
             levels,
+            born_ms,
+            body_bytes,
             start,
             now_ms,
             engine.store_tag,

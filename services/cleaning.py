@@ -190,6 +190,7 @@ def _copy_units(
             -1,
             message,
             due_ms,
+            due_ms,
             stored_ms,
             now_ms,
             staged,

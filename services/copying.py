@@ -28,12 +28,13 @@ from timerstore.timelog.append import (
     append,
 )
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.timelog.format import MESSAGE_BORN_AT, TIMER_TOPIC
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, ROLLED, frame_copy
-from timerstore.timelog.intrinsics import prefetch
+from timerstore.timelog.intrinsics import get_i64, prefetch
 from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.message import (
+    BODY_BYTES,
     GOOD,
     REAL_QUEUE,
     REAL_TOPIC_AT,
@@ -113,6 +114,7 @@ def stage_copy(
     pending_row: int,
     message: int,
     due_ms: int,
+    counted_ms: int,
     noted_ms: int,
     asked_ms: int,
     i: int,
@@ -120,7 +122,8 @@ def stage_copy(
 ) -> int:
     """Frame a message's copy as number `i` of the stage, at `at`; return `kind`, or UNREADABLE.
 
-    `row`: its destination's; `pending_row`: where it was counted, −1 where it stays pending.
+    `row`: its destination's; `pending_row`: where it was counted, −1 where it stays pending, as due
+    at `counted_ms`.
     `noted_ms`, `asked_ms`: the last two arguments of `frame_copy`. O(bytes).
     """
     stage = world.stage
@@ -148,6 +151,9 @@ def stage_copy(
     stage.row[i] = row
     stage.pending_row[i] = pending_row
     stage.pending_change[i] = -1
+    stage.counted_ms[i] = counted_ms
+    stage.born_ms[i] = get_i64(stage.buffer, at + MESSAGE_BORN_AT)
+    stage.body_bytes[i] = found[BODY_BYTES]
     stage.key_at[i] = -1
     stage.due_ms[i] = NOT_TOLD
     stage.tags_code[i] = 0

@@ -47,6 +47,8 @@ def stage_deletes(
     body: Bytes,
     keys: ReadByteRows,
     due_ms: Words,
+    born_ms: int,
+    body_bytes: int,
     start: int,
     now_ms: int,
     tag: int,
@@ -54,11 +56,14 @@ def stage_deletes(
     """Frame deletes `start`… until the stage is full; return how many.
 
     `keys`: uint8[n, 32], the targets' unique keys; `due_ms`: int64[n], the targets' `TIMER_OUT_MS`.
+    `born_ms`, `body_bytes`: of each target's message.
     """
     at, count = 0, 0
     while start + count < len(due_ms) and count < len(stage.size) and at < 60_000:
         key = keys[start + count]
         at += frame_new(stage, count, at, template, body, key, due_ms[start + count], now_ms, tag)
+        stage.born_ms[count] = born_ms
+        stage.body_bytes[count] = body_bytes
         count += 1
     return count
 
@@ -103,6 +108,7 @@ def _shift(stage: Stage, done: int, count: int) -> None:
     for column in (
         *(stage.size, stage.row, stage.tags_code, stage.key_at),
         *(stage.pending_row, stage.pending_change, stage.due_ms, stage.hash),
+        *(stage.counted_ms, stage.born_ms, stage.body_bytes),
         *(stage.offset, stage.index),
     ):
         column[: count - done] = column[done:count].copy()
@@ -116,15 +122,27 @@ def append_deletes(
     due_ms: np.ndarray[Any, np.dtype[np.int64]],
     now_ms: int,
     pending_row: int,
+    born_ms: int,
+    body_bytes: int,
 ) -> None:
     """Append a delete for each target, all of one topic; `keys`: uint8[n, length].
 
-    `pending_row`: where they are counted; see `QueueTable.pending`.
+    `pending_row`: where they are counted, see `QueueTable.pending`; `born_ms`, `body_bytes`: of
+    each target's message.
     """
     template, start = delete_template(topic, pending_row), 0
     while start < len(due_ms):
         count = stage_deletes(
-            stage, template, DELETE_BODY, keys, due_ms, start, now_ms, engine.store_tag
+            stage,
+            template,
+            DELETE_BODY,
+            keys,
+            due_ms,
+            born_ms,
+            body_bytes,
+            start,
+            now_ms,
+            engine.store_tag,
         )
         append_all(engine, stage, count, now_ms, together=False)
         start += count

@@ -222,7 +222,8 @@ def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
         if size != QUEUE_BLANK_SIZE:
             if stage_is_full(staged, staged_bytes, size):
                 break
-            outcome = _stage(world, message, size, due_ms, staged, staged_bytes)
+            entry_ms = get_i64(buf, at + ENTRY_TAGS_AT)
+            outcome = _stage(world, message, size, due_ms, entry_ms, staged, staged_bytes)
         if outcome == WAIT:
             break
         world.outcome[seen] = outcome
@@ -243,8 +244,13 @@ def _prefetch(world: World, entries: Any, at: int) -> None:
 
 
 @inlined
-def _stage(world: World, message: int, size: int, due_ms: int, i: int, at: int) -> int:
-    """Decide about one message, and frame its copy as number `i` of the stage, at `at`."""
+def _stage(
+    world: World, message: int, size: int, due_ms: int, entry_ms: int, i: int, at: int
+) -> int:
+    """Decide about one message, and frame its copy as number `i` of the stage, at `at`.
+
+    `entry_ms`: when its entry says that it is due.
+    """
     mine, found = world.deliver_levels.thread, world.deliver_levels.thread.found
     if world.done.count > 0 and find_done(world.done, message) >= 0:
         return _SKIPPED
@@ -264,7 +270,19 @@ def _stage(world: World, message: int, size: int, due_ms: int, i: int, at: int) 
         asked_ms = -1
     pending_row = row + QUEUE_COUNT_MAX
     return stage_copy(
-        world, buf, found, DELIVERED, row, pending_row, message, due_ms, due_ms, asked_ms, i, at
+        world,
+        buf,
+        found,
+        DELIVERED,
+        row,
+        pending_row,
+        message,
+        due_ms,
+        entry_ms,
+        due_ms,
+        asked_ms,
+        i,
+        at,
     )
 
 

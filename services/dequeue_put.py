@@ -161,7 +161,7 @@ def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) 
         row, pending_row = 0, -1
     stored_ms = get_i64(buf, stored_at(buf, message % world.commitlog.words[SEGMENT_BYTES]))
     return stage_copy(
-        world, buf, found, kind, row, pending_row, message, due_ms, stored_ms, now_ms, i, at
+        world, buf, found, kind, row, pending_row, message, due_ms, due_ms, stored_ms, now_ms, i, at
     )
 
 

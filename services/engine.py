@@ -18,6 +18,7 @@ from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.services import needs
 from timerstore.services.aside import FIRST_COUNT
 from timerstore.services.clock import Clock
+from timerstore.services.counter_file import CounterFile
 from timerstore.services.damage import Damage
 from timerstore.services.levels import LEVEL_COUNT, RETRY_WAIT_MS_MAX, new_level_table
 from timerstore.services.rebuild import QUEUES, TIMERS
@@ -121,6 +122,7 @@ class Engine:
             open_count_max=config.open_segments_max,
             is_gone=queues_gone,
         )
+        self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
         self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes, timers_gone)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)

@@ -24,6 +24,8 @@ class Findings:
     removed_count: int = 0
     """Timers whose messages stood before the log's start: a broker's clean-up removed them."""
     repaired_reschedule: bool = False
+    restarted_counters: int = 0
+    """Topics whose counters were damaged, and began anew."""
     corrected_levels: list[int] = field(default_factory=list)
 
     def sentence(self, damage_count: int) -> str:

@@ -9,12 +9,14 @@ from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
     LEVEL_COUNT_MAX,
     LEVEL_MARK,
+    MESSAGE_BORN_AT,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
+    BODY_BYTES,
     DELETES_BYTES,
     GOOD,
     IDENTITY_HIGH,
@@ -82,14 +84,16 @@ def look_up(
     rows: Words,
     indexes: Words,
     levels: Words,
+    born_ms: Words,
+    body_bytes: Words,
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, UNKNOWN or GONE.
 
     Or NO_ROW, where nothing was put to that topic or fired since the store was opened.
 
     `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
-    level − 1. Return the first whose segment is not mapped, or n. `start`, `end`: what the commit
-    log holds.
+    level − 1. `born_ms`, `body_bytes`: written. Return the first whose segment is not mapped, or n.
+    `start`, `end`: what the commit log holds.
     """
     for i in range(len(offsets)):
         if i + MESSAGES_AHEAD < len(offsets):
@@ -116,6 +120,8 @@ def look_up(
         if rows[i] == UNKNOWN:
             continue
         indexes[i] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
+        born_ms[i] = get_i64(buf, at + MESSAGE_BORN_AT)
+        body_bytes[i] = found[BODY_BYTES]
         if offsets[i] >= LEVEL_MARK:
             rows[i] += QUEUE_COUNT_MAX
             levels[i] = get_i32(buf, at + MESSAGE_QUEUE_ID_AT) & (LEVEL_COUNT_MAX - 1)

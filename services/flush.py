@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import FlushFailedError, StoreFullError, TimerStoreError
+from timerstore.services.ahead_file import write_ahead
 from timerstore.services.background import BackgroundThread, Flag
 from timerstore.services.capture import Captured, capture, written
 from timerstore.services.engine import Engine
@@ -211,6 +212,8 @@ class Flusher:
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
         engine.wheel.write(captured.runs)
+        lock = engine.append_lock.words
+        engine.counters.write(engine.commitlog.table, lock, durably=checkpoint.clean)
         self._sequence += 1
         checkpoint.sequence = self._sequence
         checkpoint.state_timestamp = int(engine.queues.table.words[STORED_MS])
@@ -233,6 +236,7 @@ class Flusher:
             "unattributedCount": engine.unattributed_count,
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
+        write_ahead(engine)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )

@@ -15,6 +15,7 @@ from timerstore.services.pending_rows import reading_of
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import Entries, find_row
 from timerstore.timelog.format import (
+    MESSAGE_BORN_AT,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     QUEUE_BLANK_SIZE,
@@ -22,6 +23,7 @@ from timerstore.timelog.format import (
 from timerstore.timelog.intrinsics import get_i32, get_i64
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
+    BODY_BYTES,
     FOUND_WORDS,
     IDENTITY_HIGH,
     IDENTITY_LOW,
@@ -46,6 +48,8 @@ class LevelTimers(NamedTuple):
     high: Words  # identity
     low: Words
     row: Words  # queue of the real topic
+    born_ms: Words
+    body_bytes: Words
 
 
 @kernel_ahead
@@ -59,10 +63,10 @@ def _read_levels(
     kept: Flags,
     start: int,
 ) -> int:
-    """Read messages from `start` on: `columns` int64[3, n]: identity, row; `kept`: bool[n].
+    """Read messages from `start` on: `columns` int64[5, n], as in `LevelTimers` from `high` on.
 
-    Kept is what is pending. Return the first message whose segment or whose topic's row is missing,
-    or n.
+    `kept`: bool[n], what is pending. Return the first message whose segment or whose topic's row is
+    missing, or n.
     """
     for i in range(start, len(messages)):
         kept[i] = False
@@ -83,6 +87,8 @@ def _read_levels(
         )
         if columns[2, i] < 0:
             return i
+        columns[3, i] = get_i64(buf, at + MESSAGE_BORN_AT)
+        columns[4, i] = found[BODY_BYTES]
         kept[i] = True
     return len(messages)
 
@@ -94,7 +100,7 @@ def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
     """
     parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
     none = np.zeros(0, np.int64)
-    found = [LevelTimers(none, none, none, none, none), *parts]
+    found = [LevelTimers(none, none, none, none, none, none, none), *parts]
     return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
 
 
@@ -110,7 +116,7 @@ def level_entries(engine: Engine, instant: Instant) -> Iterator[Entries]:
 
 def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTimers:
     messages = entries["offset"].astype(np.int64)
-    columns, kept = np.zeros((3, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
+    columns, kept = np.zeros((5, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
     found, done, pins = np.zeros(FOUND_WORDS, np.int64), 0, []
     reading = reading_of(engine, instant.cancelled)
     while True:
@@ -138,9 +144,8 @@ def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTime
             continue
         if columns[2, done] < 0:
             columns[2, done] = 0
-    high, low, rows = columns
     due_ms = entries["tags_code"].astype(np.int64)
-    return LevelTimers(messages[kept], due_ms[kept], high[kept], low[kept], rows[kept])
+    return LevelTimers(messages[kept], due_ms[kept], *columns[:, kept])
 
 
 def read_kept(engine: Engine, row: int, start: int, stop: int) -> Entries:

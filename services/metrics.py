@@ -97,6 +97,11 @@ class StatsCollector:
             for service in stats["services"]:
                 gauge.add_metric([*values, service["name"]], service[field])
             yield gauge
+        text = "What a service did: entries read, linked, taken, appended"
+        done = CounterMetricFamily(PREFIX + "service_done", text, labels=[*names, "service"])
+        for service in stats["services"]:
+            done.add_metric([*values, service["name"]], service["done_count"])
+        yield done
         lateness = GaugeMetricFamily(
             PREFIX + "lateness_seconds",
             "How long after their due time timers were fired, since opening",

@@ -31,6 +31,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Words
+from timerstore.timelog.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain
 from timerstore.wheel.near import SPAN, place_of
@@ -151,4 +152,5 @@ def _change_pending(world: World, row: int, change: int) -> None:
     """Change the count of a topic, as `append` does."""
     lock_acquire(world.append_lock)
     world.queues.pending[row] += change
+    world.queues.tally.words[row % QUEUE_COUNT_MAX * TALLY_WORDS + LOST_COUNT] -= change
     lock_release(world.append_lock)

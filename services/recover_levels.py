@@ -16,10 +16,12 @@ from timerstore.services.instant import capture_instant
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.level_timers import find_waiting
 from timerstore.services.levels import LEVEL_COUNT
-from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.timelog.kernel import kernel
 from timerstore.timelog.record import Words
+from timerstore.timelog.tally import count_pending
 
 log = logging.getLogger("timerstore")
 _CHUNK: Final = 65_536
@@ -97,8 +99,17 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
 
 def count_waiting(engine: Engine) -> None:
     """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
-    rows = find_waiting(engine, capture_instant(engine.world)).row
-    engine.queues.table.pending[QUEUE_COUNT_MAX:] = np.bincount(rows, minlength=QUEUE_COUNT_MAX)
+    found, table = find_waiting(engine, capture_instant(engine.world)), engine.queues.table
+    table.pending[QUEUE_COUNT_MAX:] = np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
+    _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)
+
+
+@kernel
+def _tally(
+    queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
+) -> None:
+    for i in range(len(rows)):
+        count_pending(queues.tally, rows[i], due_ms[i], born_ms[i], body_bytes[i], now_ms)
 
 
 def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:

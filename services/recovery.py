@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.ahead_file import take_ahead
 from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
 from timerstore.services.findings import Findings
@@ -25,6 +26,7 @@ from timerstore.services.pending_rows import reading_of
 from timerstore.services.provide import provide
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.recover_copies import assume_sources, drop_before, learn_sources
+from timerstore.services.recover_counts import Recount
 from timerstore.services.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.recover_deletes import (
     find_cancelled,
@@ -54,20 +56,29 @@ from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.filler import SALVAGED_TOPIC
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, MESSAGE_QUEUE_INDEX_AT, UNIT_DELETE
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    LEVEL_TOPIC,
+    MESSAGE_BORN_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    UNIT_DELETE,
+)
+from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.message import (
+    BODY_BYTES,
     FOUND_WORDS,
-    IDENTITY_OURS,
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     REASONS,
+    exact_due_ms,
 )
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, apron_bytes, segment_at
+from timerstore.timelog.tally import count_pending
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
 from timerstore.wheel.pending import CANCELLED, PENDING, Reading, judge_message
@@ -119,6 +130,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
+        engine.counters.forget()
         engine.wheel.check_pages(is_unknown=True)  # the making of the store may have been killed
         engine.set_cursors(now_ms // engine.precision_ms, 0, now_ms)
         engine.prepare_commitlog()
@@ -133,7 +145,9 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     is_live = crashed and not engine.disk.writes
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
-    log = _scan_log(engine, checkpoint, findings, crashed=crashed, is_live=is_live)
+    recount = Recount(engine)
+    findings.restarted_counters = engine.counters.damaged_count
+    log = _scan_log(engine, checkpoint, findings, recount, crashed=crashed, is_live=is_live)
     if findings.by_broker and TIMERS not in findings.rebuilt and checkpoint is not None:
         queue_index = _replay_broker_units(engine, checkpoint, log, findings)
     elif TIMERS in findings.rebuilt:
@@ -168,7 +182,8 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
 
     sound = findings.clean and not engine.damage.count
     known = _known_counts(engine) if sound else None
-    if known is not None and checkpoint is not None and linked_before == engine.timerlog.end:
+    is_known = known is not None and linked_before == engine.timerlog.end
+    if is_known and checkpoint and known and take_ahead(engine, log.end, known):
         _take_counts(engine, known["timingCount"])
         if log.has_hops:
             learn_sources(engine)
@@ -190,6 +205,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     # Now that what a broker has removed is counted.
     engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
     findings.cancelled_count = engine.cancelled.set.count
+    recount.settle(log.end, by_broker=findings.by_broker)
     _repair_reschedule(engine, log, now_ms, findings)
     findings.pending_count = engine.pending_count()
     engine.count_lost = True
@@ -237,6 +253,7 @@ def _scan_log(
     engine: Engine,
     checkpoint: Checkpoint | None,
     findings: Findings,
+    recount: Recount,
     *,
     crashed: bool,
     is_live: bool,
@@ -291,6 +308,7 @@ def _scan_log(
             if first_timer_index < 0 and len(timers):
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
             level_due_times.keep(part, queue_rows)
+            recount.take(part, queue_rows, level_rows, _queue_rows)
             damaged.take_fillers(part[np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))])
             lost = damaged.lost_bytes, damaged.starts
             index_part(engine, part, queue_rows, index_from, *lost)
@@ -478,7 +496,7 @@ def _count_pending(engine: Engine) -> int:
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
-        while not _count_units(engine.world, units, reading, where):
+        while not _count_units(engine.world, units, reading, where, engine.clock.now_ms):
             message = int(units[where[0], chain.WALK_MESSAGE])
             pass_lost(engine, engine.world.dequeue_put.thread)
             engine.commitlog.trim()
@@ -489,7 +507,7 @@ def _count_pending(engine: Engine) -> int:
 
 
 @kernel
-def _count_units(world: World, units: Any, reading: Reading, where: Any) -> bool:
+def _count_units(world: World, units: Any, reading: Reading, where: Any, now_ms: int) -> bool:
     """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
@@ -510,6 +528,9 @@ def _count_units(world: World, units: Any, reading: Reading, where: Any) -> bool
             if row < 0:
                 return False
             world.queues.pending[row] += 1
+            due_ms = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
+            born_ms, body_bytes = get_i64(buf, at + MESSAGE_BORN_AT), found[BODY_BYTES]
+            count_pending(world.queues.tally, row, due_ms, born_ms, body_bytes, now_ms)
         elif verdict != CANCELLED:
             if world.dequeue_put.thread.lost_count == LOST_COUNT_MAX:
                 return False
@@ -552,19 +573,15 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
         return
     topic, key = replaced
     names = identity_of(topic, key, engine.store_tag)
-    if names[0] == IDENTITY_OURS:
-        due = int(key[:12], 16)
-    else:  # a broker's: only its timer tells when it is due
-        old = find_timer(engine, *names)
-        if old < 0:
-            return
-        view = engine.commitlog.view(old).view(np.ndarray)
-        due = int(decode_message(view, old).properties["TIMER_OUT_MS"])
+    old = find_timer(engine, *names)
+    if old < 0:
+        return
+    timer = decode_message(engine.commitlog.view(old).view(np.ndarray), old)
     engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
-    due_ms = np.array([due], np.int64)
-    row = engine.queues.row(topic)
-    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row)
+    due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
+    row, who = engine.queues.row(topic), (timer.born_ms, len(timer.body))
+    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row, *who)
     findings.repaired_reschedule = True
 
 

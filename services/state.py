@@ -87,6 +87,7 @@ class ServiceThread:
     unreadable_count: int = 0
     unreadable_offset: int = 0  # of the last one, in the commit log
     step_count: int = 0
+    done_count: int = 0  # what its steps did: entries read, linked, claimed with taken, appended
     busy_ns: int = 0  # time spent in steps
     lost_count: int = 0  # entries of `lost`
     # Its thread sleeps, or is about to, until this ms; 0: awake. Set to 0 by who wakes it.

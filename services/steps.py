@@ -152,6 +152,7 @@ def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words)
             if mine.need == FLUSHED:  # the flush service will see `flush_wanted`, and wake us
                 mine.need = NOTHING
         mine.step_count += 1
+        mine.done_count += done
         publish(mine, "step", mine.step + 1)
     act_as(before)
     publish(mine, "token", 0)

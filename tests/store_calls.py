@@ -28,6 +28,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "pending_columns": {},
         "count": {},
         "horizon": {"bucket_ms": 1_000},
+        "upcoming": {},
         "pause": {"what": "consuming", "group": "late"},
         "resume": {"what": "consuming", "group": "late"},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},

@@ -37,6 +37,7 @@ KINDS = {
     "config": "config/*.json",
     "counts": "config/timermetrics",
     "sums": "config/wheelsums",
+    "counters": "config/topiccounts",
     "flush times": "checkpoint",
     "sizes": "timerstore.json",
 }

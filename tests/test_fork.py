@@ -80,6 +80,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     group = store.consuming.group("t", "default")
     calls = {f"TimerStore.{k}": v for k, v in calls_of(store, later).items()}
     calls |= {
+        "TimerStore.backup": lambda: store.backup(store.path.with_name("backup")),
         "Batch.ack": batch.ack,
         "Batch.to_arrow": batch.to_arrow,
         "Batch.message": lambda: batch.message(0),
@@ -90,6 +91,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Consumer.start": consumer.start,
         "Consumer.step": running.step,
         "Consumer.redrive": running.redrive,
+        "Consumer.stats": running.stats,
         "Consumer.dead_letters": running.dead_letters,
         "Consumer.next_ms": lambda: running.next_ms(0, 1),
         "Consumer.arrived": running.arrived,

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import timerstore
+from timerstore.cli.commands import app
 from timerstore.offline.export import export
 from timerstore.tables import read_split, read_table
 from timerstore.tables.boundaries import log_end
@@ -101,6 +103,19 @@ def test_a_stream(live: tuple[str, str]) -> None:
         looks.append((view.reader.commitlog.start, view.log_stop, offset, stop, len(splits)))
         offset = max(offset, stop)
     assert seen > 0, looks
+
+
+def test_commands(live: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator types beside the writer, which it has no more trouble with."""
+    path, levels = live
+    monkeypatch.setenv("TIMERSTORE_DELAY_LEVELS", levels)
+    for _ in range(max(1, RUNS // 6)):
+        for command in ("info", "pending", "count", "horizon", "groups", "verify", "validate"):
+            done = CliRunner().invoke(app, [command, path])
+            assert (done.exit_code, done.exception) == (0, None), done.output
+            assert "As of " in done.stderr and "is open in another process (pid" in done.stderr
+        done = CliRunner().invoke(app, ["export", path, "-"])
+        assert done.exit_code == 0, done.stderr
 
 
 def test_exports(live: tuple[str, str]) -> None:

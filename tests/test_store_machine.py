@@ -7,6 +7,7 @@ log is read again by the slow twins: what it says must be what the dictionary sa
 import os
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -389,6 +390,33 @@ class StoreMachine(RuleBasedStateMachine):
                 assert fired_ms <= self.highest_ms
         expected = [(r.id, r.due_ms, r.state == "fired") for r in self.retries]
         assert sorted(retries) == sorted(expected)
+
+    @invariant()
+    def the_counts_agree(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        found = {each.topic: each for each in self.store.stats().topics}
+        timers = [*self.timers.values(), *self.retries]
+        assert found.keys() == {timer.topic for timer in timers}
+        for topic, each in found.items():
+            mine = [timer for timer in timers if timer.topic == topic]
+            states = Counter(timer.state for timer in mine)
+            pending = [timer for timer in mine if timer.state == "pending"]
+            assert each.put_count == each.set_delay.count == len(mine)
+            assert each.fired_count == each.lateness.count == states["fired"]
+            assert each.cancelled_count == states["cancelled"]
+            assert each.unreadable_count == 0
+            assert each.pending_count == len(pending)
+            assert each.pending_bytes == sum(len(timer.body) for timer in pending)
+            ahead, known = each.upcoming, [count for _, count in each.upcoming.within]
+            assert ahead == self.store.upcoming(topic)
+            assert ahead.overdue_count + known[-1] + ahead.later_count == len(pending)
+            assert known == sorted(known)
+            first_ms = min((timer.due_ms for timer in pending), default=None)
+            times = [ms for ms in (each.oldest_due_ms, each.next_due_ms) if ms is not None]
+            assert bool(times) <= bool(pending)
+            if times and first_ms is not None:
+                assert min(times) <= max(first_ms, self.now_ms)
 
     def teardown(self) -> None:
         try:

@@ -32,6 +32,8 @@ Writing:
     append.py        the one appender: commit log with queues
     blank.py         what closes a segment
     filler.py        what stands where a log is lost
+    tally.py         counts of timers by topic
+    tallysums.py     … summed over time
     consumequeue.py  the entries of a topic's queue
     unit.py          the 52-byte units of the timer log
 

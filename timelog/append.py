@@ -63,6 +63,7 @@ from timerstore.timelog.segmenttable import (
     is_allocated,
     segment_at,
 )
+from timerstore.timelog.tally import Tally, count_change, new_tally
 from timerstore.timelog.text import put_crc_digits, put_hex_12
 
 BATCH_BYTES: Final = 64 << 10
@@ -115,6 +116,7 @@ class QueueTable:
     number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
     allocated: Words  # int64[2 * QUEUE_COUNT_MAX]: up to this index it has its blocks
     pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
+    tally: Tally  # a row for each queue, with what is in levels for it
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
     name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
     queue_id: Int32s  # int32[QUEUE_COUNT_MAX]
@@ -133,6 +135,9 @@ class Stage:
     key_at: Int32s  # int32[STAGE_COUNT_MAX]: where in the message the offset digits stand, or −1
     pending_row: Int32s  # int32[STAGE_COUNT_MAX]: whose pending count changes
     pending_change: Int32s  # int32[STAGE_COUNT_MAX]: by how much
+    counted_ms: Words  # int64[STAGE_COUNT_MAX]: when the timer is due that is counted there
+    born_ms: Words  # int64[STAGE_COUNT_MAX]: of that timer
+    body_bytes: Int32s  # int32[STAGE_COUNT_MAX]: of that timer
     due_ms: Words  # int64[STAGE_COUNT_MAX]: of a timer that enqueue-get need not read; or NOT_TOLD
     hash: Int32s  # int32[STAGE_COUNT_MAX]: Java's of its real topic
     offset: Words  # int64[STAGE_COUNT_MAX]: out: commit log offset
@@ -154,6 +159,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        new_tally(QUEUE_COUNT_MAX),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
         np.zeros(QUEUE_COUNT_MAX, np.int32),
@@ -173,6 +179,9 @@ def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
         np.zeros(count, np.int64),
         np.full(count, -1, np.int32),
         np.full(count, -1, np.int32),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
         np.zeros(count, np.int32),
         np.full(count, NOT_TOLD, np.int64),
         np.zeros(count, np.int32),
@@ -280,8 +289,28 @@ def append(
         store_release(queues.next_index, stage.row[i], stage.index[i] + 1)
         if stage.pending_row[i] >= 0:
             queues.pending[stage.pending_row[i]] += stage.pending_change[i]
+    _count(queues, stage, done, stored_ms, now_ms)
     lock_release(lock)
     return done
+
+
+@inlined
+def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms: int) -> None:
+    """Count what messages do to the timers of their topics."""
+    for i in range(count):
+        row = stage.pending_row[i]
+        if row >= 0:
+            in_level = row >= QUEUE_COUNT_MAX and stage.pending_change[i] > 0
+            count_change(
+                queues.tally,
+                row & (QUEUE_COUNT_MAX - 1),
+                stage.pending_change[i],
+                stage.row[i] == 0,
+                stage.counted_ms[i],
+                stage.born_ms[i],
+                stage.body_bytes[i],
+                now_ms if in_level else stored_ms,
+            )
 
 
 @inlined

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,24 +56,37 @@ def compose(
     return header.tobytes() + tail
 
 
-def stage_messages(
-    stage: Stage, messages: Iterable[tuple[bytes, int, int, int, int]], *, own_key: bool = True
-) -> int:
+class Staged(NamedTuple):
+    """A composed message, and what it does to the timers of a topic."""
+
+    message: bytes
+    row: int  # its queue
+    tags_code: int
+    pending_row: int  # where the timer is counted, see `QueueTable.pending`; −1: nowhere
+    change: int  # of that count
+    due_ms: int = 0  # of that timer
+    born_ms: int = 0  # this and the next of a delete's target; else the message says it
+    body_bytes: int = 0
+
+
+def stage_messages(stage: Stage, messages: Iterable[Staged], *, own_key: bool = True) -> int:
     """Put composed messages into a stage; return how many.
 
-    Each is (message, queue row, tags code, pending row or −1, change of its count). With `own_key`
-    the offset digits of each `UNIQ_KEY` are stamped; else the keys stay as they are.
+    With `own_key` the offset digits of each `UNIQ_KEY` are stamped; else the keys stay as they are.
     """
     at = count = 0
     marker = PROPERTY_UNIQUE_KEY + b"\x01"
-    for message, row, tags_code, pending_row, change in messages:
+    for message, row, tags_code, pending_row, change, due_ms, born_ms, body_bytes in messages:
         stage.buffer[at : at + len(message)] = np.frombuffer(message, np.uint8)
         stage.size[count], stage.row[count] = len(message), row
         stage.tags_code[count] = tags_code
         key_at = message.rfind(b"\x02" + marker)
         stage.key_at[count] = key_at + 1 + len(marker) + 12 if own_key and key_at >= 0 else -1
         stage.pending_row[count], stage.pending_change[count] = pending_row, change
-        stage.due_ms[count] = NOT_TOLD
+        stage.due_ms[count], stage.counted_ms[count] = NOT_TOLD, due_ms
+        header = np.frombuffer(message, MESSAGE_HEADER, 1)[0]
+        stage.born_ms[count] = header["born_ms"] if change > 0 else born_ms
+        stage.body_bytes[count] = header["body_bytes"] if change > 0 else body_bytes
         at += len(message)
         count += 1
     return count

@@ -278,6 +278,7 @@ def frame_new(
 
     `body`, `extra`: uint8 views; an empty `extra` stands for none. `tag`: the store's tag, uint32.
     For a delay level's template `due_ms` is the level, and it is due that level after `now_ms`.
+    Of a delete `born_ms` and `body_bytes` of the stage are left to the caller: its target's.
     """
     buf = stage.buffer
     _copy_padded(buf, at, template.head)
@@ -327,6 +328,9 @@ def frame_new(
     stage.key_at[i] = key_at + 12 - at
     stage.pending_row[i] = template.words[TEMPLATE_PENDING_ROW]
     stage.pending_change[i] = template.words[TEMPLATE_CHANGE]
+    stage.counted_ms[i] = due_ms
+    stage.born_ms[i] = now_ms
+    stage.body_bytes[i] = body_bytes
     stage.due_ms[i] = due_ms if template.words[TEMPLATE_IS_TIMER] != 0 else NOT_TOLD
     stage.hash[i] = template.words[TEMPLATE_HASH]
     return size

@@ -428,6 +428,22 @@ lowest_bit = _lowest_bit_twin if INTERPRETED else _lowest_bit
 
 
 @intrinsic
+def _bit_length(typingctx: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.sub(_I64(64), builder.ctlz(args[0], _I1(0)))
+
+    return types.int64(types.int64), codegen
+
+
+def _bit_length_twin(value: int) -> int:
+    return int(value).bit_length()
+
+
+bit_length = _bit_length_twin if INTERPRETED else _bit_length
+"""bit_length(value): how many bits a value >= 0 has, 0 for 0."""
+
+
+@intrinsic
 def _swap_64(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.bswap", [_I64]), [args[0]])

@@ -79,4 +79,9 @@ def _checksum(value: dict[str, Any]) -> int:
 def write_json(disk: Disk, path: Path, value: dict[str, Any]) -> None:
     """Write strict JSON, atomically; durable on return."""
     disk.make_folder(path.parent)
-    disk.replace(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # a broker's topic that is no UTF-8: as an escape it is JSON
+        data = json.dumps(value, indent=1).encode()
+    disk.replace(path, data)

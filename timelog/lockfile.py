@@ -13,10 +13,13 @@ import os
 import threading
 import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreLockedError, TimerStoreError
-from timerstore.timelog.disk import Disk
 from timerstore.timelog.smallfile import read_head
+
+if TYPE_CHECKING:  # the shell asks who holds it, and loads no kernels for that
+    from timerstore.timelog.disk import Disk
 
 _held: weakref.WeakValueDictionary[tuple[int, int], LockFile] = weakref.WeakValueDictionary()
 """The locks that this process holds, by the folder's identity."""

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.watching.health import Condition, Health
+    from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
     "config": "Config",
@@ -85,6 +86,7 @@ _HOMES = {
     "stats": "Stats",
     "store": "TimerStore",
     "watching.health": "Condition Health",
+    "watching.topics": "TopicStats Upcoming",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, whatever only looks at errors: none of these waits for Numba."""
@@ -176,7 +178,9 @@ __all__ = [
     "TimerStore",
     "TimerStoreError",
     "TooLateError",
+    "TopicStats",
     "UnknownTimerError",
+    "Upcoming",
     "backup",
     "backup_points",
     "open",

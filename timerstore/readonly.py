@@ -274,7 +274,7 @@ class ReadOnlyCore(Core):
 
 
 class ReadOnlyStore(TimerStore):
-    """A store to look at: `get`, `pending`, `pending_columns`, `count`, `horizon`, `stats` work.
+    """A store to look at: what reads works, from `get` to `upcoming` and `stats`.
 
     Nothing fires in it; what is overdue is pending. Everything else raises ReadOnlyError.
     """

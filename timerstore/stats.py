@@ -29,7 +29,9 @@ from timerstore.services.world import (
     bucket_lateness_ms,
 )
 from timerstore.watching.groups import GroupStats, read_groups
+from timerstore.watching.keeper import kept_by
 from timerstore.watching.shown import shown_stats
+from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
 
 
@@ -55,12 +57,14 @@ class ServiceStats:
 
     `busy_share`: of the time since the store was opened, what was spent in its steps, by whichever
     thread. `queue_count`: entries that wait for it; of deliver-levels those that are due.
+    `done_count`: what it did since then, to tell a rate by: entries read, linked, appended.
     """
 
     name: str
     busy_share: float
     queue_count: int
     step_count: int
+    done_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,9 @@ class CleaningStats:
     """A look at cleaning.
 
     `floor`: before this offset of the commit log nothing is needed. `could_go_bytes`: what lies
-    between it and what is needed for other reasons than pending timers; `kept_by`: the first of
-    these. `pending_bytes`: of the messages of pending timers, about.
+    between it and what is needed for other reasons than pending timers. `kept_by`: what keeps the
+    oldest segment, with its offset: a group, a topic that nobody reads, a delay level, or one of
+    its pending timers. `pending_bytes`: of the messages of pending timers, about.
     """
 
     floor: int
@@ -84,7 +89,7 @@ class CleaningStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A look at a store; counters are since it was opened.
+    """A look at a store; counters are since it was opened, but those of topics.
 
     `waiting_for_space`: what is tried again until there is room, or None. `stopped_by`: what ended
     a background thread or made flushing impossible, or None; every other call raises that.
@@ -130,6 +135,8 @@ class Stats:
     services: tuple[ServiceStats, ...]
     groups: tuple[GroupStats, ...]
     """One for each topic that a group reads, and for each that none does."""
+    topics: tuple[TopicStats, ...]
+    """One for each topic that a timer was ever put to, by name."""
     cleaning: CleaningStats
     waiting_for_space: str | None
     stopped_by: str | None
@@ -199,6 +206,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
         stopped_by=_said(core.failure.error),
         groups=read_groups(core, consuming),
+        topics=read_topics(core),
         cleaning=read_cleaning(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )
@@ -228,6 +236,7 @@ def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
             busy_share=min(1.0, float(thread.busy_ns) / open_ns),
             queue_count=max(0, waiting[service]),
             step_count=thread.step_count,
+            done_count=thread.done_count,
         )
         for service, name in enumerate(SERVICE_NAMES)
         for thread in (engine.services[service],)
@@ -245,7 +254,7 @@ def read_cleaning(core: Core) -> CleaningStats:
         removed_count=core.retention.removed_count,
         pending_bytes=cleaner.pending_bytes,
         could_go_bytes=max(0, cleaner.reach.found - words.floor),
-        kept_by=cleaner.reach.kept_by,
+        kept_by=kept_by(core),
     )
 
 

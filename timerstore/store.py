@@ -38,6 +38,7 @@ from timerstore.switches import Paused
 from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
 from timerstore.watching.health import Health, read_health
+from timerstore.watching.topics import Upcoming, read_upcoming
 
 
 class TimerStore:
@@ -240,8 +241,18 @@ class TimerStore:
     def horizon(
         self, bucket_ms: int, *, start_ms: int | None = None, end_ms: int | None = None
     ) -> Horizon:
-        """Return how many timers fall due when, in buckets of `bucket_ms`."""
+        """Return how many timers fall due when, exactly, in buckets of `bucket_ms`. O(pending)."""
         return self.timers.horizon(bucket_ms, start_ms, end_ms)
+
+    def upcoming(self, topic: str | None = None) -> Upcoming:
+        """Return about how many timers fall due within the next second, minute, hour, day.
+
+        Of all topics, or of one. Kept up to date as timers come and go: O(topics), no scan. See
+        `horizon` for exact counts, and `stats().topics` for all topics at once.
+
+        >>> due_within_a_minute = dict(store.upcoming("reminders").within)[60_000]
+        """
+        return read_upcoming(self.core, topic)
 
     def stats(self) -> Stats:
         """Return counters, cursors, queue depths, lateness, and what recovery found.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, get_args
 
 from timerstore.arguments import DUE_MS_MAX, check_group, whole_ms
 from timerstore.core import Core
+from timerstore.directory import lock_directory
 from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
 from timerstore.kinds import check_bool, check_choice, check_kind
+from timerstore.services.clock import SystemClock
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
-from timerstore.switches import Pause, Paused
+from timerstore.switches import FILE, Pause, Paused, Switches
+from timerstore.timelog.disk import Disk
 from timerstore.timelog.record import Words
 
 _SETTLE_S: Final = 2.0
@@ -29,16 +33,31 @@ def pause(
     core.check_unlocked()
     _check(what, group)
     check_bool(keep, "keep")
-    now_ms, until_ms = core.clock.now_ms, None
-    if duration is not None:
-        check_kind(duration, timedelta, "duration")
-        if duration <= timedelta():
-            raise InvalidArgumentError(f"duration is {duration}. Pass a positive timedelta.")
-        until_ms = min(now_ms + whole_ms(duration), DUE_MS_MAX)
-    core.switches.set(Pause(what, group, now_ms, until_ms, keep))
+    now_ms = core.clock.now_ms
+    core.switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), keep))
     core.obey_switches()
     if what == "firing":
         _settle(core)
+
+
+def switch_closed(
+    path: Path, what: Paused, group: str | None, duration: timedelta | None, *, paused: bool
+) -> None:
+    """Pause or resume something of a store that nobody has open, for the next opening.
+
+    Durable on return. Raises StoreLockedError where somebody has it open.
+    """
+    _check(what, group)
+    disk, now_ms = Disk(), SystemClock().now_ms
+    lock = lock_directory(disk, path, create=False)
+    try:
+        switches = Switches(disk, path / FILE)
+        if paused:
+            switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), True))
+        else:
+            switches.clear(what, group)
+    finally:
+        lock.release()
 
 
 @inside
@@ -67,6 +86,15 @@ def _check(what: str, group: str | None) -> None:
         check_group(group)
         if what != "consuming":
             raise InvalidArgumentError(f"{what.capitalize()} has no groups. Leave out group.")
+
+
+def _end_ms(now_ms: int, duration: timedelta | None) -> int | None:
+    if duration is None:
+        return None
+    check_kind(duration, timedelta, "duration")
+    if duration <= timedelta():
+        raise InvalidArgumentError(f"duration is {duration}. Pass a positive timedelta.")
+    return min(now_ms + whole_ms(duration), DUE_MS_MAX)
 
 
 def _settle(core: Core) -> None:

@@ -86,3 +86,15 @@ def test_a_crash_costs_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     store.close()
     with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock()) as store:
         assert handled(store) == [5]
+
+
+def test_a_topic_that_is_no_text_can_be_counted(tmp_path: Path) -> None:
+    # A broker's topic: what its groups have done is written like that of any other.
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock()) as store:
+        store.pull("a\udcff", group="g", timeout=0)
+        store.consuming.group("a\udcff", "g").count_failed(1, 0, 0)
+        store.core.offsets.set("a\udcff", "g", 0, 0)
+    with TimerStore(tmp_path / "s", config=SMALL, clock=ManualClock()) as store:
+        (row,) = store.stats().groups
+        assert (row.topic, row.failed_count) == ("a\udcff", 1)
+        assert "a\\udcff" in str(store.stats())

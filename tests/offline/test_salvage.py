@@ -164,7 +164,8 @@ def check(source: Path, dest: Path, ledger: Ledger, now_ms: int) -> None:
     clock = ManualClock(now_ms)
     report = salvage_to(source, dest, config=CONFIG, clock=clock, disk=QuietDisk())
     assert {f: f.read_bytes() for f in source.rglob("*") if f.is_file()} == before
-    assert report.problems == (), report
+    reasons = {each.reason for each in report.problems}  # its body is whole, so it is read
+    assert reasons <= {"the message has lost its checksum"}, report
     shutil.copy(dest / "timerstore.json", source.parent / "identity.json")
     whole = whole_messages(source, dest.with_name("zeros"))
     assert report.message_count >= len(whole)

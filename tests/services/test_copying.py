@@ -51,7 +51,7 @@ def _stage_one(world: Any, message: int, size: int, cut: int, i: int, at: int) -
     row = find_destination(world, thread, buf, message)
     if row < 0:
         return NO_DESTINATION
-    return stage_copy(world, buf, thread.found, FIRED, row, row, message, 10, 20, 30, i, at)
+    return stage_copy(world, buf, thread.found, FIRED, row, row, message, 10, 10, 20, 30, i, at)
 
 
 @kernel

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore.timelog.compose import compose
+from timerstore.timelog.compose import Staged, compose
 
 
 def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         message = compose(b"t", bytes(2048), b"", born_ms=1)
-        entry = message, store.core.engine.queues.row(b"t"), 0, -1, 0
+        entry = Staged(message, store.core.engine.queues.row(b"t"), 0, -1, 0)
         with pytest.raises(timerstore.InvalidArgumentError, match="larger than a segment of 2048"):
             store.putting.putter.append(entry, clock.now_ms)
         assert store.core.engine.commitlog.end == 0

@@ -211,7 +211,7 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     store = open_store(tmp_path, clock)
     from timerstore.services.deletes import append_all
     from timerstore.timelog.append import new_stage
-    from timerstore.timelog.compose import compose, stage_messages
+    from timerstore.timelog.compose import Staged, compose, stage_messages
     from timerstore.timelog.frame import encode_property
 
     stage = new_stage(4, 4_096)
@@ -219,7 +219,7 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
         kept = {k: v for k, v in source.properties.items() if k not in ("DELAY", "__CRC32#")}
         text = b"".join(encode_property(k.encode(), v.encode()) for k, v in kept.items())
         message = compose(b"t", source.body, text, born_ms=source.born_ms)
-        entry = (message, store.core.engine.queues.row(b"t"), 0, -1, 0)
+        entry = Staged(message, store.core.engine.queues.row(b"t"), 0, -1, 0)
         append_all(
             store.core.engine,
             stage,

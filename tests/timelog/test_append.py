@@ -24,7 +24,7 @@ from timerstore.timelog.append import (
     new_stage,
     place_behind,
 )
-from timerstore.timelog.compose import stage_messages
+from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import LOCK_WORDS
 from timerstore.timelog.segmenttable import apron_bytes
@@ -125,7 +125,7 @@ class Log:
             tries += 1
             assert tries < 200
             entries = [
-                (
+                Staged(
                     *(naive.unsealed(message), row, naive.java_hash(f"tag {row}")),
                     *((row + 1) % 3, 1 - 2 * (row == 2)),
                 )
@@ -289,7 +289,7 @@ def test_segments_that_are_used_again(batches: list[list[tuple[int, int, bool]]]
 def test_nothing_is_done_before_its_segments_are_there() -> None:
     log = Log()
     message = naive.Message("t", b"b" * 300)
-    entry = (naive.unsealed(message), 1, 0, 1, 1)
+    entry = Staged(naive.unsealed(message), 1, 0, 1, 1)
     log.queues.next_index[1] = log.queues.planned[1] = 2
     count = stage_messages(log.stage, [entry] * 3)
     asked = []
@@ -337,7 +337,7 @@ def test_what_is_larger_than_a_segment_is_refused(together: bool, beyond: int) -
         messages = [naive.Message("orders", bytes(length)) for length in lengths]
         before = len(log.messages)
         for _ in range(9):
-            entries = [(naive.unsealed(message), 1, code, 2, 1) for message in messages]
+            entries = [Staged(naive.unsealed(message), 1, code, 2, 1) for message in messages]
             count = stage_messages(log.stage, entries)
             done = int(_append(log.table, log.queues, log.lock, log.stage, count, 0, together))
             log.note([(1, message) for message in messages[:done]], 0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.strategies import OUR_KEYS, TIMES, properties
 from timerstore.timelog.append import new_stage
-from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.compose import Staged, compose, stage_messages
 from timerstore.timelog.text import java_hash_of
 
 
@@ -60,7 +60,7 @@ def test_staged_messages_stand_behind_each_other(key: str, body: bytes, own_key:
     pairs = naive.encode_properties({"TIMER_OUT_MS": "1", "UNIQ_KEY": key, "a": "b"})
     keyed = compose(b"t", body, pairs, born_ms=1)
     plain = compose(b"t", b"body", b"", born_ms=2)
-    entries = [(keyed, 1, 2, 3, 4), (plain, 5, 6, -1, 0)]
+    entries = [Staged(keyed, 1, 2, 3, 4, 9), Staged(plain, 5, 6, -1, 0, 8, 7, 6)]
     assert stage_messages(stage, entries, own_key=own_key) == 2
     assert stage.buffer[: len(keyed) + len(plain)].tobytes() == keyed + plain
     assert stage.size[:2].tolist() == [len(keyed), len(plain)]
@@ -68,6 +68,9 @@ def test_staged_messages_stand_behind_each_other(key: str, body: bytes, own_key:
     assert stage.tags_code[:2].tolist() == [2, 6]
     assert stage.pending_row[:2].tolist() == [3, -1]
     assert stage.pending_change[:2].tolist() == [4, 0]
+    assert stage.counted_ms[:2].tolist() == [9, 8]
+    assert stage.born_ms[:2].tolist() == [1, 7]
+    assert stage.body_bytes[:2].tolist() == [len(body), 6]
     digits_at = keyed.rindex(key.encode()) + 12
     assert stage.key_at[:2].tolist() == [digits_at if own_key else -1, -1]
 

@@ -61,6 +61,12 @@ def test_files_come_back(tmp_path: Path) -> None:
         assert read_json(path) in ({"ü": {"3": 1}, "b": [1, None]}, {"new": 1})
 
 
+def test_a_name_that_is_no_text_comes_back(tmp_path: Path) -> None:
+    value = {"a\udcff@g": 1, "b": "ü"}  # a broker's topic, as Python names it
+    write_json(Disk(), tmp_path / "file.json", value)
+    assert read_json(tmp_path / "file.json") == value
+
+
 @pytest.mark.parametrize("damage", [b"{", b"[1]", b"\xff\xfe{}", b'{"a":', b"nonsense"])
 def test_the_copy_beside_a_damaged_file_is_read(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "a.json"

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import timerstore
 from tests.rigs.patient import Patient
 from tests.rigs.planted import COUNTS_FILE, LEVELS, LOG, make_store
+from timerstore import Config, ManualClock
 from timerstore.validation import validate
 
 
@@ -54,3 +56,12 @@ def test_its_copy_is_early(store: Patient) -> None:
     found = validate(store.path)
     assert [each.name for each in found.rules if not each.ok] == ["early"], str(found)
     assert [(each.file, each.offset) for each in found["early"].examples] == [(LOG, offset)]
+
+
+def test_levels_may_have_been_others(tmp_path: Path) -> None:
+    """Whoever validates does not know the program's own delay levels, and need not."""
+    config = Config(durability="process", delay_levels="1s 2s 7s")
+    with timerstore.open(tmp_path / "s", config=config, clock=ManualClock()) as store:
+        store.put(b"x", delay_level=3)
+    found = validate(tmp_path / "s")
+    assert found.ok and found["level_due"].checked == 1, str(found)

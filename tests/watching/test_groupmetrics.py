@@ -61,3 +61,8 @@ def test_the_longest_backlogs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     shown, left_out = groupmetrics.shown_rows(rows)
     assert [row["topic"] for row in shown] == ["b", "d"] and left_out == 2
+
+
+def test_a_topic_that_is_no_text_is_escaped() -> None:
+    (row,), _ = groupmetrics.shown_rows([{"topic": "a\udcff", "group": "g", "lag_count": 1}])
+    assert (row["topic"], row["group"]) == ("a\\udcff", "g")

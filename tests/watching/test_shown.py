@@ -46,6 +46,13 @@ def test_who_is_behind_is_named(tmp_path: Path) -> None:
     assert title.split()[:4] == ["groups", "topic", "lag", "oldest"]
     assert first.split()[:5] == ["mailer", "orders", "1,400", "4", "s"]
     assert second.split()[:3] == ["(nobody)", "orphan", "3"]
+    title, first, *others = section(lines, "topics")
+    assert title.split()[:4] == ["topics", "pending", "in", "1"]
+    assert first.split() == ["leveled", "1", "1", "1"]
+    assert [line.split()[:3] for line in others] == [
+        ["orders", "1,500", "1,500"],
+        ["orphan", "3", "3"],
+    ]
     assert section(lines, "levels")[1].split() == ["level", "2", "5", "s", "1"]
 
 

@@ -5,10 +5,18 @@ app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
 commands.py    all commands, in the order of --help
 reading.py     info, pending, get, count, horizon
-writing.py     put, cancel, reschedule, redrive
+operating.py   health, pause, resume
+top.py         top
+topview.py     what top draws
+tail.py        tail
+backlog.py     groups, dead, redrive
+writing.py     put, cancel, reschedule
 consuming.py   consume
 checking.py    verify, validate
 exporting.py   export
+importing.py   import
+rows.py        rows of a file as timers to put
+progressfile.py  how far an import has come
 keeping.py     backup, restore, salvage
 upkeep.py      clean, handover
 trying.py      warmup, demo
@@ -46,7 +54,7 @@ def main() -> None:
 
     # A polite kill leaves the way that an error does, so that the store is closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(end_of(app))
+    sys.exit(end_of(lambda: app(prog_name="timerstore")))
 
 
 def _open_standard_files() -> None:

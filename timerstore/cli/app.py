@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 OWN_ERROR = (
     "timerstore: this is an error of timerstore's own: {}. Please report it, with the lines above."
 )
-LOOK, CHANGE, CONSUME, CHECK, OTHER = (
-    *("Look (beside a running program too)", "Put and change", "Consume", "Check and keep"),
-    "Set up",
+LOOK, CHANGE, CONSUME, OPERATE, CHECK, OTHER = (
+    *("Look (beside a running program too)", "Put and change", "Consume", "Operate"),
+    *("Check and keep", "Set up"),
 )
 """Headings of `--help`, for `rich_help_panel`."""
 
@@ -59,14 +59,18 @@ def timerstore(
 
 
 def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics of the store on the command line, for completion."""
-    path = ctx.params.get("path")
-    try:
-        names = sorted(os.listdir(Path(path) / "consumequeue")) if path else []
-    except OSError:
-        return []
+    """Return topics of the store on the command line, for completion: what small files say."""
+    # An option that still waits for its value leaves the arguments as they were written.
+    given = ctx.params.get("path") or next(iter(ctx.args), "")
+    path, names = Path(given).expanduser(), set[str]()
+    with suppress(OSError):
+        names.update(os.listdir(path / "consumequeue"))  # those in which something has fired
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        counts = json.loads((path / "config" / "timermetrics").read_text())
+        names.update(counts["timingCount"], counts["levelCount"])  # what was pending at the close
     hidden = ("rmq_sys_", "SCHEDULE_TOPIC_XXXX", "%RETRY%")
-    return [each for each in names if each.startswith(incomplete) and not each.startswith(hidden)]
+    fitting = (each for each in names if each.startswith(incomplete))
+    return sorted(each for each in fitting if not each.startswith(hidden))
 
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's folder.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timerstore.cli.app import CHECK, AsJson, StorePath, answering, app
+from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.opening import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
@@ -46,7 +46,9 @@ def tell_live(out: Output, path: Path) -> int | None:
 
 
 @app.command(rich_help_panel=CHECK)
-def verify(path: StorePath, show_all: All = False, as_json: AsJson = False) -> None:
+def verify(
+    path: StorePath, show_all: All = False, as_json: AsJson = False, config: ConfigFile = None
+) -> None:
     """Check every byte of a store; change nothing. Exit status 1: there is damage.
 
     A store that a process has open is checked as of its last checkpoint: what is being written
@@ -59,7 +61,7 @@ def verify(path: StorePath, show_all: All = False, as_json: AsJson = False) -> N
         from timerstore.offline.verify import verify as run
 
         with out.progress(f"checking {path}", "bytes") as update:
-            report = run(path, progress=update)
+            report = run(path, config=settings(config), progress=update)
         if not report.ok:
             out.status = DAMAGED
         if as_json:
@@ -116,6 +118,7 @@ def validate(
     ] = None,
     show_all: All = False,
     as_json: AsJson = False,
+    config: ConfigFile = None,
 ) -> None:
     """Check that a store's parts agree, and show how its timers are spread; change nothing.
 
@@ -128,6 +131,7 @@ def validate(
     if fire_rate is not None:
         options["fire_rate_per_s"] = fire_rate
     with answering(as_json=as_json) as out:
+        options["delay_levels"] = settings(config).delay_levels
         if upto != "end":
             tell_live(out, path)
         found = (_run_on_spark if spark else _run_here)(out, path, options)

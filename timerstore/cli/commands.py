@@ -2,7 +2,12 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    operating,
+    top,
+    tail,
     writing,
+    importing,
+    backlog,
     consuming,
     checking,
     exporting,
@@ -14,11 +19,16 @@ from timerstore.cli.app import app
 
 __all__ = [
     "app",
+    "backlog",
     "checking",
     "consuming",
     "exporting",
+    "importing",
     "keeping",
+    "operating",
     "reading",
+    "tail",
+    "top",
     "trying",
     "upkeep",
     "writing",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from timerstore.cli.app import CHECK, AsJson, StorePath, answering, app
+from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.checking import tell_live
 from timerstore.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from timerstore.tables.view import UpTo
 
 # As in tables/exported.py and offline/export.py, which --help need not load.
 TableName = Literal["pending", "fired", "messages"]
@@ -26,7 +22,6 @@ ENDINGS: Final[dict[str, FormatName]] = {
     ".arrow": "arrow",
     ".parquet": "parquet",
 }
-Update = Callable[..., None]
 
 
 @app.command(rich_help_panel=CHECK)
@@ -40,6 +35,7 @@ def export(
         FormatName | None, typer.Option("--format", "-f", help="Else by the file's ending.")
     ] = None,
     as_json: AsJson = False,
+    config: ConfigFile = None,
 ) -> None:
     """Write a table of a store to a .jsonl, .csv, .parquet or .arrow file, which import reads.
 
@@ -52,9 +48,10 @@ def export(
         if form is None:
             form = format_of(target)
         as_of_ms = tell_live(out, path)
-        upto: UpTo | None = None if as_of_ms is None else "checkpoint"
+        upto = None if as_of_ms is None else "checkpoint"
         with out.progress(f"exporting {path}", "rows") as update:
-            count = export_to(path, table, target, form, upto, update)
+            options = {"config": settings(config), "upto": upto, "progress": update}
+            count = export_to(path, table, target, form, **options)
         if str(target) == "-":
             return
         if as_json:
@@ -75,18 +72,16 @@ def format_of(target: Path) -> FormatName:
     return ENDINGS[target.suffix]
 
 
-def export_to(
-    path: Path, table: TableName, target: Path, form: FormatName, upto: UpTo | None, update: Update
-) -> int:
+def export_to(path: Path, table: TableName, target: Path, form: FormatName, **options: Any) -> int:
     """Write a table of the store at `path`; return how many rows."""
     from timerstore.offline.export import export as run
 
     if str(target) == "-":
-        return run(path, table, sys.stdout.buffer, form, upto=upto, progress=update)
+        return run(path, table, sys.stdout.buffer, form, **options)
     part = target.with_name(target.name + ".part")
     try:
         with part.open("wb") as file:
-            count = run(path, table, file, form, upto=upto, progress=update)
+            count = run(path, table, file, form, **options)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)

@@ -8,27 +8,99 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms
-from timerstore.errors import NotAStoreError
+from timerstore.errors import NotAStoreError, StoreAccessError, StoreClosedError
 
 if TYPE_CHECKING:
+    from timerstore.control.client import Owner
+    from timerstore.pending.timers import Timer
     from timerstore.store import TimerStore
 
+T = TypeVar("T")
 
-class Look(NamedTuple):
-    """A store as it is looked at."""
 
-    store: TimerStore
-    as_of_ms: int
-    """What had been put by then is seen."""
+class Look:
+    """A store that is looked at: its owner is asked what that is quick to tell, else its files.
+
+    `as_of_ms`: what had been put by then is seen.
+    """
+
+    def __init__(self, out: Output, path: Path, config_file: Path | None) -> None:
+        """Open nothing yet."""
+        self._out, self._path, self._config_file = out, path, config_file
+        self._stack = ExitStack()
+        self._who = held_by(path)
+        self.as_of_ms = now_ms()
+        self.owner: Owner | None = None
+        if self._who is not None:
+            with suppress(StoreAccessError):  # another user's; its files may be readable
+                self.owner = find_owner(path)
+        if self.owner is not None:
+            self._stack.callback(self.owner.close)
+        if self._who is not None:
+            seen = shown_time(self.as_of_ms)
+            out.note(f"As of {seen}: {path} is open in another process{self._who}.")
+
+    @cached_property
+    def store(self) -> TimerStore:
+        """The store, opened from its files to be looked at."""
+        import timerstore
+
+        config = settings(self._config_file)
+        store = timerstore.open(self._path, read_only=True, config=config)
+        self._stack.push(store)
+        if self._who is None and not store.stats().recovery["clean"]:
+            self._out.note(f"{self._path} was not closed: this is what the next opening will find.")
+        return store
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics: the owner's own, where there is one."""
+        return self._ask("stats", lambda: self.store.stats().to_dict())
+
+    def count(self, topic: str | None) -> int:
+        """Return how many timers are pending."""
+        return self._ask("count", lambda: self.store.count(topic), topic=topic)
+
+    def get(self, id: str) -> Timer | None:
+        """Return a pending timer."""
+        from timerstore.pending.timers import Timer
+
+        told = self._ask("get", lambda: self.store.get(id), id=id)
+        return Timer(**told) if isinstance(told, dict) else told
+
+    def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
+        """Return a group's dead letters."""
+        return self._ask(
+            "dead_letters",
+            lambda: [asdict(each) for each in self.store.dead_letters(group, limit)],
+            group=group,
+            limit=limit,
+        )
+
+    def _ask(self, name: str, look: Callable[[], T], **arguments: Any) -> T:
+        """Ask the owner; look at the files where it does not answer any more."""
+        if self.owner is not None:
+            try:
+                told: T = self.owner.call(name, **arguments)
+                return told
+            except (StoreAccessError, StoreClosedError) as e:
+                self._out.note(f"{e} Looking at its files.")
+                self.owner = None
+        return look()
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._stack.close()
 
 
 def check_is_there(path: Path) -> None:
@@ -42,26 +114,27 @@ def check_is_there(path: Path) -> None:
 
 @contextmanager
 def looking(out: Output, path: Path, config_file: Path | None = None) -> Iterator[Look]:
-    """Open a store to look at it; say as of when, where that is not plain."""
-    import timerstore
-
+    """Look at a store; say as of when, where that is not plain."""
     check_is_there(path)
-    who, as_of_ms = held_by(path), now_ms()
-    with timerstore.open(path, read_only=True, config=settings(config_file)) as store:
-        if who is not None:
-            out.note(f"As of {shown_time(as_of_ms)}: {path} is open in another process{who}.")
-        elif not store.stats().recovery["clean"]:
-            out.note(f"{path} was not closed: this is what the next opening will find.")
-        yield Look(store, as_of_ms)
+    with closing(Look(out, path, config_file)) as look:
+        yield look
 
 
-def open_to_change(path: Path, config_file: Path | None, *, create: bool = False) -> TimerStore:
-    """Open a store with the settings of a file, or of the environment."""
+def open_to_change(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> TimerStore:
+    """Open a store with the settings of a file, or of the environment.
+
+    `is_bulk`: what is put need not be durable before `flush`.
+    """
     import timerstore
 
     if not create:
         check_is_there(path)
-    return timerstore.open(path, create=create, config=settings(config_file))
+    config = settings(config_file)
+    if is_bulk:
+        config = replace(config, durability="process")
+    return timerstore.open(path, create=create, config=config)
 
 
 def held_by(path: Path) -> str | None:
@@ -83,3 +156,10 @@ def held_by(path: Path) -> str | None:
     finally:
         os.close(fd)
     return None
+
+
+def find_owner(path: Path) -> Owner | None:
+    """Return the process that has a store open, if it can be asked."""
+    from timerstore.control.client import find_owner as find
+
+    return find(path)

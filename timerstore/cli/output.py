@@ -20,14 +20,14 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from timerstore.cli.status import Status
 from timerstore.cli.texts import shown, shown_bytes
 
 _GAP = 2
-_SHORTENED = (("body", 8), ("reason", 20), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
+_SHORTENED = (("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
 """Columns that give way on a narrow terminal, in this order, each down to so many characters."""
 
 
@@ -43,7 +43,7 @@ class _Done(ProgressColumn):
     """How much is done, of how much, how fast."""
 
     def __init__(self, unit: str) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._unit = unit
 
     def render(self, task: Task) -> Text:
@@ -51,14 +51,14 @@ class _Done(ProgressColumn):
         text = self._amount(task.completed)
         if task.total:
             text += f" of {self._amount(task.total)}"
+        if self._unit not in ("", "bytes"):
+            text += f" {self._unit}"
         if task.speed:
             text += f", {self._amount(task.speed)}/s"
         return Text(text)
 
     def _amount(self, count: float) -> str:
-        if self._unit == "bytes":
-            return shown_bytes(int(count))
-        return f"{int(count):,} {self._unit}".rstrip()
+        return shown_bytes(int(count)) if self._unit == "bytes" else f"{int(count):,}"
 
 
 class Output:
@@ -75,16 +75,18 @@ class Output:
         self.console = _Console(highlight=False, soft_wrap=True)
         self._errors = _Console(stderr=True, highlight=False, soft_wrap=True)
         self.on_terminal = self.console.is_terminal and not as_json
+        self.rows_max = max(10, self.console.height - 4) if self.on_terminal else None
+        """Rows of a table that fit on the terminal, with its head, a note, and the next prompt."""
 
     def say(self, text: str = "") -> None:
         """Show a sentence; beside JSON it goes to standard error."""
         console = self._errors if self.as_json else self.console
-        console.print(Text(text))
+        console.print(Text(text), soft_wrap=not console.is_terminal)
 
     def note(self, text: str) -> None:
         """Show on standard error something that is no result."""
         with suppress(OSError):  # nobody listens
-            self._errors.print(Text(shown(text)))
+            self._errors.print(Text(shown(text)), soft_wrap=not self._errors.is_terminal)
 
     def warn(self, text: str) -> None:
         """Write a line on standard error as it is."""
@@ -94,6 +96,10 @@ class Output:
     def line(self, *values: object) -> None:
         """Write one plain line, its values separated by tabs, with control characters escaped."""
         sys.stdout.write("\t".join(shown(str(value)) for value in values) + "\n")
+
+    def flush(self) -> None:
+        """Let whoever reads see what was written."""
+        sys.stdout.flush()
 
     def json(self, value: Any) -> None:
         """Write one line of JSON."""
@@ -152,7 +158,9 @@ class Output:
             yield lambda done, total=None: None
             return
         name = shown(what).replace("[", r"\[")
-        columns = TextColumn("{task.description}"), BarColumn(20), _Done(unit), TimeElapsedColumn()
+        text = Column(no_wrap=True, overflow="ellipsis")
+        columns = [TextColumn("{task.description}", table_column=text), BarColumn(16)]
+        columns += [_Done(unit), TimeElapsedColumn()]
         with Progress(*columns, console=self._errors, transient=True) as progress:
             task = progress.add_task(name, total=None)
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timerstore.cli.opening import check_is_there, open_to_change
+from timerstore.cli.opening import check_is_there, find_owner, open_to_change
 
 if TYPE_CHECKING:
+    from timerstore.control.client import Owner
     from timerstore.store import TimerStore
 
 
@@ -34,11 +35,14 @@ class Changer(Protocol):
     def reschedule(self, id: str, at_ms: int) -> str:
         """Move a timer; return its new id."""
 
-    def redrive(self, group: str, limit: int | None) -> int:
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back; return how many."""
 
     def clean(self) -> int:
         """Clean now; return the bytes freed."""
+
+    def flush(self) -> None:
+        """See that everything put before is durable."""
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
@@ -65,6 +69,10 @@ class Here:
         """Clean now."""
         return self.store.clean()
 
+    def flush(self) -> None:
+        """See that all is durable."""
+        self.store.flush()
+
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers."""
         return [bool(each) for each in self.store.cancel_many(ids)]
@@ -73,21 +81,74 @@ class Here:
         """Move a timer."""
         return self.store.reschedule(id, at_ms=at_ms)
 
-    def redrive(self, group: str, limit: int | None) -> int:
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
-        from timerstore.consuming.dead_letters import redrive
-
-        return redrive(self.store.consuming, group, limit)
+        return self.store.redrive(group, limit, ids=ids)
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
         return self.store.stats().to_dict()
 
 
+class There:
+    """The process that has the store open; what it refuses is raised here."""
+
+    is_owner = True
+
+    def __init__(self, owner: Owner) -> None:
+        """Ask `owner`."""
+        self._owner = owner
+
+    def put(self, body: bytes, **options: Any) -> str:
+        """Put a timer."""
+        return str(self._owner.call("put", body=body, **options))
+
+    def put_many(self, bodies: Sequence[bytes], **options: Any) -> Sequence[str]:
+        """Put many."""
+        ids: list[str] = self._owner.call("put_many", bodies=list(bodies), **options)
+        return ids
+
+    def cancel_many(self, ids: Sequence[str]) -> list[bool]:
+        """Cancel timers."""
+        verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
+        return verdicts
+
+    def reschedule(self, id: str, at_ms: int) -> str:
+        """Move a timer."""
+        return str(self._owner.call("reschedule", id=id, at_ms=at_ms))
+
+    def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
+        """Put dead letters back."""
+        return int(self._owner.call("redrive", group=group, limit=limit, ids=ids))
+
+    def clean(self) -> int:
+        """Clean now."""
+        return int(self._owner.call("clean"))
+
+    def flush(self) -> None:
+        """See that all is durable."""
+        self._owner.call("flush")
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics."""
+        told: dict[str, Any] = self._owner.call("stats")
+        return told
+
+
 @contextmanager
-def changing(path: Path, config_file: Path | None, *, create: bool = False) -> Iterator[Changer]:
-    """Yield who changes the store at `path`, which is made where there is none and `create`."""
+def changing(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> Iterator[Changer]:
+    """Yield who changes the store at `path`, which is made where there is none and `create`.
+
+    `is_bulk`: the command calls `flush` where something must be durable.
+    """
     if not create:
         check_is_there(path)
-    with open_to_change(path, config_file, create=create) as store:
+    owner = find_owner(path)
+    if owner is not None:
+        with owner:
+            yield There(owner)
+        return
+    with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
         yield Here(store)

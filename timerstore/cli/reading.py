@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,7 @@ from timerstore.cli.app import (
     as_rows,
     read_instant,
 )
-from timerstore.cli.opening import looking
+from timerstore.cli.opening import Look, looking
 from timerstore.cli.output import Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
@@ -34,20 +34,23 @@ from timerstore.cli.texts import (
     shown_time,
     whole_text,
 )
-from timerstore.cli.times import now_ms, parse_delay
+from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
-    from timerstore.store import TimerStore
 
-ROWS_ON_TERMINAL = 50
-"""Rows that `pending` shows on a terminal where no limit is given."""
 _BAR_WIDTH = 30
-_AHEAD = (
-    *(("10 s", 10_000), ("a minute", 60_000), ("10 minutes", 600_000), ("an hour", 3_600_000)),
-    *(("a day", 86_400_000), ("a week", 604_800_000), ("30 days", 2_592_000_000)),
-)
+_AHEAD = {
+    1_000: "1 s",
+    10_000: "10 s",
+    60_000: "a minute",
+    600_000: "10 minutes",
+    3_600_000: "an hour",
+    86_400_000: "a day",
+    7 * 86_400_000: "a week",
+}
+"""The spans of `Upcoming.within`."""
 
 
 # --- info
@@ -60,41 +63,56 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     Example: timerstore info timers/
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        stats, topics = look.store.stats().to_dict(), pending_by_topic(look.store)
+        stats = look.stats()
         if as_json:
-            found = {"path": str(path), "as_of_ms": look.as_of_ms, "topics": topics}
-            out.json(found | stats)
+            out.json({"path": str(path), "as_of_ms": look.as_of_ms} | stats)
             return
         out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
-        if not out.on_terminal:
-            out.table(["", "", ""], [("pending in", *each) for each in topics.items()])
-        elif topics:
-            out.say()
-            out.table(["topic", ">pending"], [(name, f"{n:,}") for name, n in topics.items()])
+        show_topics(out, stats["topics"], look.as_of_ms)
         show_levels(out, stats["levels"])
 
 
-def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
-    """Show what each delay level does, where any was ever used."""
-    if not any(each["end"] for each in levels):
+def show_topics(out: Output, topics: list[dict[str, Any]], as_of_ms: int) -> None:
+    """Show what each topic has pending, and what became of the rest."""
+    if not out.on_terminal:
+        counts = [(each["topic"], each["pending_count"]) for each in topics]
+        out.table(["", "", ""], [("pending in", name, count) for name, count in counts if count])
         return
+    rows = []
+    for each in topics:
+        next_ms, oldest_ms = each["next_due_ms"], each["oldest_due_ms"]
+        rows.append(
+            (
+                each["topic"],
+                f"{each['pending_count']:,}",
+                "" if next_ms is None else shown_from(next_ms, as_of_ms),
+                "" if oldest_ms is None else shown_from(oldest_ms, as_of_ms),
+                shown_bytes(each["pending_bytes"]) if each["pending_bytes"] else "",
+                f"{each['fired_count']:,}" if each["fired_count"] else "",
+                f"{each['lateness_p99_ms']:,} ms" if each["fired_count"] else "",
+            )
+        )
+    if rows:
+        out.say()
+        columns = [">pending", "next due", "overdue", ">bodies", ">fired", ">late (99 %)"]
+        out.table(["topic", *columns], rows)
+
+
+def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
+    """Show what each delay level does that was ever used."""
     rows = [
         (
             *(f"level {each['level']}", shown_delay(each["delay_ms"]), each["offset"]),
             *(each["end"], each["lag_count"], f"{each['overdue_ms'] / 1000:.3f} s"),
         )
         for each in levels
+        if each["end"]
     ]
+    if not rows:
+        return
     if out.on_terminal:
         out.say()
     out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
-
-
-def pending_by_topic(store: TimerStore) -> dict[str, int]:
-    """Return how many timers each topic has pending, for those that have any."""
-    names = sorted({topic.decode("utf-8", "replace") for topic in store.core.engine.queues.topics})
-    counts = {name: store.count(name) for name in names}
-    return {name: count for name, count in counts.items() if count}
 
 
 def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -107,6 +125,7 @@ def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[st
         ("path", str(path)),
         ("as of", shown_time(as_of_ms)),
         ("pending", str(stats["pending_count"])),
+        *waiting_rows(stats),
         ("fired up to", shown_time(stats["read_ms"])),
         ("commit log", f"{shown_bytes(stats['commitlog_end'] - stats['commitlog_start'])}"),
         ("timer log", shown_bytes(stats["timerlog_end"])),
@@ -114,6 +133,14 @@ def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[st
         ("unreadable", str(stats["unreadable_count"])),
         ("last time", found),
     ]
+
+
+def waiting_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what was fired and is not handled; whose it is `groups` shows."""
+    waiting = sum(each["lag_count"] for each in stats["groups"])
+    dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
+    rows = [("fired, not handled", str(waiting)), ("dead letters", str(sum(dead.values())))]
+    return [(name, number) for name, number in rows if number != "0"]
 
 
 def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -139,7 +166,7 @@ def pending(
     end: End = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help=f"So many; a terminal shows {ROWS_ON_TERMINAL}."),
+        typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -151,7 +178,7 @@ def pending(
     with answering(as_json=as_json) as out:
         start_ms, end_ms = read_instant(out, start, "--start"), read_instant(out, end, "--end")
         with looking(out, path, config) as look:
-            shown_limit = ROWS_ON_TERMINAL if limit is None and out.on_terminal else limit
+            shown_limit = out.rows_max if limit is None else limit
             timers = look.store.pending(
                 topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit
             )
@@ -164,12 +191,16 @@ def pending(
                     out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
                 return
             rows = [
-                timer_row(timer, shown_from(timer.due_ms, look.as_of_ms), shown_body(timer.body))
+                timer_row(
+                    timer,
+                    shown_from(timer.due_ms, look.as_of_ms),
+                    shown_body(timer.body, out.console.width),
+                )
                 for timer in timers
             ]
             out.table(["due", "topic", "id", "key", "tag", "body"], rows)
-            if limit is None and len(rows) == ROWS_ON_TERMINAL:
-                count = look.store.count(topic)
+            if limit is None and len(rows) == out.rows_max:
+                count = look.count(topic)
                 out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
 
 
@@ -199,7 +230,7 @@ def get(
     Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        timer = look.store.get(id)
+        timer = look.get(id)
         if timer is None:
             out.status = TOO_LATE
             if as_json:
@@ -241,7 +272,7 @@ def count(
     Example: timerstore count timers/ --topic mail
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        number = look.store.count(topic)
+        number = look.count(topic)
         if as_json:
             out.json({"count": number, "topic": topic, "as_of_ms": look.as_of_ms})
         else:
@@ -265,6 +296,9 @@ def horizon(
 ) -> None:
     """Show how many timers fall due when: within seconds, minutes, hours, days from now.
 
+    A program that has the store open tells that by what it counts, to a 56th of each timer's delay;
+    --bucket, --start, --end look at each timer, as of a store that nobody has open.
+
     Example: timerstore horizon timers/ --bucket 1h --end +1d
     """
     with answering(as_json=as_json) as out:
@@ -273,16 +307,21 @@ def horizon(
         if bucket_ms is not None and bucket_ms < 1:
             raise InvalidArgumentError(f"--bucket is {bucket}. Use 1ms or more.")
         with looking(out, path, config) as look:
-            table = look.store.pending_columns(
-                topic=topic, start_ms=start_ms, end_ms=end_ms, columns=["due_ms"]
-            )
-            due_ms = table["due_ms"].to_numpy()
-        if bucket_ms is None:
-            rows = list(by_distance(due_ms, now_ms()))
-            if as_json:
-                out.json({"as_of_ms": look.as_of_ms} | dict(rows))
+            if (bucket_ms, start_ms, end_ms) == (None, None, None) and look.owner is not None:
+                rows = look_ahead(look, topic)
             else:
-                out.table(["due", ">timers"], [(name, f"{number:,}") for name, number in rows])
+                table = look.store.pending_columns(
+                    topic=topic, start_ms=start_ms, end_ms=end_ms, columns=["due_ms"]
+                )
+                due_ms = table["due_ms"].to_numpy()
+                rows = by_distance(due_ms, look.as_of_ms)
+        if bucket_ms is None:
+            if as_json:
+                out.json({"as_of_ms": look.as_of_ms} | rows)
+            else:
+                out.table(
+                    ["due", ">timers"], [(name, f"{count:,}") for name, count in rows.items()]
+                )
             return
         buckets = by_bucket(due_ms, bucket_ms)
         if as_json:
@@ -299,13 +338,25 @@ def horizon(
             )
 
 
-def by_distance(due_ms: Any, from_ms: int) -> Iterator[tuple[str, int]]:
-    """Yield how many are overdue, how many fall due within each span, how many later."""
-    yield "overdue", int((due_ms <= from_ms).sum())
+def by_distance(due_ms: Any, from_ms: int) -> dict[str, int]:
+    """Return how many are overdue, how many fall due within each span, how many later."""
     ahead_ms = due_ms[due_ms > from_ms] - from_ms
-    for name, span_ms in _AHEAD:
-        yield f"within {name}", int((ahead_ms <= span_ms).sum())
-    yield "later", int((ahead_ms > _AHEAD[-1][1]).sum())
+    within = {f"within {name}": int((ahead_ms <= ms).sum()) for ms, name in _AHEAD.items()}
+    later = int((ahead_ms > max(_AHEAD)).sum())
+    return {"overdue": int((due_ms <= from_ms).sum())} | within | {"later": later}
+
+
+def look_ahead(look: Look, topic: str | None) -> dict[str, int]:
+    """Return the same by the counts that an owner keeps, at once for any number of timers."""
+    found = dict.fromkeys(["overdue", *(f"within {name}" for name in _AHEAD.values()), "later"], 0)
+    for each in look.stats()["topics"]:
+        if topic in (None, each["topic"]):
+            upcoming = each["upcoming"]
+            found["overdue"] += upcoming["overdue_count"]
+            found["later"] += upcoming["later_count"]
+            for ms, count in upcoming["within"]:
+                found[f"within {_AHEAD[ms]}"] += count
+    return found
 
 
 def by_bucket(due_ms: Any, bucket_ms: int) -> list[tuple[int, int]]:

@@ -1,9 +1,10 @@
-"""Commands that change what is pending: put, cancel, reschedule, redrive."""
+"""Commands that change what is pending: put, cancel, reschedule."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -83,6 +84,7 @@ def put(
                 )
         else:
             data = read_body(body)
+        is_new = not path.exists()
         with changing(path, config, create=True) as changer:
             check_level(changer, delay_level)
             if lines:
@@ -93,8 +95,17 @@ def put(
                 described = {"key": key, "tag": tag, "properties": pairs or None}
                 show_ids(out, [changer.put(data, topic=topic, **described, **times)])
             is_owner = changer.is_owner
-        if not is_owner and not as_json:
-            out.note(NOTHING_FIRES)
+        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+
+
+def tell_made(out: Output, path: Path, *, is_new: bool, is_owner: bool) -> None:
+    """Say on standard error what somebody who put something may not expect."""
+    if out.as_json:
+        return
+    if is_new:
+        out.note(f"{path} was made: there was no store.")
+    if not is_owner:
+        out.note(NOTHING_FIRES)
 
 
 def check_one_time(*given: object) -> None:
@@ -223,28 +234,3 @@ def reschedule(
             raise InvalidArgumentError("There is no new time. Pass --delay, --at or --at-ms.")
         with changing(path, config) as changer:
             show_ids(out, [changer.reschedule(id, due_ms)])
-
-
-# --- redrive
-
-
-@app.command(rich_help_panel=CHANGE)
-def redrive(
-    path: StorePath,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=0, help="So many at most; else all.")
-    ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-) -> None:
-    """Put a group's dead letters back, each at once, with its id, as attempt 0; write how many.
-
-    Example: timerstore redrive timers/ mailer --limit 10
-    """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
-        count = changer.redrive(group, limit)
-        if as_json:
-            out.json({"group": group, "redriven": count})
-        else:
-            out.line(count)

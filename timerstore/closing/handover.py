@@ -38,7 +38,7 @@ from timerstore.services.world import (
     RING_HEAD,
     RING_TAIL,
 )
-from timerstore.timelog.compose import stage_messages
+from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.jsonfile import write_json
@@ -194,7 +194,7 @@ def _append_last(core: Core) -> None:
     due_ms = max(now_ms, engine.read_slot * engine.precision_ms)
     message = compose_delete(engine, _HANDOVER_TOPIC, b"0" * 32, due_ms, now_ms)
     stage = core.take_stage()
-    count = stage_messages(stage, [(message, 0, 0, -1, 0)])
+    count = stage_messages(stage, [Staged(message, 0, 0, -1, 0)])
     append_all(engine, stage, count, now_ms, together=True)
     core.free_stage(stage)
     world = engine.world

@@ -1,11 +1,12 @@
 """The concurrent consumer: handlers in threads.
 
-    consumer.py     the public class
-    subscription.py a topic's handler, pulling within limits
-    threads.py      the threads, which pull and handle in turn
-    handling.py     a handler's call, with what becomes of its messages
-    retry_rules.py  the rules of that; docs/consumer.md has them as a table
-    hooks.py        a program's code around each call
+    consumer.py       the public class
+    subscription.py   a topic's handler, pulling within limits
+    threads.py        the threads, which pull and handle in turn
+    handling.py       a handler's call, with what becomes of its messages
+    retry_rules.py    the rules of that; docs/consumer.md has them as a table
+    consumerstats.py  how much it handles
+    hooks.py          a program's code around each call
 
 A room imports `core.py`, never the store.
 """

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.subscription import Handler, Held, Limits, Subscription, Task
@@ -317,6 +318,15 @@ class Consumer:
         """Show the group and its topics."""
         topics = ", ".join(each.topic for each in self._subscriptions)
         return f"<Consumer {self.group!r} of {topics or 'nothing'}, {self._state}>"
+
+    # --- looking
+
+    def stats(self) -> tuple[ConsumerStats, ...]:
+        """Return what it does with each of its topics. O(queues of these topics)."""
+        self._core.check_process()
+        return read_consumer_stats(
+            *(self._core, self._consuming, self._handling, self._subscriptions, self._reads_as)
+        )
 
     # --- dead letters
 

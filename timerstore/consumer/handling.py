@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
-from timerstore.consumer.subscription import Task
+from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
@@ -141,15 +141,22 @@ class Handling:
         names = ", ".join(delivery.id for delivery in rest.deliveries[:10])
         if len(rest.deliveries) > 10:
             names += f" and {len(rest.deliveries) - 10} more"
-        topic = rest.subscription.topic
+        topic, ids = rest.subscription.topic, [delivery.id for delivery in rest.deliveries]
+        fields = {
+            "topic": topic,
+            "group": self._group,
+            "ids": ids,
+            "attempt": rest.deliveries[0].attempt,
+        }
         if outcome.timed_out:
-            log.error("%s: message %s: no end after %d ms", topic, names, outcome.elapsed_ms)
+            text = "%s: message %s: no end after %d ms"
+            log.error(text, topic, names, outcome.elapsed_ms, extra=fields)
         elif outcome.error is not None:
-            log.error("%s: message %s failed", topic, names, exc_info=outcome.error)
+            log.error("%s: message %s failed", topic, names, exc_info=outcome.error, extra=fields)
         elif self._broadcast:
-            log.error("%s: message %s failed", topic, names)
+            log.error("%s: message %s failed", topic, names, extra=fields)
         else:
-            log.info("%s: message %s shall come again", topic, names)
+            log.info("%s: message %s shall come again", topic, names, extra=fields)
 
     def _send_back(self, task: Task, delay_level: int) -> None:
         """Send each message of a task back; where that fails, hand them in again later."""
@@ -182,7 +189,9 @@ class Handling:
         message = delivery._batch.message(delivery._i)
         level = level_after(message.reconsume_times, delay_level, self._max_attempts)
         if level == DEAD:
-            log.error("%s: message %s is a dead letter now", delivery.topic, delivery.id)
+            fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
+            text = "%s: message %s is a dead letter now"
+            log.error(text, delivery.topic, delivery.id, extra=fields)
             send_to_dead(self._putting, self._group, message, wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
@@ -233,7 +242,6 @@ class Handling:
         for task in waiting:
             task.subscription.give_back(task)
 
-    @property
-    def running_count(self) -> int:
-        """How many tasks are being handled."""
-        return len(self._running)
+    def running(self) -> list[Subscription]:
+        """Return the subscription of each task that is being handled."""
+        return [task.subscription for task in list(self._running)]

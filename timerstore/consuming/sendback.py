@@ -13,12 +13,13 @@ from typing import Final
 
 from timerstore.arguments import check_due_ms, whole_ms
 from timerstore.errors import InvalidArgumentError
+from timerstore.ids import parse_id
 from timerstore.inside import inside
-from timerstore.putting.levels import Staged, check_level, stage_at_level
+from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putting import Putting
 from timerstore.services.deletes import append_all
 from timerstore.services.engine import Engine
-from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.compose import Staged, compose, stage_messages
 from timerstore.timelog.decode import Message
 from timerstore.timelog.format import (
     DEAD_PREFIX,
@@ -79,7 +80,7 @@ def send_back(
             flag=message.flag,
             reconsume_times=message.reconsume_times + 1,
         )
-        due_ms = entry[2]
+        due_ms = entry.tags_code
     else:
         due_ms = check_due_ms(now_ms + _delay_ms(delay), "the due time")
         putting.congestion.count(due_ms, now_ms)
@@ -113,7 +114,7 @@ def send_to(
         flag=message.flag,
         reconsume_times=reconsume_times,
     )
-    entry = composed, engine.queues.row(topic), _tags_code(message), -1, 0
+    entry = Staged(composed, engine.queues.row(topic), _tags_code(message), -1, 0)
     _append(putting, entry, now_ms, now_ms, wait)
 
 
@@ -146,7 +147,12 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> St
         flag=message.flag,
         reconsume_times=message.reconsume_times + 1,
     )
-    return composed, 0, _tags_code(message), engine.queues.row(topic), 1
+    counted_ms = due_ms  # what has a broker's key is read in a broker's way, see `exact_due_ms`
+    id = parse_id(message.properties.get("UNIQ_KEY", ""))
+    if id is None or id.tag != engine.store_tag:
+        counted_ms += engine.precision_ms
+    row = engine.queues.row(topic)
+    return Staged(composed, 0, _tags_code(message), row, 1, counted_ms)
 
 
 def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:

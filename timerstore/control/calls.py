@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 from timerstore.errors import InvalidArgumentError
@@ -12,7 +13,7 @@ from timerstore.errors import InvalidArgumentError
 Call = Callable[..., Any]
 
 NAMES = (
-    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon"),
+    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
     *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
@@ -22,6 +23,7 @@ def calls_of(store: Any) -> dict[str, Call]:
     """Return the calls of a store by name."""
     calls: dict[str, Call] = {name: getattr(store, name) for name in NAMES}
     calls["stats"] = lambda: store.stats().to_dict()
+    calls["put_many"] = wraps(store.put_many)(lambda **options: list(store.put_many(**options)))
     return calls
 
 

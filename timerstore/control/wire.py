@@ -6,8 +6,6 @@ import base64
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from timerstore import errors
 from timerstore.errors import TimerStoreError
 
@@ -20,7 +18,7 @@ def to_json(value: Any) -> Any:
     """Return what JSON can say: bytes in base64, a dataclass as an object, an array as a list."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # an array of NumPy's, or a number
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}

@@ -42,9 +42,12 @@ _NAMED_MAX: Final = 100
 """Entries of one queue that are named one by one in one step."""
 
 
-def _is_level(delay_ms: int) -> bool:
-    """Tell whether a delay can be that of a level: whole seconds."""
-    return delay_ms > 0 and delay_ms % 1000 == 0
+def is_level(delay_ms: Any) -> Any:
+    """Tell whether a delay, or each of an array, can be that of a level: whole seconds.
+
+    What the levels were when a message was put is written nowhere, and they may change.
+    """
+    return (delay_ms > 0) & (delay_ms % 1000 == 0)
 
 
 class _Queue:
@@ -270,7 +273,7 @@ class LogAudit:
                 code = int(rows[i, scan.ROW_TAGS_CODE])
                 reason = f"the tags code is {int(mine[i]['tags_code'])}; the message's is {code}"
                 waited_ms = int(mine[i]["tags_code"]) - int(rows[i, scan.ROW_STORED_MS])
-                if rows[i, scan.ROW_LEVEL] > 0 and code > TAGS_HASH_MAX and _is_level(waited_ms):
+                if rows[i, scan.ROW_LEVEL] > 0 and code > TAGS_HASH_MAX and is_level(waited_ms):
                     reason += ", unless delay_levels were other ones then"
                     self.audit.warning(queue.name, int(indexes[i]) * ENTRY_BYTES, reason)
                     continue

@@ -83,6 +83,8 @@ def _cancel_ahead(
                 found.offset[mine],
                 found.entry[mine],
                 found.level[mine],
+                found.born_ms[mine],
+                found.body_bytes[mine],
                 now_ms,
             )
     finally:
@@ -120,6 +122,8 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
                     offsets,
                     np.zeros(len(mine), np.int64),
                     np.where(offsets >= LEVEL_MARK, 0, -1),
+                    verdict.born_ms[mine],
+                    verdict.body_bytes[mine],
                     now_ms,
                     judged=True,
                 )

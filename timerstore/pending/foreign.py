@@ -19,10 +19,9 @@ from timerstore.pending.found import find_pending
 from timerstore.pending.moved import compose_moved
 from timerstore.pending.overdue import find_waiting_foreign
 from timerstore.pending.timers import Timer, read_timer
-from timerstore.putting.levels import Staged
 from timerstore.services.cancel_ahead import cancel_with
 from timerstore.services.deletes import compose_delete
-from timerstore.timelog.compose import stage_messages
+from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
@@ -42,6 +41,8 @@ class Foreign(NamedTuple):
     row: int
     topic: bytes
     key: bytes
+    born_ms: int
+    body_bytes: int
 
 
 def find(core: Core, id: str) -> list[Foreign]:
@@ -67,7 +68,9 @@ def find(core: Core, id: str) -> list[Foreign]:
             )
         row = engine.row_of_message(offset)
         out_ms, due_ms = int(message.properties["TIMER_OUT_MS"]), int(pending.due_ms[i])
-        found.append(Foreign(offset, due_ms, out_ms, high, low, row, topic, key))
+        born_ms, body_bytes = message.born_ms, len(message.body)
+        who = (high, low, row, topic, key)
+        found.append(Foreign(offset, due_ms, out_ms, *who, born_ms, body_bytes))
     return found
 
 
@@ -121,7 +124,8 @@ def _replace(core: Core, timer: Foreign, entries: list[Staged], now_ms: int) -> 
     engine, stage = core.engine, core.take_stage()
     try:
         delete = compose_delete(engine, timer.topic, timer.key, timer.out_ms, now_ms)
-        count = stage_messages(stage, [*entries, (delete, 0, 0, timer.row, -1)])
+        old = (timer.due_ms, timer.born_ms, timer.body_bytes)
+        count = stage_messages(stage, [*entries, Staged(delete, 0, 0, timer.row, -1, *old)])
         with engine.locks:
             if not _waits(core, timer):
                 return -1

@@ -7,8 +7,8 @@ from timerstore.arguments import (
 )
 from timerstore.core import Core
 from timerstore.pending.timers import Timer
-from timerstore.putting.levels import Staged
 from timerstore.putting.putter import compose_timer
+from timerstore.timelog.compose import Staged
 from timerstore.timelog.decode import user_properties
 
 

@@ -13,7 +13,7 @@ from timerstore.services.cancel_ahead import (
     replace_timer,
 )
 from timerstore.services.deletes import compose_delete
-from timerstore.timelog.compose import stage_messages
+from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.format import (
     LEVEL_MARK,
 )
@@ -43,7 +43,8 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
         engine.cancelled.reserve(1)
         stage = core.take_stage()
         try:
-            stage_messages(stage, [entry, (delete, 0, 0, row, -1)])
+            old = Staged(delete, 0, 0, row, -1, old_due_ms, timer.put_ms, len(timer.body))
+            stage_messages(stage, [entry, old])
             new_offset = replace_timer(engine, stage, offset, now_ms)
         finally:
             core.free_stage(stage)

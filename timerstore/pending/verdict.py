@@ -17,6 +17,7 @@ from timerstore.errors import UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
+from timerstore.timelog.decode import decode_message
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.message import FOUND_WORDS, IDENTITY_OURS
 
@@ -32,6 +33,8 @@ class Verdict(NamedTuple):
     row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX
     pending: Bools
     cancelled: Bools
+    born_ms: Int64s
+    body_bytes: Int64s
 
 
 def parse(core: Core, ids: Sequence[str]) -> tuple[Int64s, Int64s]:
@@ -63,6 +66,8 @@ class FirstPuts(NamedTuple):
     row: Int64s  # queue of the real topic, or GONE; of a delay level's + QUEUE_COUNT_MAX
     entry: Int64s  # index in the timer topic's queue, or in its level's
     level: Int64s  # delay level − 1, or −1 for a timer
+    born_ms: Int64s
+    body_bytes: Int64s
 
 
 def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
@@ -70,6 +75,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     engine = core.engine
     rows, indexes = np.full(len(offsets), UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
     levels = np.full(len(offsets), -1, np.int64)
+    born_ms, body_bytes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
     found, pins = np.zeros(FOUND_WORDS, np.int64), []
     while True:
         with engine.commitlog.reading():
@@ -87,6 +93,8 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
                 rows,
                 indexes,
                 levels,
+                born_ms,
+                body_bytes,
             )
         if stopped == len(offsets):
             break
@@ -98,7 +106,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     if len(unknown):
         i = int(unknown[0])
         raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
-    return FirstPuts(due_ms, offsets, rows, indexes, levels)
+    return FirstPuts(due_ms, offsets, rows, indexes, levels, born_ms, body_bytes)
 
 
 def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
@@ -112,7 +120,7 @@ def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
 
 def _decide(core: Core, found: FirstPuts) -> Verdict:
     """Decide under all locks of the services."""
-    due_ms, offsets, rows, indexes, levels = found
+    due_ms, offsets, rows, indexes, levels, born_ms, body_bytes = found
     engine, world = core.engine, core.engine.world
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
     cancelled = engine.cancelled.contains(high, offsets)
@@ -133,7 +141,11 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     if gone.any():
         messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
-    return Verdict(due_ms, offsets, messages, rows, pending, cancelled)
+        for i in np.flatnonzero(gone & pending).tolist():
+            at = int(messages[i])
+            message = decode_message(engine.commitlog.view(at).view(np.ndarray), at)
+            born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
+    return Verdict(due_ms, offsets, messages, rows, pending, cancelled, born_ms, body_bytes)
 
 
 def is_foreign(core: Core, id: object) -> bool:

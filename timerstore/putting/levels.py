@@ -8,7 +8,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ids import format_id
 from timerstore.kinds import shown_int
 from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.compose import compose
+from timerstore.timelog.compose import Staged, compose
 from timerstore.timelog.format import (
     LEVEL_MARK,
     LEVEL_TOPIC,
@@ -21,9 +21,6 @@ from timerstore.timelog.frame import encode_property
 
 if TYPE_CHECKING:
     from timerstore.services.engine import Engine
-
-Staged = tuple[bytes, int, int, int, int]
-"""What `stage_messages` takes: message, row, tags code, pending row, change."""
 
 
 def check_level(engine: Engine, level: object, *others: object) -> int:
@@ -81,4 +78,5 @@ def stage_at_level(
         flag=flag,
         reconsume_times=reconsume_times,
     )
-    return message, engine.level_row(level), due_ms, engine.queues.row(topic) + QUEUE_COUNT_MAX, 1
+    row = engine.queues.row(topic) + QUEUE_COUNT_MAX
+    return Staged(message, engine.level_row(level), due_ms, row, 1, due_ms)

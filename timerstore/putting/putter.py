@@ -12,12 +12,11 @@ from timerstore.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.ids import TimerIds, format_id
 from timerstore.putting.admission import Admission
-from timerstore.putting.levels import Staged
 from timerstore.services.deletes import append_all
 from timerstore.services.engine import Engine
 from timerstore.services.put_batch import put_batch
 from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.compose import compose, stage_messages
+from timerstore.timelog.compose import Staged, compose, stage_messages
 from timerstore.timelog.format import (
     LEVEL_MARK,
     PROPERTY_DUE,
@@ -70,7 +69,7 @@ def compose_timer(
         text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
     message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
     tags_code = 0 if tag is None else java_hash_of(tag)
-    return message, 0, tags_code, engine.queues.row(topic), 1
+    return Staged(message, 0, tags_code, engine.queues.row(topic), 1, due_ms)
 
 
 class Putter:

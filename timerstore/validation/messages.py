@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.offline.auditlog import compare_entries
+from timerstore.offline.auditlog import compare_entries, is_level
 from timerstore.tables.commitlog import read_log
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView
@@ -134,14 +134,15 @@ class _Look:
         """Compare messages of one queue with its entries, and with each other."""
         topic, queue_id = self.queues.names[number]
         name, file = queue_name(text(topic), queue_id), self._file(number)
-        _, wrong, other_tags = compare_entries(file, rows)
+        entries, wrong, other_tags = compare_entries(file, rows)
         indexes = rows[:, scan.ROW_QUEUE_INDEX]
         at = indexes * ENTRY_BYTES
         judge = self.findings.judge
         judge("entry", wrong, name, at, "the entry is not that of the message with this index")
         rule, reason = "entry_tags", "the tags code is not the hash of the message's tag"
         if topic == LEVEL_TOPIC:
-            rule, reason = "level_due", "the entry's time is not stored plus delay"
+            rule, reason = "level_due", "the entry's time is not stored plus a level's delay"
+            other_tags &= ~is_level(entries["tags_code"] - rows[:, scan.ROW_STORED_MS])
         judge(rule, other_tags, name, at, reason)
 
         before = self.last.get(number, int(indexes[0]) - 1)

@@ -219,7 +219,7 @@ RULES: Final = (
         "level_due",
         QUEUES,
         "a message of a delay level",
-        "The entry's tags code is the stored time plus the level's delay.",
+        "The entry's tags code is the stored time plus a delay of whole seconds, as levels have.",
         "The message is delivered at another time.",
     ),
     Rule(

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from timerstore.consuming.tally import RESPONSE_BOUNDS_MS
 from timerstore.services.metrics import PREFIX
+from timerstore.watching.topicmetrics import label_of
 
 ROWS_MAX: Final = 500
 """Pairs of a topic and a group that are shown, those with the longest backlog first: a pair takes
-seven series, and nineteen more once it has response times."""
+seven series, and twenty more once it has response times."""
 
 # Field of a row: the metric's name, what the field is divided by, what it is.
 GAUGES: Final[dict[str, tuple[str, int, str]]] = {
@@ -37,7 +38,11 @@ def shown_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
     """Return the rows that are shown, in the order of their names, and how many are not."""
     urgent = sorted(rows, key=lambda row: (-row["lag_count"], row["topic"], row["group"]))
     shown = sorted(urgent[:ROWS_MAX], key=lambda row: (row["topic"], row["group"]))
-    return shown, len(rows) - len(shown)
+    return [{**row, **_labels_of(row)} for row in shown], len(rows) - len(shown)
+
+
+def _labels_of(row: Row) -> dict[str, str]:
+    return {name: label_of(row[name]) for name in ("topic", "group")}
 
 
 def group_families(

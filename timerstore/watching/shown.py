@@ -24,9 +24,10 @@ Rows = Sequence[Sequence[str]]
 def shown_stats(stats: Stats) -> str:
     """Return statistics for a person."""
     sections: tuple[Callable[[Stats], Iterator[str]], ...] = (
-        *(_store, _services, _groups, _levels, _cleaning),
+        *(_store, _services, _topics, _groups, _levels, _cleaning),
     )
-    return "\n".join(line[:WIDTH].rstrip() for each in sections for line in each(stats))
+    texts = ("\n".join(line[:WIDTH].rstrip() for line in each(stats)) for each in sections)
+    return "\n\n".join(filter(None, texts))
 
 
 # --- the sections
@@ -71,6 +72,22 @@ def _services(stats: Stats) -> Iterator[str]:
         for each in stats.services
     ]
     yield from _table("services", ("", "busy", ">", ">waiting", ">steps"), rows)
+
+
+def _topics(stats: Stats) -> Iterator[str]:
+    most = sorted(stats.topics, key=lambda each: (-each.pending_count, -each.put_count))
+    rows = [
+        (
+            plain(each.topic),
+            *_counts(each.pending_count, each.upcoming.overdue_count),
+            *_counts(dict(each.upcoming.within)[60_000], each.put_count),
+            *_counts(each.fired_count, each.cancelled_count),
+            shown_ms(each.lateness_p99_ms) if each.fired_count else "",
+        )
+        for each in most
+    ]
+    columns = ("", ">pending", ">overdue", ">in 1 min", ">put", ">fired", ">cancelled", ">late p99")
+    yield from _table("topics", columns, rows)
 
 
 def _groups(stats: Stats) -> Iterator[str]:
@@ -128,12 +145,16 @@ def _cleaning(stats: Stats) -> Iterator[str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
-    """Yield a section's lines; nothing where it has no rows. ">": a column of numbers."""
+    """Yield a section's lines; nothing where it has no rows. ">": a column of numbers.
+
+    Columns that have nothing in them are left out; the first has a name in each row.
+    """
     if not rows:
         return
-    names = [name.removeprefix(">") for name in columns]
-    names[0] = title
-    shown = [["  " + row[0], *row[1:]] for row in rows[:ROWS_MAX]]
+    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    columns = [columns[i] for i in used]
+    names = [title, *(name.removeprefix(">") for name in columns[1:])]
+    shown = [["  " + row[0], *(row[i] for i in used[1:])] for row in rows[:ROWS_MAX]]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
     texts = [i for i, name in enumerate(columns) if not name.startswith(">")]
     while sum(widths) + 2 * (len(widths) - 1) > WIDTH:

@@ -1,0 +1,50 @@
+"""Help: what it shows is what the commands take, as is what the README shows."""
+
+import re
+import shlex
+
+import pytest
+import typer
+
+from tests.markdown import ROOT
+from timerstore.cli.commands import app
+
+GROUP = typer.main.get_command(app)
+NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
+_SHELL_BLOCK = re.compile(r"### At the shell\n+```\n(.*?)```", re.DOTALL)
+
+
+def check(line: str) -> None:
+    """Let a command line be parsed, as when it is typed, and nothing be run."""
+    first, name, *arguments = shlex.split(re.split(r" (?:\|\|?|>) ", line)[0])
+    assert first == "timerstore"
+    command = GROUP.commands[name]  # type: ignore[attr-defined]
+    with command.make_context(name, arguments):
+        pass
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_says_what_it_does_with_an_example(name: str) -> None:
+    text = GROUP.commands[name].help or ""  # type: ignore[attr-defined]
+    assert text[0].isupper() and text.split("\n\n")[0].rstrip().endswith((".", ":"))
+    (example,) = re.findall(r"^Example: (timerstore .+)$", text, re.MULTILINE)
+    assert example.split()[1] == name
+    check(example)
+
+
+def test_the_readme_s_lines_are_commands() -> None:
+    (block,) = _SHELL_BLOCK.findall((ROOT / "README.md").read_text())
+    shown = set()
+    for line in block.splitlines():
+        command, *rest = re.split(r" {2,}", line)
+        if len(command.split()) == 2:
+            command += " " + rest[0]
+        check(command)
+        shown.add(command.split()[1])
+    assert {"put", "get", "cancel", "import", "export", "verify"} <= shown <= {*NAMES}
+
+
+def test_every_command_writes_json() -> None:
+    for name in NAMES:
+        options = {each for p in GROUP.commands[name].params for each in p.opts}  # type: ignore[attr-defined]
+        assert "--json" in options or name == "warmup"

@@ -1,0 +1,104 @@
+"""Commands that change a store, asked of the process that has it open."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.cli.shell import SMALL, Run
+
+pytestmark = pytest.mark.slow
+
+FAR_MS = 4_070_908_800_000
+
+
+@pytest.fixture
+def owner(path: Path) -> Iterator[timerstore.TimerStore]:
+    """A program that has the store open."""
+    with timerstore.open(path, config=SMALL) as store:
+        yield store
+
+
+def test_put_get_reschedule_cancel(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
+    options = ["--at", "2099-01-01T00:00Z", "--key", "k", "--tag", "t", "-p", "a=b", "-t", "mail"]
+    result = run("put", path, "-", *options, input=b"\xffx")
+    assert "Nothing fires" not in result.stderr
+    id = result.stdout.strip()
+    timer = owner.get(id)
+    assert timer is not None
+    assert (timer.body, timer.key, timer.tag, timer.topic) == (b"\xffx", "k", "t", "mail")
+    assert (timer.due_ms, timer.properties) == (FAR_MS, {"a": "b"})
+    assert json.loads(run("get", path, id, "--json").stdout)["body_base64"] == "/3g="
+    assert run("count", path, "--topic", "mail").stdout == "1\n"
+
+    new = run("reschedule", path, id, "--at-ms", FAR_MS + 1).stdout.strip()
+    assert owner.get(id) is None and owner.get(new) is not None
+    assert run("cancel", path, new).stdout == f"{new}\tcancelled\n"
+    run("reschedule", path, new, "--delay", "1h", exits=1)
+    assert owner.count() == 0
+
+
+def test_lines_and_levels(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
+    ids = run("put", path, "--lines", "--at-ms", FAR_MS, input=b"one\ntwo\n").stdout.split()
+    assert [timer.id for timer in owner.pending()] == ids
+    run("put", path, "x", "--delay-level", 18)
+    assert "1 to 18" in run("put", path, "x", "--delay-level", 19, exits=2).stderr
+    assert owner.count() == 3
+
+
+def test_what_the_owner_refuses_is_refused_here(
+    run: Run, path: Path, owner: timerstore.TimerStore
+) -> None:
+    assert "looks like seconds" in run("put", path, "x", "--at-ms", 1_800_000_000, exits=2).stderr
+    assert "topic is 'a/b'" in run("put", path, "x", "--topic", "a/b", exits=2).stderr
+    run("cancel", path, "0" * 32, exits=2)
+
+
+def test_import_and_clean(
+    run: Run, path: Path, owner: timerstore.TimerStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "in.jsonl"
+    rows = [{"body": f"{i}", "at_ms": FAR_MS + i // 9, "topic": f"t{i % 2}"} for i in range(300)]
+    rows[7]["properties"] = {"p": "q"}  # type: ignore[assignment]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("import", path, file).stdout == "300 rows put\n"
+    assert sorted(int(timer.body) for timer in owner.pending()) == list(range(300))
+    (state,) = tmp_path.glob("*.import")
+    told = json.loads(state.read_text())
+    # As after a kill in the last chunk, of which all was put.
+    told |= {"is_whole": False, "done_count": 0, "log_end": 0}
+    state.write_text(json.dumps(told))
+    owner.put(b"300", at_ms=FAR_MS)
+    assert run("import", path, file).stdout.startswith("Nothing put: all 300")
+    assert owner.count() == 301
+    assert "on disk" in run("clean", path).stdout
+
+
+def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
+    consumer = timerstore.Consumer(owner, "mailer", max_attempts=0)
+    consumer.subscribe("t", lambda d: timerstore.Retry())
+    ids = list(owner.put_many([b"a", b"b", b"c"], topic="t", keys=["k", "l", "m"]))
+    with consumer:
+        while not any(each.dead_letter_count == 3 for each in owner.stats().groups):
+            time.sleep(0.01)
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "120"}
+    (row,) = [json.loads(line) for line in run("groups", path, "--json").stdout.splitlines()]
+    assert (row["topic"], row["group"], row["dead_letter_count"]) == ("t", "mailer", 3)
+    told = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines()[:9])
+    assert (told["pending"], told["dead letters"]) == ("0", "3")
+    assert "fired, not handled" not in told
+    assert run("groups", path).stdout.split("\t")[:2] == ["t", "mailer"]
+    assert "mailer" in run("groups", path, env=terminal).stdout
+
+    told = run("dead", path, "mailer", "--json").stdout.splitlines()
+    letters = [json.loads(line) for line in told]
+    found = sorted((each["id"], each["body"], each["key"]) for each in letters)
+    assert found == [*zip(ids, "abc", "klm", strict=True)]
+    assert letters[0]["id"] in run("dead", path, "mailer", "-n", 1, env=terminal).stdout
+    assert run("redrive", path, "mailer", ids[1]).stdout == "1\n"
+    left = [line.split("\t")[2] for line in run("dead", path, "mailer").stdout.splitlines()]
+    assert sorted(left) == [ids[0], ids[2]]
+    assert run("redrive", path, "mailer").stdout == "2\n"

@@ -1,0 +1,66 @@
+"""What keeps the log is named: a timer with its offset, or whatever else it is."""
+
+import dataclasses
+from datetime import timedelta
+from pathlib import Path
+
+import timerstore
+from tests.services.test_cleaning import SMALL, START_MS, clean_all, drain, live_on, open_small
+from timerstore import ManualClock, TimerStore
+
+SECOND = timedelta(seconds=1)
+
+
+def kept_by(store: TimerStore) -> str:
+    return store.stats().cleaning.kept_by
+
+
+def test_a_pending_timer_is_named(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    config = dataclasses.replace(SMALL, cleaning=False)
+    with open_small(tmp_path / "s", clock, config) as store:
+        assert kept_by(store) == "nothing"
+        near = store.put(b"near", topic="a", delay=300 * SECOND)
+        far = store.put(b"far", topic="b", delay=600 * SECOND)
+        store.core.play_now()
+        offset = int(store.core.engine.queues.read(0, 1, 1)[0]["offset"])
+        live_on(store, clock, 5)
+        assert kept_by(store) == (
+            f"timer {far} of topic 'b', due 2027-01-15T08:10:00Z, at offset {offset:,}"
+        )
+        store.cancel(far)  # its slot comes all the same: until then the segment stays
+        assert kept_by(store) == "pending timers, from offset 0 on"
+        assert near not in kept_by(store)
+        clock.advance(700 * SECOND)
+        drain(store)
+        live_on(store, clock, 2)
+        assert "timer" not in kept_by(store)
+        assert store.stats().commitlog_start > 0
+
+
+def test_what_else_keeps_it_comes_second(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        store.put(b"far", topic="b", delay=600 * SECOND)
+        store.put_many([b"x"] * 60, topic="orphan")
+        live_on(store, clock, 3)
+        timer, then = kept_by(store).split("; then by ")
+        assert timer.startswith("timer ") and timer.endswith("at offset 0")
+        assert then.startswith("topic 'orphan', which no group has read: 60 messages from offset ")
+    with timerstore.open(tmp_path / "s", read_only=True, clock=clock) as looking:
+        assert kept_by(looking) == f"pending timers, from offset 0 on; then by {then}"
+
+
+def test_a_copy_is_named_where_it_is(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        far = store.put(b"far", topic="b", delay=600 * SECOND)
+        store.core.play_now()
+        live_on(store, clock, 10)
+        clean_all(store)
+        clock.advance(20 * SECOND)
+        live_on(store, clock, 2)
+        found = store.stats().cleaning
+        assert found.copied_count and found.floor
+        assert found.kept_by.startswith(f"timer {far} of topic 'b', due ")
+        assert int(found.kept_by.split("offset ")[1].replace(",", "")) >= found.floor

@@ -1,0 +1,203 @@
+"""Counts of timers by topic: what was put, fired, cancelled; what falls due when.
+
+All of it is a function of the commit log, counted by `append` under its lock, a row for each queue.
+
+Histograms of delay and lateness have two buckets for each doubling. When pending timers fall due
+stands in eight *rings* of 512 buckets for each row. A bucket of the first is 1,024 ms long, one of
+each further ring eight times as long. A timer's ring follows from how long before its due time it
+was born, both of which every copy keeps, so that whoever takes it off finds the bucket again, which
+is no longer than a 56th of that delay. A ring holds the last 62 buckets that have passed as well:
+what is left in one that passed long ago is moved to OVERDUE_COUNT, before its place is used again.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Final
+
+import numpy as np
+
+from timerstore.timelog.intrinsics import bit_length
+from timerstore.timelog.kernel import inlined, inlined_always
+from timerstore.timelog.record import Int32s, Words, record
+
+HISTOGRAM_BUCKETS: Final = 96
+RING_COUNT: Final = 8
+RING_BUCKETS: Final = 512
+RING_AHEAD: Final = 448
+"""Buckets of a ring that lie ahead of a timer's birth, at most."""
+RING_PASSED: Final = RING_BUCKETS - RING_AHEAD - 2
+RING_SHIFT: Final = 10
+RING_STEP: Final = 3
+AHEAD_BUCKETS: Final = RING_COUNT * RING_BUCKETS
+TOO_FAR: Final = RING_COUNT
+"""In the place of a ring: due more than thirty years after its birth."""
+
+# Words of a row. Counters, which are kept over a restart, come first.
+PUT_COUNT: Final = 0
+FIRED_COUNT: Final = 1
+CANCELLED_COUNT: Final = 2
+LOST_COUNT: Final = 3  # their messages could not be read
+DELAY_SUM_S: Final = 4  # whole seconds of each delay
+DELAY_REST_MS: Final = 5  # and what they leave
+LATENESS_SUM_MS: Final = 6
+LATENESS_MAX_MS: Final = 7
+DELAYS: Final = 8
+LATENESSES: Final = DELAYS + HISTOGRAM_BUCKETS
+COUNTERS: Final = LATENESSES + HISTOGRAM_BUCKETS
+PENDING_BYTES: Final = COUNTERS  # bodies of what is pending
+OVERDUE_COUNT: Final = COUNTERS + 1  # pending, of buckets that passed long ago
+OVERDUE_FROM_MS: Final = COUNTERS + 2  # none of these is due before it
+FAR_COUNT: Final = COUNTERS + 3  # pending, TOO_FAR
+KEPT_FROM: Final = COUNTERS + 4  # for each ring: buckets before it were moved
+TALLY_WORDS: Final = 256
+assert KEPT_FROM + RING_COUNT <= TALLY_WORDS
+
+
+@record
+class Tally:
+    """The counts of all rows. Written under the append lock."""
+
+    words: Words  # int64[rows * TALLY_WORDS], see the constants above
+    ahead: Int32s  # int32[rows * AHEAD_BUCKETS]: pending timers by ring and bucket
+
+
+def new_tally(row_count: int) -> Tally:
+    """Return counts of nothing; memory is taken only for rows, and rings, that are used."""
+    return Tally(
+        _lazy_zeros(row_count * TALLY_WORDS, np.int64),
+        _lazy_zeros(row_count * AHEAD_BUCKETS, np.int32),
+    )
+
+
+def _lazy_zeros(count: int, kind: type) -> np.ndarray:
+    """Return zeros in pages of their own, small ones: NumPy asks for huge ones."""
+    length = count * np.dtype(kind).itemsize
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, kind)
+
+
+@inlined
+def histogram_bucket(value: int) -> int:
+    """Return a histogram's bucket of a value, see `bucket_max`. O(1)."""
+    if value <= 0:
+        return 0
+    below = value - 1
+    if below < 2:
+        return 1 + below
+    exponent = bit_length(below) - 1
+    return min(HISTOGRAM_BUCKETS - 1, 1 + 2 * exponent + (below >> (exponent - 1) & 1))
+
+
+def bucket_max(bucket: int) -> int:
+    """Return the largest value of a histogram's bucket: 0, 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
+    exponent, half = divmod(bucket - 1, 2)
+    return bucket if bucket < 4 else (3 if half == 0 else 4) << (exponent - 1)
+
+
+@inlined
+def ring_of(due_ms: int, born_ms: int) -> int:
+    """Return the ring that a timer is counted in, or TOO_FAR."""
+    ring, steps = 0, (due_ms - born_ms) >> RING_SHIFT
+    while steps >= RING_AHEAD and ring < TOO_FAR:
+        steps >>= RING_STEP
+        ring += 1
+    return ring
+
+
+@inlined
+def _move_passed(tally: Tally, row: int, ring: int, first: int) -> None:
+    """Move what is left of a ring's buckets before `first` to the overdue; O(buckets passed)."""
+    at = row * TALLY_WORDS
+    kept, shift = tally.words[at + KEPT_FROM + ring], RING_SHIFT + RING_STEP * ring
+    buckets = row * AHEAD_BUCKETS + ring * RING_BUCKETS
+    for number in range(kept, min(first, kept + RING_BUCKETS)):
+        place = buckets + (number & (RING_BUCKETS - 1))
+        left = tally.ahead[place]
+        if left > 0:
+            _add_overdue(tally, at, number << shift, left)
+            tally.ahead[place] = 0
+    tally.words[at + KEPT_FROM + ring] = first
+
+
+@inlined
+def _add_overdue(tally: Tally, at: int, due_ms: int, count: int) -> None:
+    words = tally.words
+    if words[at + OVERDUE_COUNT] == 0 or due_ms < words[at + OVERDUE_FROM_MS]:
+        words[at + OVERDUE_FROM_MS] = due_ms
+    words[at + OVERDUE_COUNT] += count
+
+
+@inlined
+def count_ahead(
+    tally: Tally, row: int, due_ms: int, born_ms: int, change: int, now_ms: int
+) -> None:
+    """Count a timer among those that are pending, or take it off; `change`: 1 or −1. O(1)."""
+    at, words = row * TALLY_WORDS, tally.words
+    ring = ring_of(due_ms, born_ms)
+    if ring == TOO_FAR:
+        words[at + FAR_COUNT] = max(0, words[at + FAR_COUNT] + change)
+        return
+    shift = RING_SHIFT + RING_STEP * ring
+    number, first = due_ms >> shift, (now_ms >> shift) - RING_PASSED
+    if first > words[at + KEPT_FROM + ring]:
+        _move_passed(tally, row, ring, first)
+    if number >= words[at + KEPT_FROM + ring]:
+        place = row * AHEAD_BUCKETS + ring * RING_BUCKETS + (number & (RING_BUCKETS - 1))
+        tally.ahead[place] = max(0, tally.ahead[place] + change)
+    elif change > 0:
+        _add_overdue(tally, at, due_ms, change)
+    else:
+        words[at + OVERDUE_COUNT] = max(0, words[at + OVERDUE_COUNT] + change)
+
+
+@inlined
+def count_put(tally: Tally, row: int, delay_ms: int) -> None:
+    """Count a timer that is put, `delay_ms` before it is due."""
+    at, words, delay_ms = row * TALLY_WORDS, tally.words, max(0, delay_ms)
+    words[at + PUT_COUNT] += 1
+    words[at + DELAY_SUM_S] += delay_ms // 1_000
+    words[at + DELAY_REST_MS] += delay_ms % 1_000
+    words[at + DELAYS + histogram_bucket(delay_ms)] += 1
+
+
+@inlined
+def count_fired(tally: Tally, row: int, late_ms: int) -> None:
+    """Count a timer that is fired so late."""
+    at, words, late_ms = row * TALLY_WORDS, tally.words, max(0, late_ms)
+    words[at + FIRED_COUNT] += 1
+    words[at + LATENESS_SUM_MS] += late_ms
+    words[at + LATENESS_MAX_MS] = max(words[at + LATENESS_MAX_MS], late_ms)
+    words[at + LATENESSES + histogram_bucket(late_ms)] += 1
+
+
+@inlined
+def count_pending(
+    tally: Tally, row: int, due_ms: int, born_ms: int, body_bytes: int, now_ms: int
+) -> None:
+    """Count a timer that recovery found pending, which changes no counter. O(1)."""
+    tally.words[row * TALLY_WORDS + PENDING_BYTES] += body_bytes
+    count_ahead(tally, row, due_ms, born_ms, 1, now_ms)
+
+
+@inlined_always
+def count_change(
+    tally: Tally,
+    row: int,
+    change: int,
+    is_delete: bool,
+    due_ms: int,
+    born_ms: int,
+    body_bytes: int,
+    stored_ms: int,
+) -> None:
+    """Count what a message does to the timers of a row: put, fired, or cancelled. O(1)."""
+    if change > 0:
+        count_put(tally, row, due_ms - stored_ms)
+    elif change < 0 and is_delete:
+        tally.words[row * TALLY_WORDS + CANCELLED_COUNT] += 1
+    elif change < 0:
+        count_fired(tally, row, stored_ms - due_ms)
+    if change != 0:
+        tally.words[row * TALLY_WORDS + PENDING_BYTES] += change * body_bytes
+        count_ahead(tally, row, due_ms, born_ms, change, stored_ms)

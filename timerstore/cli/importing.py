@@ -1,0 +1,178 @@
+"""The command `import`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timerstore.cli.app import CHANGE, AsJson, ConfigFile, StorePath, answering, app
+from timerstore.cli.exporting import FormatName, format_of
+from timerstore.cli.output import Output
+from timerstore.cli.owner import Changer, changing
+from timerstore.cli.progressfile import (
+    Progress,
+    count_put,
+    held,
+    progress_path,
+    read_progress,
+    write_progress,
+)
+from timerstore.cli.rows import Columns, Row, read_chunks
+from timerstore.cli.times import now_ms
+from timerstore.cli.writing import TopicToPut, tell_made
+
+_LOOKS_APART_S = 0.5
+
+
+@app.command(name="import", rich_help_panel=CHANGE)
+def import_file(
+    path: StorePath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl, .csv, .parquet, .arrow")],
+    topic: TopicToPut = "default",
+    due: Annotated[str | None, typer.Option(help="Column with times, as put --at reads.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Column with delays, such as 1h30m.")] = None,
+    body: Annotated[str | None, typer.Option(help="Column with bodies.")] = None,
+    key: Annotated[str | None, typer.Option(help="Column with keys.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Column with tags.")] = None,
+    topic_column: Annotated[str | None, typer.Option(help="Column with topics.")] = None,
+    form: Annotated[
+        FormatName | None, typer.Option("--format", "-f", help="Else by the file's ending.")
+    ] = None,
+    progress_file: Annotated[
+        Path | None,
+        typer.Option("--progress", help="Where to note how far it is, not beside FILE."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Put it once more, though it was imported.")
+    ] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put each row of a file as a timer; what export wrote is read as it is.
+
+    Columns: at_ms, due_ms, at or due for the time, or delay; body, or body_base64; and, where
+    there are any, topic, key, tag, properties (an object). Others are passed over. All rows are
+    checked before the first is put. How far it has come stands in a small file beside FILE: an
+    import that was killed and is run again puts the rest, nothing twice.
+
+    Example: timerstore import timers/ reminders.csv --due when --body text
+    """
+    from timerstore.timelog.oserrors import told_of
+
+    with answering(as_json=as_json) as out:
+        if form is None:
+            form = format_of(file)
+        named = {"due": due, "delay": delay, "body": body, "key": key, "tag": tag}
+        named = {name: each for name, each in (named | {"topic": topic_column}).items() if each}
+        options = {"topic": topic, "format": form, "columns": named}
+        with told_of(file), held(file) as sha256:
+            new = Progress(sha256, options, base_ms=now_ms())
+            new.row_count = check_rows(out, file, new)
+            is_new = not path.exists()
+            with changing(path, config, create=True, is_bulk=True) as changer:
+                where = progress_file or progress_path(file, store_tag(path))
+                progress = read_progress(where, new, file)
+                if again and progress.is_whole:
+                    progress = new
+                put_count = 0
+                if not progress.is_whole:
+                    put_count = put_chunks(out, path, changer, file, progress, where)
+                is_owner = changer.is_owner
+        if as_json:
+            out.json({"file": str(file), "rows": progress.row_count, "put": put_count})
+            return
+        before = progress.row_count - put_count
+        if put_count or not before:
+            out.say(f"{put_count:,} rows put" + (f", {before:,} were put before" if before else ""))
+        else:
+            out.say(f"Nothing put: all {before:,} rows were put before. --again puts them again.")
+        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+
+
+def chunks_of(file: Path, progress: Progress) -> Iterator[list[Row]]:
+    """Yield the rows of a file, always the same."""
+    options = progress.options
+    columns = Columns(**{name: (each,) for name, each in options["columns"].items()})
+    return read_chunks(file, options["format"], columns, options["topic"], progress.base_ms)
+
+
+def check_rows(out: Output, file: Path, progress: Progress) -> int:
+    """Read a whole file, so that a mistake at its end is found before anything is put."""
+    count = 0
+    with out.progress(f"checking {file}", "rows") as update:
+        for chunk in chunks_of(file, progress):
+            count += len(chunk)
+            update(count)
+    return count
+
+
+def store_tag(path: Path) -> int:
+    """Return the number that a store's ids end with."""
+    from timerstore.timelog.reader import read_sizes
+
+    return read_sizes(path)[0].store_tag
+
+
+def put_chunks(
+    out: Output, path: Path, changer: Changer, file: Path, progress: Progress, where: Path
+) -> int:
+    """Put what was not put before; return how many."""
+    seen = put_count = 0
+    with out.progress(f"importing {file}", "rows") as update:
+        for chunk in chunks_of(file, progress):
+            seen += len(chunk)
+            if seen <= progress.done_count:
+                continue
+            rows = chunk[progress.done_count - seen :]
+            if progress.log_end >= 0:
+                count = count_settled(path, changer, progress.log_end, rows)
+                progress.done_count += count
+                rows = rows[count:]
+            progress.log_end = changer.stats()["commitlog_end"]
+            write_progress(where, progress)
+            put_rows(changer, rows)
+            changer.flush()
+            progress.done_count, progress.log_end = seen, -1
+            put_count += len(rows)
+            update(seen, progress.row_count)
+    progress.is_whole = True
+    write_progress(where, progress)
+    return put_count
+
+
+def count_settled(path: Path, changer: Changer, log_end: int, rows: list[Row]) -> int:
+    """Return how many rows the last chunk has put, once an owner that was asked has done it."""
+    count = count_put(path, log_end, rows)
+    while changer.is_owner:
+        time.sleep(_LOOKS_APART_S)
+        before, count = count, count_put(path, log_end, rows)
+        if count == before:
+            break
+    return count
+
+
+def put_rows(changer: Changer, rows: list[Row]) -> None:
+    """Put rows in their order, those together that differ in body, time, key alone."""
+    for (topic, tag, has_key, is_plain), group in groupby(rows, _kind):
+        part = list(group)
+        if is_plain and len(part) > 1:
+            changer.put_many(
+                [row.body for row in part],
+                topic=topic,
+                tag=tag,
+                at_ms=[row.due_ms for row in part],
+                keys=[row.key for row in part] if has_key else None,
+            )
+            continue
+        for row in part:
+            described = {"key": row.key, "tag": tag, "properties": row.properties or None}
+            changer.put(row.body, topic=topic, at_ms=row.due_ms, **described)
+
+
+def _kind(row: Row) -> tuple[str, str | None, bool, bool]:
+    return row.topic, row.tag, row.key is not None, not row.properties

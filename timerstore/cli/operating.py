@@ -1,0 +1,174 @@
+"""Commands that see to a store which a program has open: health, pause, resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timerstore.cli.app import LOOK, OPERATE, AsJson, StorePath, answering, app
+from timerstore.cli.opening import check_is_there, held_by
+from timerstore.cli.output import Output
+from timerstore.cli.status import DAMAGED, Status
+from timerstore.cli.texts import shown_from, shown_here, shown_time
+from timerstore.cli.times import now_ms, parse_delay, parse_instant
+from timerstore.errors import InvalidArgumentError, StoreLockedError
+
+if TYPE_CHECKING:
+    from timerstore.control.client import Owner
+
+What = Annotated[
+    str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)
+]
+OfGroup = Annotated[
+    str | None, typer.Option("--group", "-g", help="Consuming: of this group; else of all.")
+]
+_NOBODY = "No process has it open: nothing fires until one opens it."
+_REFUSED = ("waiting for space", "flush failed", "stopped")
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Return the process that has a store open, None where none has; raise where it is silent."""
+    from timerstore.control.client import find_owner
+
+    check_is_there(path)
+    owner = find_owner(path)
+    if owner is None and (who := held_by(path)) is not None:
+        raise StoreLockedError(
+            f"{path} is open in another process{who}, which cannot be asked: it has not finished "
+            "opening it, its Config.control is off, or its clock is a manual one. Ask there."
+        )
+    return owner
+
+
+@app.command(rich_help_panel=LOOK)
+def health(path: StorePath, as_json: AsJson = False) -> None:
+    """Tell whether the program that has the store open does its work, and what to do if not.
+
+    Exit status: 0 it runs (paused or behind, it says so), 1 damaged, 4 it waits for space, could
+    not flush, or has stopped, 3 no process has the store open.
+
+    Example: timerstore health timers/ || page-somebody
+    """
+    with answering(as_json=as_json) as out:
+        owner = owner_of(path)
+        if owner is None:
+            out.status = Status.NO_STORE
+            if as_json:
+                out.json({"path": str(path), "state": "not open", "ok": False, "cure": _NOBODY})
+            else:
+                out.say(f"{path}: not open. {_NOBODY}")
+            return
+        with owner:
+            found = owner.call("health")
+        if found["state"] == "damaged":
+            out.status = DAMAGED
+        elif found["state"] in _REFUSED:
+            out.status = Status.REFUSED
+        if as_json:
+            out.json({"path": str(path), **found})
+        else:
+            show_health(out, path, found)
+
+
+def show_health(out: Output, path: Path, found: dict[str, Any]) -> None:
+    """Show the verdict, then each condition with its cure."""
+    now = found["now_ms"]
+    out.say(f"{path}: {found['state']}, open since {shown_time(found['opened_ms'])}")
+    for each in found["conditions"]:
+        since = "" if each["since_ms"] is None else f", {shown_from(each['since_ms'], now)}"
+        out.say(f"\n{each['state']}{since}: {each['what']}")
+        out.say(f"  {each['cure'].replace('PATH', str(path))}")
+
+
+@app.command(rich_help_panel=OPERATE)
+def pause(
+    path: StorePath,
+    what: What,
+    group: OfGroup = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", help="How long, such as 1h30m; else until resumed.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Until when: tomorrow 09:00, an ISO time, …")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also after the program opens the store again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop firing, putting, or consuming for a while; nothing is lost by it.
+
+    Firing: what falls due stays pending, and fires when it is over. Putting: programs get an
+    error. Consuming: nothing is handed out. Where no process has the store open, it is kept for the
+    next one.
+
+    Example: timerstore pause timers/ firing --for 1h
+    """
+    with answering(as_json=as_json) as out:
+        seconds = _seconds(duration, until)
+        owner = owner_of(path)
+        if owner is None:
+            _switch_closed(path, what, group, seconds, paused=True)
+            keep = True
+        else:
+            with owner:
+                options = {"group": group, "duration_s": seconds, "keep": keep}
+                owner.call("pause", what=what, **options)
+        until_ms = None if seconds is None else now_ms() + round(seconds * 1_000)
+        if as_json:
+            told = {"paused": what, "group": group, "until_ms": until_ms, "kept": keep}
+            out.json({"path": str(path), **told})
+            return
+        end = "until it is resumed" if until_ms is None else f"until {shown_here(until_ms)}"
+        out.say(f"{_named(what, group)} is paused {end}.")
+        if owner is None:
+            out.note(f"{_NOBODY} That one will find it paused.")
+
+
+@app.command(rich_help_panel=OPERATE)
+def resume(path: StorePath, what: What, group: OfGroup = None, as_json: AsJson = False) -> None:
+    """Go on with what was paused; what was overdue fires at once.
+
+    Example: timerstore resume timers/ firing
+    """
+    with answering(as_json=as_json) as out:
+        owner = owner_of(path)
+        if owner is None:
+            _switch_closed(path, what, group, None, paused=False)
+        else:
+            with owner:
+                owner.call("resume", what=what, group=group)
+        if as_json:
+            out.json({"path": str(path), "resumed": what, "group": group})
+        else:
+            out.say(f"{_named(what, group)} goes on.")
+
+
+def _named(what: str, group: str | None) -> str:
+    return what.capitalize() + (f" of group {group}" if group else "")
+
+
+def _seconds(duration: str | None, until: str | None) -> float | None:
+    if duration is not None and until is not None:
+        raise InvalidArgumentError("--for and --until exclude each other. Pass one of them.")
+    if duration is not None:
+        return parse_delay(duration).total_seconds()
+    if until is None:
+        return None
+    seconds = (parse_instant(until).ms - now_ms()) / 1_000
+    if seconds <= 0:
+        raise InvalidArgumentError(f"--until {until} has passed. Pass a later time.")
+    return seconds
+
+
+def _switch_closed(
+    path: Path, what: str, group: str | None, seconds: float | None, *, paused: bool
+) -> None:
+    from datetime import timedelta
+
+    from timerstore.switching import switch_closed
+
+    duration = None if seconds is None else timedelta(seconds=seconds)
+    switch_closed(path, what, group, duration, paused=paused)  # type: ignore[arg-type]

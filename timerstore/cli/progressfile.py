@@ -1,0 +1,153 @@
+"""How far an import has come, in a small file beside the input.
+
+Before each chunk of rows it is written, durably, with where the store's log ended then. An import
+that was killed may have put a part of its last chunk: its first rows, in their order, for that is
+how a store puts. Which part, the log behind that place tells: a put has an id that says where in
+the log it stands, and its row's content. So a second run puts the rest, nothing twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from timerstore.cli.rows import Row
+from timerstore.errors import InvalidArgumentError, StoreLockedError, TimerStoreError
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass
+class Progress:
+    """What is known of an import; `done_count` rows are in the store for certain."""
+
+    sha256: str
+    options: dict[str, Any]
+    base_ms: int
+    row_count: int = 0
+    done_count: int = 0
+    log_end: int = -1
+    """Where the store's log ended before the chunk behind `done_count`; −1: none was begun."""
+    is_whole: bool = False
+
+
+def progress_path(file: Path, store_tag: int) -> Path:
+    """Return where the progress of importing a file into a store is kept."""
+    return file.with_name(f"{file.name}.{store_tag & 0xFFFFFFFF:08X}.import")
+
+
+def read_progress(path: Path, new: Progress, file: Path) -> Progress:
+    """Return how far an import has come: `new` where there was none.
+
+    Raises InvalidArgumentError where the file, or what was said of it, is another one now.
+    """
+    try:
+        values = json.loads(path.read_text())
+        old = Progress(**values)
+    except FileNotFoundError:
+        return new
+    except (ValueError, TypeError) as e:
+        raise InvalidArgumentError(
+            f"{path} cannot be read: {e}. It says how much of {file} was imported; put it back."
+        ) from e
+    if old.sha256 != new.sha256 and not old.is_whole:
+        raise InvalidArgumentError(
+            f"{file} is not what it was when {old.done_count:,} rows or more of it were imported. "
+            f"Put that one back, and the import goes on; or remove {path}, and all of it is put."
+        )
+    if old.sha256 != new.sha256:
+        return new
+    if old.options != new.options and not old.is_whole:
+        raise InvalidArgumentError(
+            f"The import of {file} was begun with other options: {old.options}. Use the same."
+        )
+    return old
+
+
+def write_progress(path: Path, progress: Progress) -> None:
+    """Write how far an import has come; durable on return."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w") as file:
+        json.dump(asdict(progress), file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def held(file: Path) -> Iterator[str]:
+    """Yield the SHA-256 of an input that nobody else imports meanwhile."""
+    with file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise StoreLockedError(f"{file} is being imported by another process. Wait.") from e
+        digest = hashlib.sha256()
+        while piece := opened.read(_PIECE_BYTES):
+            digest.update(piece)
+        yield digest.hexdigest()
+
+
+# --- what a chunk that was begun has put
+
+
+def count_put(path: Path, log_end: int, rows: list[Row]) -> int:
+    """Return how many of `rows`, from the first on, were put behind `log_end` of a store's log."""
+    count = 0
+    for row in puts_behind(path, log_end):
+        if count < len(rows) and is_same(rows[count], *row):
+            count += 1
+    return count
+
+
+def is_same(row: Row, put: Row, put_ms: int) -> bool:
+    """Tell whether a row was put as `put`, at `put_ms`; what was overdue is due when it was put."""
+    due_ms = max(row.due_ms, min(put.due_ms, put_ms))
+    return row._replace(due_ms=due_ms) == put
+
+
+def puts_behind(path: Path, log_end: int) -> Iterator[tuple[Row, int]]:
+    """Yield the timers that were put behind an offset of a store's log, with when; in order."""
+    import numpy as np
+
+    from timerstore.ids import parse_id
+    from timerstore.timelog import scan
+    from timerstore.timelog.decode import decode_message, user_properties
+    from timerstore.timelog.reader import StoreReader
+
+    reader = StoreReader(path, np.zeros(0, np.int64))
+    if log_end < reader.commitlog.start:
+        raise TimerStoreError(
+            f"{path} has removed the log behind {log_end}, so it cannot be told which rows of the "
+            "last chunk were put. Look for them, and import the rest as a file of its own."
+        )
+    for rows in reader.scan(log_end):
+        for offset in rows[:, scan.ROW_OFFSET].tolist():
+            message = decode_message(reader.commitlog.view(offset), offset)
+            id = parse_id(message.properties.get("UNIQ_KEY", ""))
+            if id is None or id.offset != offset or id.tag != reader.store_tag & 0xFFFFFFFF:
+                continue  # a copy, say: it was put before, or is none of this store's
+            properties = message.properties
+            yield (
+                Row(
+                    topic=properties.get("REAL_TOPIC", message.topic),
+                    body=message.body,
+                    due_ms=id.due_ms,
+                    key=properties.get("KEYS"),
+                    tag=properties.get("TAGS"),
+                    properties=user_properties(properties),
+                ),
+                message.born_ms,
+            )

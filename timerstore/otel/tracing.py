@@ -1,0 +1,177 @@
+"""Tracing: a hook that makes a span around each call of a handler.
+
+Names and attributes are those of OpenTelemetry's semantic conventions for messaging. Ground rules:
+`_calls` is a dictionary whose items are put in by the handler's thread, and taken out by whoever
+finds what became of it; the stack of a thread is touched by that thread alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import Token
+from typing import Final
+
+from opentelemetry import context as contexts
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.util.types import AttributeValue
+
+from timerstore.consumer.retry_rules import Outcome
+from timerstore.consuming.group import Delivery
+from timerstore.otel.carried import context_of
+
+SYSTEM: Final = "timerstore"
+OPERATION: Final = "process"
+DURATION: Final = "messaging.process.duration"
+BOUNDS_S: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+    *(300.0, 900.0),
+)
+"""Those of `stats().groups`."""
+Attributes = dict[str, AttributeValue]
+
+
+class _Call:
+    """A call of a handler, from `before` to `after`."""
+
+    __slots__ = ("attributes", "ended", "span", "thread_id", "token")
+
+    def __init__(self, span: Span, attributes: Attributes) -> None:
+        self.span, self.attributes, self.ended = span, attributes, False
+        self.thread_id = threading.get_ident()
+        self.token: Token[Context] = contexts.attach(trace.set_span_in_context(span))
+
+
+class _Stack(threading.local):
+    """The calls that a thread is in; a manual clock that is advanced by a handler begins others."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+
+
+class Tracing:
+    """A `Hook`: one span for each call of a handler, and the histogram of how long they took.
+
+    The span is current while the handler runs, so spans that it makes are its children. Of a
+    message that carried a context (`with_context`) it is linked to the span that put it; with
+    `continues` it is its child, in the same trace. A handler that gets lists has one span for each
+    list, with a link for each message that carried a context. A call that failed, took too long, or
+    asked for a retry ends with the status ERROR.
+
+    >>> consumer = timerstore.Consumer(store, "mailer", hooks=[timerstore.otel.Tracing()])
+    """
+
+    def __init__(
+        self,
+        *,
+        continues: bool = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        """Use the global providers, or those that are passed."""
+        self._continues = continues
+        self._tracer = trace.get_tracer("timerstore", tracer_provider=tracer_provider)
+        self._duration = metrics.get_meter(
+            "timerstore", meter_provider=meter_provider
+        ).create_histogram(
+            DURATION,
+            unit="s",
+            description="How long handlers took",
+            explicit_bucket_boundaries_advisory=BOUNDS_S,
+        )
+        self._calls: dict[Delivery, _Call] = {}
+        self._stack = _Stack()
+
+    def before(self, deliveries: list[Delivery]) -> None:
+        """Begin a span, which is current from here on."""
+        self._leave_ended()
+        first, is_list = deliveries[0], len(deliveries) > 1
+        shared = _shared(first)
+        carried = [(each, context_of(each)) for each in deliveries]
+        parent = carried[0][1] if self._continues and not is_list else None
+        links = [
+            Link(trace.get_current_span(context).get_span_context(), _of(each) if is_list else None)
+            for each, context in carried
+            if context is not None and parent is None
+        ]
+        more: Attributes = (
+            {"messaging.batch.message_count": len(deliveries)} if is_list else _of(first)
+        )
+        span = self._tracer.start_span(
+            f"{OPERATION} {first.topic}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            attributes={**shared, **more},
+            links=links,
+        )
+        interrupted = self._calls.pop(first, None)
+        if interrupted is not None:
+            interrupted.span.end()
+            interrupted.ended = True
+        self._calls[first] = call = _Call(span, shared)
+        self._stack.calls.append(call)
+
+    def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+        """End the span with what became of the messages."""
+        call = self._calls.pop(deliveries[0], None)
+        if call is None:
+            return
+        error = _error_type(outcome)
+        if error is not None:
+            call.attributes["error.type"] = error
+            call.span.set_attribute("error.type", error)
+            call.span.set_attribute("timerstore.ack_count", outcome.ack_count)
+            if outcome.error is not None:
+                call.span.record_exception(outcome.error)
+            call.span.set_status(Status(StatusCode.ERROR, _said(deliveries, outcome)))
+        call.span.end()
+        call.ended = True
+        self._duration.record(outcome.elapsed_ms / 1000, call.attributes)
+        if call.thread_id == threading.get_ident():
+            self._leave_ended()
+
+    def _leave_ended(self) -> None:
+        """Let what ended be current no more; a time-out ends it in another thread."""
+        calls = self._stack.calls
+        while calls and calls[-1].ended:
+            contexts.detach(calls.pop().token)
+
+
+def _shared(delivery: Delivery) -> Attributes:
+    """Return what spans and the histogram have."""
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": OPERATION,
+        "messaging.operation.type": OPERATION,
+        "messaging.destination.name": delivery.topic,
+        "messaging.consumer.group.name": delivery._batch._group.name,
+    }
+
+
+def _of(delivery: Delivery) -> Attributes:
+    """Return what is said of one message."""
+    return {
+        "messaging.message.id": delivery.id,
+        "messaging.message.body.size": len(delivery.body),
+        "timerstore.attempt": delivery.attempt,
+        "timerstore.due_ms": delivery.due_ms,
+        "timerstore.lateness_ms": delivery.lateness_ms,
+    }
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    if outcome.timed_out:
+        return "timeout"
+    if outcome.error is not None:
+        return type(outcome.error).__qualname__
+    return None if outcome.delay_level is None else "retry"
+
+
+def _said(deliveries: list[Delivery], outcome: Outcome) -> str:
+    if outcome.timed_out:
+        return f"no end after {outcome.elapsed_ms:.0f} ms"
+    if outcome.error is not None:
+        return str(outcome.error)
+    return f"{outcome.ack_count} of {len(deliveries)} succeeded"

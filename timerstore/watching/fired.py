@@ -1,0 +1,112 @@
+"""What fires, as it fires: read from the queues without consuming it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.inside import inside
+from timerstore.kinds import check_int, check_name
+from timerstore.timelog.decode import Message, decode_message, user_properties
+from timerstore.timelog.format import DEAD_PREFIX, LEVEL_TOPIC, RETRY_PREFIX, TIMER_TOPIC
+
+FIRED_MAX: Final = 10_000
+"""Messages of one call at most."""
+_OWN: Final = (TIMER_TOPIC, LEVEL_TOPIC)
+_PREFIXES: Final = (RETRY_PREFIX, DEAD_PREFIX)
+
+Places = dict[str, int]
+"""Of each queue, by its folder's name, the index of the next message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A message that a timer became; `attempt` counts from 0."""
+
+    id: str
+    topic: str
+    due_ms: int
+    fired_ms: int
+    key: str | None
+    tag: str | None
+    properties: dict[str, str]
+    attempt: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FiredNow:
+    """What fired since the last look: `messages` by the time they fired, and where to go on.
+
+    `skipped_count`: messages that came too fast, or were removed, to be shown.
+    """
+
+    messages: tuple[Fired, ...]
+    next: Places
+    skipped_count: int
+
+
+@inside
+def read_fired(
+    core: Core, after: Places | None = None, topic: str | None = None, limit: int = 1_000
+) -> FiredNow:
+    """Return what fired behind `after`, the newest `limit`; without it, the last `limit`.
+
+    Of one topic, or of all but retries and dead letters. O(queues + limit for each queue with
+    something new). What cannot be read is left out, and named in the log.
+    """
+    core.check_open()
+    check_int(limit, "limit", 0, FIRED_MAX)
+    if after is not None and not isinstance(after, dict):
+        raise InvalidArgumentError(f"after is {after!r}. Pass what the call before returned.")
+    wanted = None if topic is None else check_name(topic)
+    queues, places, found, count = core.engine.queues, Places(), list[Message](), 0
+    for row, name in enumerate(queues.topics):
+        if wanted is None and (name in _OWN or name.startswith(_PREFIXES)):
+            continue
+        if wanted is not None and name != wanted:
+            continue
+        folder, end = queues.name(row), queues.next_index(row)
+        places[folder] = end
+        start = 0 if after is None else min(end, int(after.get(folder, 0)))
+        count += 0 if after is None else end - start
+        found += _read_row(core, row, max(start, end - limit), end)
+    found.sort(key=lambda each: each.stored_ms)
+    shown = found[-limit:] if limit else []
+    return FiredNow(tuple(map(_shown, shown)), places, max(0, count - len(shown)))
+
+
+def _read_row(core: Core, row: int, start: int, end: int) -> list[Message]:
+    queues, commitlog = core.engine.queues, core.engine.commitlog
+    if start < end:
+        start = max(start, queues.first_kept(row, commitlog.start))
+    found: list[Message] = []
+    if start >= end:
+        return found
+    for offset in queues.read(row, start, end - start)["offset"].tolist():
+        try:
+            found.append(decode_message(commitlog.view(offset).view(np.ndarray), offset))
+        except CorruptStoreError as e:
+            if offset >= commitlog.start:  # else retention was faster
+                core.report_unreadable(e.file, e.offset, e.reason)
+    return found
+
+
+def _shown(message: Message) -> Fired:
+    properties: dict[str, Any] = message.properties
+    due = properties.get("TIMER_OUT_MS", "")
+    return Fired(
+        id=properties.get("UNIQ_KEY", ""),
+        topic=message.topic,
+        due_ms=int(due) if due.isascii() and due.isdigit() else message.stored_ms,
+        fired_ms=message.stored_ms,
+        key=properties.get("KEYS"),
+        tag=properties.get("TAGS"),
+        properties=user_properties(properties),
+        attempt=message.reconsume_times,
+        body=message.body,
+    )

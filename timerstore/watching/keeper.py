@@ -1,0 +1,71 @@
+"""What keeps the oldest segment of the commit log, by its name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final
+
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError
+from timerstore.pending.get import get
+from timerstore.pending.timers import Timer, read_timer
+from timerstore.services.slot_units import slot_units
+from timerstore.timelog.format import UNIT_DELETE
+from timerstore.timelog.segmenttable import TABLE_LENGTH
+from timerstore.wheel import chain
+
+NOTHING: Final = "nothing"
+_LOOKED_AT_MAX: Final = 4_096
+"""Units of one slot among which a timer is looked for."""
+_TRIES_MAX: Final = 16
+
+
+def kept_by(core: Core) -> str:
+    """Return what keeps the log: a group, a topic, a level, or a pending timer, with its offset.
+
+    Where a timer keeps the oldest segment, what would keep the log without it comes second.
+    """
+    reach, engine = core.cleaner.reach, core.engine
+    floor, segment_bytes = engine.world.cleaning.floor, engine.commitlog.segment_bytes
+    if not core.disk.writes:  # nobody cleans here, so nobody has looked
+        reach.find(floor)
+    number, others = floor // segment_bytes, reach.kept_by
+    if reach.found < (number + 1) * segment_bytes:
+        return others
+    latest_slot = int(engine.world.latest_slot[number % TABLE_LENGTH])
+    if 0 <= latest_slot < engine.read_slot:
+        return others  # it goes with the next checkpoint
+    found = None if latest_slot < 0 else _keeper(core, floor, number, latest_slot)
+    who = f"pending timers, from offset {floor:,} on"
+    if found is not None:
+        timer, offset = found
+        due = datetime.fromtimestamp(timer.due_ms // 1000, UTC)
+        who = (
+            f"timer {timer.id} of topic {timer.topic!r}, due {due:%Y-%m-%dT%H:%M:%SZ}, "
+            f"at offset {offset:,}"
+        )
+    return who if others == NOTHING else f"{who}; then by {others}"
+
+
+def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int] | None:
+    """Return a pending timer of a slot whose message lies in a segment; None where none is found.
+
+    O(_LOOKED_AT_MAX).
+    """
+    engine = core.engine
+    segment_bytes = engine.commitlog.segment_bytes
+    for units in islice(slot_units(engine, slot, chunk_rows=_LOOKED_AT_MAX), 1):
+        messages = units[:, chain.WALK_MESSAGE]
+        mine = (messages >= floor) & (messages // segment_bytes == number)
+        mine &= units[:, chain.WALK_MAGIC] & UNIT_DELETE == 0
+        for unit in units[mine][:_TRIES_MAX]:
+            try:
+                offset = int(unit[chain.WALK_MESSAGE])
+                id = read_timer(core, offset, int(unit[chain.WALK_UNIT_MS])).id
+                timer = get(core, id)  # with its own due time, which may be hops ahead
+                if timer is not None:
+                    return timer, offset
+            except CorruptStoreError:
+                continue  # whoever fires it names it
+    return None
