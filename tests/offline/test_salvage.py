@@ -41,7 +41,7 @@ CONFIG = Config(
     retention_ms=10**9,
     delay_levels=LEVELS,
 )
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "3" if INTERPRETED else "20"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "1" if INTERPRETED else "7"))
 
 
 class Lived(tuple[Path, Ledger, int]):
