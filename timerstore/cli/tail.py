@@ -40,16 +40,15 @@ def tail(
         owner = owner_of(path)
         if owner is None:
             raise NotAStoreError(f"No process has {path} open: nothing fires. Use `consume`.")
-        with owner:
-            found = owner.call("fired", topic=topic, limit=count)
+        found = owner.call("fired", topic=topic, limit=count)
+        _show(out, found["messages"])
+        while follow:
+            time.sleep(LOOK_S)
+            after, limit = found["next"], ROWS_AT_ONCE
+            found = owner.call("fired", after=after, topic=topic, limit=limit)
+            if found["skipped_count"]:
+                out.note(f"… {found['skipped_count']:,} more fired in between")
             _show(out, found["messages"])
-            while follow:
-                time.sleep(LOOK_S)
-                after, limit = found["next"], ROWS_AT_ONCE
-                found = owner.call("fired", after=after, topic=topic, limit=limit)
-                if found["skipped_count"]:
-                    out.note(f"… {found['skipped_count']:,} more fired in between")
-                _show(out, found["messages"])
 
 
 def _show(out: Output, messages: list[dict[str, Any]]) -> None:

@@ -55,8 +55,9 @@ class Upcoming:
 
     `within`: pairs of a time from now in ms, and how many are due until then, for 1 s, 10 s, a
     minute, 10 minutes, an hour, a day and 7 days; `later_count` are due after that. A timer's due
-    time is known to a 56th of the delay that it was put with, or a second: where that straddles now
-    or an end, a share counts on either side. `overdue_count` and all others together are exact.
+    time is known to a 56th of the delay that it was put with (a retry's, of the time since it was
+    first put), or a second: where that straddles now or an end, a share counts on either side. All
+    of them together are exactly what is pending.
     """
 
     overdue_count: int
