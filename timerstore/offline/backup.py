@@ -25,6 +25,7 @@ import numpy as np
 from timerstore.config import Config
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.kinds import check_int, check_kind, check_path
+from timerstore.offline.building import remove_tree, write_files
 from timerstore.offline.copying import append_bytes
 from timerstore.offline.points import (
     EARLIER_FOLDER,
@@ -457,24 +458,6 @@ def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Pro
         for rows in scanned:
             yield len(rows), int(rows[-1, scan.ROW_OFFSET] + rows[-1, scan.ROW_SIZE])
         yield 0, scanned.end
-
-
-def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
-    """Write small files into a folder; durable on return, but for the folder's name."""
-    disk.make_folder(folder)
-    for name, data in files.items():
-        disk.make_folder((folder / name).parent)
-        disk.replace(folder / name, data)
-
-
-def remove_tree(disk: Disk, folder: Path) -> None:
-    """Remove a folder with its files; where that is interrupted, some of them are left."""
-    for each in sorted(folder.iterdir()):
-        if each.is_dir() and not each.is_symlink():
-            remove_tree(disk, each)
-        else:
-            disk.remove(each)
-    folder.rmdir()
 
 
 def _content(path: Path) -> bytes | None:
