@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.config import Config
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, MissingFileError
 from timerstore.kinds import check_int, check_kind, check_path
 from timerstore.offline.building import remove_tree, write_files
 from timerstore.offline.copying import append_bytes
@@ -45,6 +45,7 @@ from timerstore.timelog.mapping import sync_mapping
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.smallfile import read_small
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -462,6 +463,6 @@ def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Pro
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return read_small(path)
+    except MissingFileError:
         return None

@@ -24,6 +24,7 @@ from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.identity import Identity, find_identity
 from timerstore.timelog.jsonfile import check_seal, read_json
 from timerstore.timelog.segments import segment_name
+from timerstore.timelog.smallfile import read_small
 from timerstore.timelog.steady import list_names, ranges_of, read_file
 
 _PIECE_BYTES: Final = 1 << 20
@@ -174,7 +175,7 @@ def small_files(disk: Disk, path: Path) -> tuple[dict[str, bytes], list[str]]:
             if name == _GROUPS_FILE:
                 ConsumerOffsets(disk, file)
             if content is not None:
-                files[f"config/{name}"] = file.read_bytes()
+                files[f"config/{name}"] = read_small(file)
         except (CorruptStoreError, NotAStoreError, OSError) as e:
             lost.append(f"config/{name} cannot be read ({e}); it is left out.")
     if f"config/{_GROUPS_FILE}" not in files:
