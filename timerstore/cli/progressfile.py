@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from timerstore.cli.rows import Row
-from timerstore.errors import InvalidArgumentError, StoreLockedError, TimerStoreError
+from timerstore.errors import (
+    InvalidArgumentError,
+    MissingFileError,
+    StoreLockedError,
+    TimerStoreError,
+)
+from timerstore.timelog.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
 
@@ -49,9 +55,9 @@ def read_progress(path: Path, new: Progress, file: Path) -> Progress:
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_small(path))
         old = Progress(**values)
-    except FileNotFoundError:
+    except MissingFileError:
         return new
     except (ValueError, TypeError) as e:
         raise InvalidArgumentError(
