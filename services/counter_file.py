@@ -177,10 +177,11 @@ class CounterFile:
         self._disk.make_folder(self.path.parent)
         fd = self._disk.open_file(self.path, create=True)
         try:
-            # The first place last: it says that the others are there.
+            for i in range(len(places)):
+                places["crc"][i] = zlib.crc32(places[i : i + 1].tobytes()[_CRC_FROM:])
+            # The first place last: it says that the others are there. Each is within a page of
+            # memory, which a kill does not tear.
             for i in [*range(1, len(places)), 0]:
-                content = places[i : i + 1].tobytes()
-                places["crc"][i] = zlib.crc32(content[_CRC_FROM:])
                 at = numbers[i - 1] * PLACE_BYTES if i else 0
                 self._disk.write_at(fd, places[i : i + 1].tobytes(), at, self.path)
             if durably:

@@ -12,6 +12,7 @@ from timerstore.services.slot_units import slot_units
 from timerstore.services.state import INFO_LEVEL, LOST_COLUMNS, ServiceThread
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_HASH_AT
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import lock_acquire, lock_release
@@ -24,6 +25,8 @@ from timerstore.timelog.message import (
     REAL_QUEUE,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
+    TOPIC_AT,
+    TOPIC_BYTES,
     identify_timer,
     read_message,
 )
@@ -46,6 +49,9 @@ def pass_lost(engine: Engine, service: ServiceThread) -> None:
         if 0 <= message < engine.commitlog.start:
             service.unreadable_count -= 1
             continue  # removed by a broker's clean-up: dropped, never counted, no damage
+        if _is_filler(engine, message):
+            service.unreadable_count -= 1
+            continue  # lost before it was salvaged: told then, and not counted since
         engine.damage.note("commitlog", message, "the message there cannot be read")
         if not engine.count_lost:  # recovery counts without it
             engine.uncounted.add(message)
@@ -54,6 +60,21 @@ def pass_lost(engine: Engine, service: ServiceThread) -> None:
             if info == INFO_LEVEL or info < 0 or not info & UNIT_DELETE:
                 _uncount(engine, message, info, found)
     service.lost_count = 0
+
+
+def _is_filler(engine: Engine, message: int) -> bool:
+    """Tell whether a salvage has put a message there in the place of what was lost.
+
+    An entry that leads to nothing points to its second byte (`recover_queues.py`).
+    """
+    if message < 1:
+        return False
+    found = np.zeros(FOUND_WORDS, np.int64)
+    view = engine.commitlog.readable((message - 1) // engine.commitlog.segment_bytes).view
+    if _look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found) != GOOD:
+        return False
+    start, count = int(found[TOPIC_AT]), int(found[TOPIC_BYTES])
+    return view[start : start + count].tobytes() == SALVAGED_TOPIC
 
 
 def _uncount(engine: Engine, message: int, info: int, found: Words) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import (
+    DEAD_PREFIX,
     HOST_V6_EXTRA_BYTES,
     LEVEL_TOPIC,
     MESSAGE_HEADER,
@@ -135,6 +136,8 @@ class Reach:
                 if found is not None:
                     index, group = found
                     who = f"group {group!r}, which is behind in topic {text(topic)!r}"
+                    if topic == DEAD_PREFIX + group.encode("utf-8", "surrogateescape"):
+                        who = f"dead letters of group {group!r}"
             elif queue_id < len(self.engine.levels.offset):
                 index = int(self.engine.levels.offset[queue_id])
             index = max(queues.first_kept(row, self.engine.commitlog.start), index)

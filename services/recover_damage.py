@@ -31,6 +31,8 @@ class DamagedLog:
         self.engine, self.durable = engine, durable
         self.ranges: list[tuple[int, int]] = []
         self.lost_bytes = 0
+        self.starts: Words = np.zeros(0, np.int64)
+        """Where these places begin, and what stands where a salvage found others."""
         self._reader: StoreReader | None = None
 
     def resume(self, offset: int, reason: str) -> int:
@@ -54,7 +56,14 @@ class DamagedLog:
         self.engine.damage.note("commitlog", offset, reason)
         self.ranges.append((offset, following))
         self.lost_bytes += lost_bytes
+        self.starts = np.append(self.starts, offset)
         return following
+
+    def take_fillers(self, rows: Words) -> None:
+        """Take what stands where messages were lost, as scanned rows."""
+        if len(rows):
+            self.lost_bytes += int(rows[:, scan.ROW_SIZE].sum())
+            self.starts = np.append(self.starts, rows[:, scan.ROW_OFFSET])
 
     def contains(self, offset: int) -> bool:
         """Tell whether an offset lies in a damaged place."""

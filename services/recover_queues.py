@@ -19,6 +19,7 @@ from timerstore.timelog.format import (
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
 
+_NOWHERE: Final = np.zeros(0, np.int64)
 LOST_SIZE: Final = 1
 """Size in the entry of a message that is lost: no message has it, so none is taken for it."""
 
@@ -92,19 +93,27 @@ def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
 
 
 def index_part(
-    engine: Engine, part: Words, queue_rows: Words, index_from: int, lost_bytes: int
+    engine: Engine,
+    part: Words,
+    queue_rows: Words,
+    index_from: int,
+    lost_bytes: int,
+    lost_starts: Words = _NOWHERE,
 ) -> None:
     """Write the queue entries of scanned messages from `index_from` on.
 
     `lost_bytes`: what could not be read before them: as many messages as fit into it may be missing
-    from a queue, and get entries that lead to none.
+    from a queue, and get entries that lead to none. `lost_starts`: where that was, in order.
     """
     fresh = part[:, scan.ROW_OFFSET] >= index_from
     for row in np.unique(queue_rows[fresh]).tolist():
-        _index_queue(engine, row, part[fresh & (queue_rows == row)], lost_bytes)
+        mine = part[fresh & (queue_rows == row)]
+        _index_queue(engine, row, mine, lost_bytes, lost_starts)
 
 
-def _index_queue(engine: Engine, row: int, mine: Words, lost_bytes: int) -> None:
+def _index_queue(
+    engine: Engine, row: int, mine: Words, lost_bytes: int, lost_starts: Words
+) -> None:
     queues, file = engine.queues, engine.queues.files[row]
     indexes = mine[:, scan.ROW_QUEUE_INDEX]
     if not file.numbers:
@@ -121,7 +130,6 @@ def _index_queue(engine: Engine, row: int, mine: Words, lost_bytes: int) -> None
         raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
     entries = np.zeros(len(mine) + lost_count, QUEUE_ENTRY)
     entries["size"] = LOST_SIZE
-    entries["offset"] = mine[0, scan.ROW_OFFSET]  # goes up with the index, as any queue's
     place = indexes - first
     for name, column in (
         ("offset", scan.ROW_OFFSET),
@@ -130,8 +138,25 @@ def _index_queue(engine: Engine, row: int, mine: Words, lost_bytes: int) -> None
     ):
         entries[name][place] = mine[:, column]
     if lost_count:
-        entries["offset"] = np.maximum.accumulate(entries["offset"])
+        lost = np.ones(len(entries), np.bool_)
+        lost[place] = False
+        entries["offset"][lost] = _places_lost(entries["offset"], place, lost_starts)[lost]
     _write(engine, row, first, entries)
+
+
+def _places_lost(offsets: Words, place: Words, lost_starts: Words) -> Words:
+    """Return where the messages of entries were lost, at the latest: they go up with the index.
+
+    A byte behind that place, for what stood there may be named as the source of a copy. `place`:
+    which entries are those of messages.
+    """
+    following = np.full(len(offsets), np.iinfo(np.int64).max)
+    before = np.full(len(offsets), -1)
+    following[place] = before[place] = offsets[place]
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    starts = np.concatenate([offsets[place[:1]], lost_starts + 1])
+    last = starts[np.searchsorted(lost_starts, following)]
+    return np.maximum(np.maximum.accumulate(before), last)
 
 
 def _write(engine: Engine, row: int, first: int, entries: Entries) -> None:

@@ -55,6 +55,7 @@ from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint, sealed_fr
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import decode_message
+from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     LEVEL_TOPIC,
@@ -308,7 +309,9 @@ def _scan_log(
                 first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
             level_due_times.keep(part, queue_rows)
             recount.take(part, queue_rows, level_rows, _queue_rows)
-            index_part(engine, part, queue_rows, index_from, damaged.lost_bytes)
+            damaged.take_fillers(part[np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))])
+            lost = damaged.lost_bytes, damaged.starts
+            index_part(engine, part, queue_rows, index_from, *lost)
             copied = part[part[:, scan.ROW_ORIGIN] >= 0]
             log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
             log.copies.append(copied[:, scan.ROW_OFFSET].copy())

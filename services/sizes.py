@@ -110,13 +110,13 @@ def _find_tag(reader: StoreReader) -> int | None:
         return checkpoint.store_tag
     for rows in reader.scan(verify=False):
         for row in rows[rows[:, scan.ROW_KEY_BYTES] == KEY_DIGITS].tolist():
-            tag = _tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], KEY_DIGITS), row)
+            tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], KEY_DIGITS), row)
             if tag is not None:
                 return tag
     return None
 
 
-def _tag_of_key(key: bytes, row: list[int]) -> int | None:
+def tag_of_key(key: bytes, row: list[int]) -> int | None:
     """Return the tag of a key that we gave: it says where its message stands."""
     try:
         offset, tag = int(key[12:24], 16), int(key[24:], 16)

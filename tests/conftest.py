@@ -25,8 +25,21 @@ settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+_OUTSIDE = (
+    *("cli", "control", "demo", "otel"),
+    *("test_docs.py", "test_examples.py", "test_format_doc.py", "test_readme.py", "test_tidy.py"),
+)
+"""Tests of what no kernel decides."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one process run all tests that need Spark: a session takes a gigabyte."""
+    """Mark what says nothing of kernels; have one process run all tests that need Spark.
+
+    For a session of Spark takes a gigabyte.
+    """
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in _OUTSIDE:
+            item.add_marker(pytest.mark.outside)
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if "spark" in getattr(item, "fixturenames", ()):

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,7 @@ def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None
 if not INTERPRETED:
 
     def test_every_kernel_ahead_has_types() -> None:
+        import_module("timerstore.store")
         assert len(AHEAD) > 40
         assert len({each.name for each in AHEAD}) == len(AHEAD)
         for each in AHEAD:
@@ -206,7 +208,7 @@ if not INTERPRETED:
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
         few = "services.engine._step_count", "wheel.slots.next_used_slot"
         program = (
-            "import sys, timerstore\nfrom timerstore import ahead\n"
+            "import sys, timerstore.store\nfrom timerstore import ahead\n"
             "from timerstore.timelog.kernel import AHEAD, is_cached\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
             "print(len(few), *map(is_cached, few))\n"
@@ -233,7 +235,7 @@ if not INTERPRETED:
 
     INTERRUPTED = """
 import signal, sys, threading
-import timerstore
+import timerstore.store
 from timerstore.ahead import load_kernels
 
 class Alarm(Exception):

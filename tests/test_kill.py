@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.models.ledger import Ledger, check_counters, check_store, read_ledger
 from tests.rigs.kill_worker import CONFIG, CONFIGS, GROUP, SayingDisk
 from timerstore import ManualClock, TimerStore
 
@@ -165,6 +165,7 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
         ledger.check()
         account.check(ledger)
         check_store(store, ledger)
+        check_counters(store, ledger)
         assert not ledger.overdue(now_ms), "due timers did not fire at opening"
         store.abandon() if rnd.random() < 0.7 else store.close()
 
@@ -175,6 +176,7 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
         ledger.check()
         account.check(ledger)
         check_store(store, ledger)
+        check_counters(store, ledger)
         assert store.count() == 0
         account.got.update(d.id for d in store.consume("default", group=GROUP, timeout=0))
         fired = {root.key for root in ledger.roots.values() if root.fired_ms}

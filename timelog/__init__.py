@@ -31,6 +31,7 @@ Writing:
     compose.py       single messages, whose properties differ each time
     append.py        the one appender: commit log with queues
     blank.py         what closes a segment
+    filler.py        what stands where a log is lost
     tally.py         counts of timers by topic
     tallysums.py     … summed over time
     consumequeue.py  the entries of a topic's queue

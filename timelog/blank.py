@@ -60,3 +60,9 @@ def put_blank(buf: Any, at: int, offset: int) -> None:
     if left >= SEALED_BLANK_BYTES:
         put_i64(buf, at + BLANK_OFFSET_AT, offset)
         put_i32(buf, at + BLANK_CRC_AT, crc32(buf, at, BLANK_CRC_AT))
+
+
+@kernel
+def put_blank_at(buf: Any, at: int, offset: int) -> None:
+    """Do what `put_blank` does, for Python."""
+    put_blank(buf, at, offset)

@@ -6,6 +6,7 @@
     Consumer  handlers in threads, with retries     consumer/
     verify    every byte of a closed one            offline/verify.py
     backup    a live one; restore, to any point     offline/backup.py
+    salvage   whatever is left of one               offline/salvage.py
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from timerstore.offline.points import BackupPoint
     from timerstore.offline.report import Problem, Report
     from timerstore.offline.restore import RestoreReport, backup_points, restore
+    from timerstore.offline.salvage import SalvageReport, salvage
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
     from timerstore.pending.timers import Timer
@@ -76,6 +78,7 @@ _HOMES = {
     "offline.points": "BackupPoint",
     "offline.report": "Problem Report",
     "offline.restore": "RestoreReport backup_points restore",
+    "offline.salvage": "SalvageReport salvage",
     "offline.verify": "verify",
     "pending.listing": "Horizon",
     "pending.timers": "Timer",
@@ -164,6 +167,7 @@ __all__ = [
     "Report",
     "RestoreReport",
     "Retry",
+    "SalvageReport",
     "Stats",
     "StoreAccessError",
     "StoreClosedError",
@@ -181,5 +185,6 @@ __all__ = [
     "backup_points",
     "open",
     "restore",
+    "salvage",
     "verify",
 ]

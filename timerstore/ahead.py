@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import Final
 
 from timerstore.errors import TimerStoreError
@@ -151,6 +152,8 @@ def work(names: list[str]) -> None:
     """Compile what another process asks for; its numbers come one by one on stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: it is meant for that process
     gc.disable()  # nearly all that is made is kept, so it is looked through in vain
+    for module in {name.rpartition(".")[0] for name in names}:
+        import_module(module)
     kernels = {each.name: each for each in AHEAD}
     while number := os.read(0, 1):
         name = names[number[0]]

@@ -55,3 +55,18 @@ def test_damage_is_status_1(run: Run, path: Path, tmp_path: Path) -> None:
     out = run("backup", path, tmp_path / "again", exits=1).output
     assert "DAMAGED: commitlog at" in out
     assert "9 timers" in run("restore", tmp_path / "again", tmp_path / "new", exits=1).output
+
+
+def test_salvage(run: Run, path: Path, tmp_path: Path) -> None:
+    with timerstore.open(path, config=SMALL) as store:
+        store.put_many([b"body"] * 10, delay_ms=3_600_000)
+    with next((path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(300)
+        file.write(b"?")
+    out = run("salvage", path, tmp_path / "new", exits=1).output
+    assert "9 timers are pending" in out and "lost: commitlog at" in out
+    assert "no damage" in run("verify", tmp_path / "new").output
+    told = json.loads(run("salvage", tmp_path / "new", tmp_path / "next", "--json").stdout)
+    assert told["ok"] and told["pending_count"] == 9 and told["lost"] == []
+    (tmp_path / "empty").mkdir()
+    assert "nothing of" in run("salvage", tmp_path / "empty", tmp_path / "x", exits=3).output

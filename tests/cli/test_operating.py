@@ -12,10 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
 from timerstore import TimerStore
+from timerstore.cli.tail import fitting
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -124,6 +126,16 @@ def test_tail_shows_the_last_ones(store: TimerStore, path: Path, run: Run) -> No
     )
     assert found["lateness_ms"] == found["fired_ms"] - found["due_ms"] >= 0
     assert len(store.pull("a", timeout=5)) == 2  # nothing was consumed
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("body", [b"short", b"x" * 300, "\u4f60\u597d".encode() * 40, b"\x1b[2J\n"])
+def test_a_line_of_tail_fits(width: int, body: bytes) -> None:
+    fired = {"fired_ms": 1_800_000_000_123, "topic": "reminders", "key": "k" * 9, "id": "0" * 32}
+    line = fitting(fired | {"body": body}, 7, width)
+    assert cell_len(line) <= width and line.isprintable()
+    assert line.startswith("08:00:00.123Z")
+    assert ("0" * 32 in line) == (width == 200) and ("k" * 9 in line) == (width >= 80)
 
 
 def test_tail_of_nobody(path: Path, run: Run) -> None:

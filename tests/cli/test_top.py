@@ -32,16 +32,16 @@ def store(path: Path) -> Iterator[TimerStore]:
 @pytest.fixture
 def looks(store: TimerStore) -> tuple[Look, Look]:
     """Before and after thirty timers of three topics, of which a group has handled some."""
-    with find_owner(store.path) as owner:
-        before = look_at(store.path, owner)
-        for i in range(30):
-            store.put(b"x", topic=f"topic-{i % 3}", delay=timedelta(minutes=i // 15))
-        until_s = time.monotonic() + 20
-        while store.stats().fired_count < 15 and time.monotonic() < until_s:
-            time.sleep(0.01)
-        store.pull("topic-0", group="g", timeout=5).ack()
-        store.pause("putting")
-        return before, look_at(store.path, owner)
+    owner = find_owner(store.path)
+    before = look_at(store.path, owner)
+    for i in range(30):
+        store.put(b"x", topic=f"topic-{i % 3}", delay=timedelta(minutes=i // 15))
+    until_s = time.monotonic() + 20
+    while store.stats().fired_count < 15 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    store.pull("topic-0", group="g", timeout=5).ack()
+    store.pause("putting")
+    return before, look_at(store.path, owner)
 
 
 def test_one_look(store: TimerStore, path: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
-from tests.watched import StoppedHereError
+from tests.watched import StoppedHereError, Watched
 from timerstore import Consumer, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.consuming import dead_letters
 from timerstore.consuming.tallyfile import TALLY_FILE
@@ -184,3 +184,37 @@ def test_wrong_arguments(ward: Ward) -> None:
     ):
         with pytest.raises(InvalidArgumentError):
             call()
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_none_is_lost_wherever_putting_back_stops(tmp_path: Path, some: bool) -> None:
+    """At each event of the disk: what is no letter any more comes again, at least once."""
+    stop_at, events = 0, 1
+    while stop_at < events:
+        clock, disk = ManualClock(), Watched()
+        store = TimerStore(tmp_path / str(stop_at), config=SMALL, clock=clock, disk=disk)
+        consumer = Consumer(store, "g", max_attempts=0)
+        consumer.subscribe("t", lambda d: Retry(-1))
+        ids = [store.put(b"%d" % i, topic="t") for i in range(4)]
+        assert consumer.step() == 4
+        store.flush()
+        disk.events.clear()
+        disk.stop_at = stop_at
+        chosen = ids[1:3] if some else None
+        try:
+            assert store.redrive("g", ids=chosen) == (2 if some else 4)
+        except StoppedHereError:
+            events = stop_at + 2
+        disk.stop_at = -1
+        store.abandon()
+        clock = ManualClock(clock.now_ms)
+        with TimerStore(tmp_path / str(stop_at), config=SMALL, clock=clock) as store:
+            letters = [each.body for each in store.dead_letters("g")]
+            again = store.pull("t", group="g", timeout=0).bodies.to_pylist()
+            assert {*letters, *again} == {b"0", b"1", b"2", b"3"}
+            assert len(set(again)) == len(again) and len(set(letters)) == len(letters)
+            (row,) = (each for each in store.stats().groups if each.topic == "t")
+            assert row.dead_letter_count == len(letters)
+        stop_at += 1
+    assert stop_at > 3
+    assert letters == ([b"0", b"3"] if some else []) and len(again) == (2 if some else 4)

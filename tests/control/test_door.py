@@ -44,11 +44,10 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 
 
 @pytest.fixture
-def owner(store: TimerStore) -> Iterator[Owner]:
+def owner(store: TimerStore) -> Owner:
     found = find_owner(store.path)
     assert found is not None
-    with found:
-        yield found
+    return found
 
 
 def test_a_timer_is_put_moved_and_cancelled(store: TimerStore, owner: Owner) -> None:
@@ -90,7 +89,7 @@ def test_health_and_stats_are_json(store: TimerStore, owner: Owner) -> None:
     assert owner.call("health")["state"] == "running"
     assert owner.call("stats")["pending_count"] == 0
     assert owner.call("horizon", bucket_ms=60_000) is not None
-    connection = client._Connection(store.path)
+    connection = client._Connection(store.path, 30)
     connection.request("GET", "/health")
     assert json.loads(connection.getresponse().read())["result"]["ok"] is True
     connection.request("GET", "/cancel")
@@ -125,8 +124,7 @@ def test_where_nobody_listens_nobody_is_found(tmp_path: Path, kind: str) -> None
         (path / SOCKET_NAME).write_bytes(b"no socket")
         assert find_owner(path) is None
         store = timerstore.open(path)
-        with find_owner(path) as owner:  # it was in the way
-            assert owner.call("count") == 0
+        assert find_owner(path).call("count") == 0  # it was in the way
         store.close()
         return
     else:
@@ -138,8 +136,8 @@ def test_where_nobody_listens_nobody_is_found(tmp_path: Path, kind: str) -> None
 def test_long_paths_and_odd_names_work(tmp_path: Path) -> None:
     path = tmp_path / ("long " + "x" * 100) / "ünïcode"
     path.parent.mkdir()
-    with timerstore.open(path, config=SMALL), find_owner(path) as owner:
-        assert owner.call("count") == 0
+    with timerstore.open(path, config=SMALL):
+        assert find_owner(path).call("count") == 0
 
 
 def test_a_socket_of_a_killed_owner_is_nobody(tmp_path: Path) -> None:
@@ -151,8 +149,8 @@ def test_a_socket_of_a_killed_owner_is_nobody(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code, path], timeout=100, check=False)
     assert (path / SOCKET_NAME).exists() and find_owner(path) is None
-    with timerstore.open(path, config=SMALL) as store, find_owner(path) as owner:
-        assert owner.call("count") == store.count() == 1
+    with timerstore.open(path, config=SMALL) as store:
+        assert find_owner(path).call("count") == store.count() == 1
 
 
 def raw(path: Path, data: bytes) -> bytes:
@@ -195,15 +193,14 @@ def test_nonsense_does_no_harm(store: TimerStore, owner: Owner, data: bytes) -> 
 
 
 def test_many_ask_at_once_and_idle_ones_keep_nobody_out(store: TimerStore) -> None:
-    idle = [client._Connection(store.path) for _ in range(door.GUESTS_MAX - 2)]
+    idle = [client._Connection(store.path, 30) for _ in range(door.GUESTS_MAX - 2)]
     for each in idle:
         each.connect()
     ids: list[str] = []
 
     def ask() -> None:
         for _ in range(5):
-            with find_owner(store.path) as owner:
-                ids.append(owner.call("put", body=b"x", delay_s=99))
+            ids.append(find_owner(store.path).call("put", body=b"x", delay_s=99))
 
     threads = [threading.Thread(target=ask) for _ in range(20)]
     for thread in threads:
@@ -219,7 +216,7 @@ def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Pa
     store = timerstore.open(tmp_path / "s", config=SMALL)
     owner = find_owner(store.path)
     assert owner.call("count") == 0
-    held = [client._Connection(store.path) for _ in range(door.GUESTS_MAX + 4)]
+    held = [client._Connection(store.path, 30) for _ in range(door.GUESTS_MAX + 4)]
     for each in held:
         each.connect()
     began = time.monotonic()
@@ -249,10 +246,10 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
     listening = door._listen(tmp_path)
-    with find_owner(tmp_path) as owner:
-        owner._connection.sock.settimeout(0.2)
-        with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):
-            owner.call("count")
+    owner = find_owner(tmp_path)
+    owner.timeout_s = 0.2
+    with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):
+        owner.call("count")
     listening.close()
 
 
@@ -264,7 +261,7 @@ def test_values_come_back_as_they_were(value: object) -> None:
 
 
 def test_http_as_others_speak_it(store: TimerStore) -> None:
-    connection = client._Connection(store.path)
+    connection = client._Connection(store.path, 30)
     for _ in range(3):  # one connection, many questions
         connection.request("POST", "/count", b"{}", {"Content-Type": "application/json"})
         response = connection.getresponse()

@@ -158,3 +158,24 @@ def check_store(store: object, ledger: Ledger) -> None:
     assert stats.pending_count == recount.total()
     for topic in recount:
         assert store.count(topic) == recount[topic]  # type: ignore[attr-defined]
+
+
+def check_counters(store: object, ledger: Ledger) -> None:
+    """Assert that a store's counters of topics are those of its log, whatever has ended it."""
+    roots = ledger.roots.values()
+    put = Counter(root.topic for root in roots)
+    fired = Counter(root.topic for root in roots if root.fired_ms)
+    cancelled = Counter(root.topic for root in roots if root.deleted)
+    topics = store.stats().topics  # type: ignore[attr-defined]
+    assert {each.topic: each.put_count for each in topics} == put
+    for each in topics:
+        assert (each.fired_count, each.cancelled_count) == (
+            fired[each.topic],
+            cancelled[each.topic],
+        )
+        late_ms = [
+            root.fired_ms[0] - root.due_ms
+            for root in roots
+            if root.topic == each.topic and root.fired_ms
+        ]
+        assert each.lateness_max_ms == max(late_ms, default=0)

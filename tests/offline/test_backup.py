@@ -404,7 +404,7 @@ def test_killed_in_the_middle_beside_a_busy_owner(tmp_path: Path) -> None:
     )
     try:
         assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
-        for i in range(4):
+        for i in range(3):
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", BACKING_UP, path, dest],
                 stdout=subprocess.PIPE,

@@ -28,7 +28,7 @@ from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 GROUP = "workers"
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "2" if INTERPRETED else "8"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "1" if INTERPRETED else "5"))
 RESTORED_MAX = 5
 """Points, and as many times between them, that are restored of one history."""
 TOPICS = st.sampled_from(["a", "b"])

@@ -193,7 +193,10 @@ def test_stats_and_info(tmp_path: Path) -> None:
     toml = tmp_path / "c.toml"
     toml.write_text('delay_levels = "1s 5s 1m 1d"\n')
     shown = CliRunner().invoke(app, ["info", str(tmp_path / "s"), "--config", str(toml)])
-    assert any(line.startswith("level 4\t1d\t0\t0\t0\t") for line in shown.output.splitlines())
+    levels = [line for line in shown.output.splitlines() if line.startswith("level ")]
+    assert len(levels) == 1 and levels[0].startswith(
+        "level 2\t5s\t3\t4\t1\t"
+    )  # the one that was used
 
 
 def test_put_in_the_shell(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.test_cleaning import SMALL, START_MS, drain, open_small
-from timerstore import ManualClock
+from timerstore import Consumer, ManualClock, Retry
 
 SECOND = timedelta(seconds=1)
 
@@ -53,6 +53,22 @@ def test_what_a_slow_group_needs_stays(tmp_path: Path) -> None:
         assert store.core.cleaner.reach.kept_by == (
             "group 'slow', which is behind in topic 'default': "
             f"40 messages from offset {offset:,} on"
+        )
+
+
+def test_dead_letters_are_called_that(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        consumer = Consumer(store, "g", max_attempts=0)
+        consumer.subscribe("default", lambda d: Retry(-1))
+        store.put(b"bad")
+        assert consumer.step() == 1
+        store.put_many([b"x"] * 40, topic="other")
+        store.pull("other", timeout=0).ack()
+        store.consuming.write_offsets()
+        assert store.core.cleaner.reach.find(0) == 0
+        assert store.core.cleaner.reach.kept_by.startswith(
+            "dead letters of group 'g': 1 message from offset "
         )
 
 

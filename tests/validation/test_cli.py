@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import timerstore.cli.validating  # noqa: F401
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from timerstore.cli.commands import app
@@ -26,9 +25,10 @@ def run(*arguments: object, exits: int = 0, **env: str) -> Result:
 
 
 def test_sound_store(path: Path) -> None:
-    lines = run(path).stdout.splitlines()
-    assert [line.split("\t")[1] for line in lines[: len(RULES)]] == [rule.name for rule in RULES]
-    assert lines[-1] == f"{path}: sound"
+    lines = run(path, "--all").stdout.splitlines()
+    assert lines[0] == f"{path}: sound"
+    shown = [line.split("\t")[1] for line in lines[1 : 1 + len(RULES)]]
+    assert shown == [rule.name for rule in RULES]
     assert any(line.startswith("pending\t") for line in lines)
     told = json.loads(run(path, "--json", "--fire-rate", "10").stdout)
     assert told["ok"] and told["counts"]["timers"] == 68

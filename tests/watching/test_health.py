@@ -47,7 +47,8 @@ def test_pauses_are_listed_with_what_ends_them(tmp_path: Path) -> None:
         firing, consuming = found.conditions
         assert clock.now_ms - firing.since_ms == 60_000
         assert "resume PATH firing" in firing.cure
-        assert "'mailer'" in consuming.what and "--group mailer" in consuming.cure
+        assert "'mailer' is paused until 2027-01-15T08:01:09+00:00" in consuming.what
+        assert "--group mailer" in consuming.cure
         clock.advance(timedelta(seconds=9))
         assert len(store.health().conditions) == 1
 

@@ -17,7 +17,7 @@ exporting.py   export
 importing.py   import
 rows.py        rows of a file as timers to put
 progressfile.py  how far an import has come
-keeping.py     backup, restore
+keeping.py     backup, restore, salvage
 upkeep.py      clean, handover
 trying.py      warmup, demo
 opening.py     a store that is looked at, or changed

@@ -18,6 +18,8 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import MEANING, Status, status_of
 from timerstore.cli.texts import shown_from, shown_here
 from timerstore.cli.times import Instant, now_ms, parse_instant
+from timerstore.errors import TimerStoreError
+from timerstore.timelog.smallfile import read_small
 
 if TYPE_CHECKING:
     from timerstore.config import Config
@@ -65,8 +67,8 @@ def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
     path, names = Path(given).expanduser(), set[str]()
     with suppress(OSError):
         names.update(os.listdir(path / "consumequeue"))  # those in which something has fired
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        counts = json.loads((path / "config" / "timermetrics").read_text())
+    with suppress(TimerStoreError, OSError, ValueError, KeyError, TypeError):
+        counts = json.loads(read_small(path / "config" / "timermetrics"))
         names.update(counts["timingCount"], counts["levelCount"])  # what was pending at the close
     hidden = ("rmq_sys_", "SCHEDULE_TOPIC_XXXX", "%RETRY%")
     fitting = (each for each in names if each.startswith(incomplete))

@@ -1,4 +1,4 @@
-"""Commands that keep copies of a store: backup, restore."""
+"""Commands that keep copies of a store: backup, restore, salvage."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from timerstore.cli.app import (
     read_instant,
     settings,
 )
+from timerstore.cli.opening import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.texts import shown_bytes, shown_time
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import InvalidArgumentError, StoreLockedError
 
 if TYPE_CHECKING:
     from timerstore.offline.backup import BackupReport
     from timerstore.offline.points import BackupPoint
     from timerstore.offline.restore import RestoreReport
+    from timerstore.offline.salvage import SalvageReport
 
 BackupPath = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 
@@ -88,7 +90,32 @@ def restore(
         finish(out, report)
 
 
-def finish(out: Output, report: BackupReport | RestoreReport) -> None:
+@app.command(rich_help_panel=CHECK)
+def salvage(
+    path: Annotated[Path, typer.Argument(metavar="SRC", help="What is left of a store.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A new folder.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Make a sound store of whatever is left of one: every message that is whole, with its id.
+
+    SRC is not changed; no process may have it open. Nothing fires before somebody opens DEST.
+    Exit status 1: something was lost; the report says what.
+
+    Example: timerstore salvage broken/ salvaged/
+    """
+    with answering(as_json=as_json) as out:
+        who = held_by(path)
+        if who is not None:
+            raise StoreLockedError(f"{path} is open in another process{who}. Stop it first.")
+        from timerstore.offline.salvage import salvage as run
+
+        with out.progress(f"salvaging {path}", "bytes") as update:
+            report = run(path, dest, config=settings(config), progress=update)
+        finish(out, report)
+
+
+def finish(out: Output, report: BackupReport | RestoreReport | SalvageReport) -> None:
     """Write what was done; damage that was met is the command's status."""
     if not report.ok:
         out.status = DAMAGED

@@ -45,8 +45,6 @@ class Look:
         if self._who is not None:
             with suppress(StoreAccessError):  # another user's; its files may be readable
                 self.owner = find_owner(path)
-        if self.owner is not None:
-            self._stack.callback(self.owner.close)
         if self._who is not None:
             seen = shown_time(self.as_of_ms)
             out.note(f"As of {seen}: {path} is open in another process{self._who}.")

@@ -60,8 +60,7 @@ def health(path: StorePath, as_json: AsJson = False) -> None:
             else:
                 out.say(f"{path}: not open. {_NOBODY}")
             return
-        with owner:
-            found = owner.call("health")
+        found = owner.call("health")
         if found["state"] == "damaged":
             out.status = DAMAGED
         elif found["state"] in _REFUSED:
@@ -113,9 +112,8 @@ def pause(
             _switch_closed(path, what, group, seconds, paused=True)
             keep = True
         else:
-            with owner:
-                options = {"group": group, "duration_s": seconds, "keep": keep}
-                owner.call("pause", what=what, **options)
+            options = {"group": group, "duration_s": seconds, "keep": keep}
+            owner.call("pause", what=what, **options)
         until_ms = None if seconds is None else now_ms() + round(seconds * 1_000)
         if as_json:
             told = {"paused": what, "group": group, "until_ms": until_ms, "kept": keep}
@@ -138,8 +136,7 @@ def resume(path: StorePath, what: What, group: OfGroup = None, as_json: AsJson =
         if owner is None:
             _switch_closed(path, what, group, None, paused=False)
         else:
-            with owner:
-                owner.call("resume", what=what, group=group)
+            owner.call("resume", what=what, group=group)
         if as_json:
             out.json({"path": str(path), "resumed": what, "group": group})
         else:

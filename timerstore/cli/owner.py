@@ -147,8 +147,7 @@ def changing(
         check_is_there(path)
     owner = find_owner(path)
     if owner is not None:
-        with owner:
-            yield There(owner)
+        yield There(owner)
         return
     with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
         yield Here(store)

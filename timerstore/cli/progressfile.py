@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from timerstore.cli.rows import Row
-from timerstore.errors import InvalidArgumentError, StoreLockedError, TimerStoreError
+from timerstore.errors import (
+    InvalidArgumentError,
+    MissingFileError,
+    StoreLockedError,
+    TimerStoreError,
+)
+from timerstore.timelog.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
 
@@ -49,9 +55,9 @@ def read_progress(path: Path, new: Progress, file: Path) -> Progress:
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_small(path))
         old = Progress(**values)
-    except FileNotFoundError:
+    except MissingFileError:
         return new
     except (ValueError, TypeError) as e:
         raise InvalidArgumentError(
@@ -106,7 +112,7 @@ def held(file: Path) -> Iterator[str]:
 def count_put(path: Path, log_end: int, rows: list[Row]) -> int:
     """Return how many of `rows`, from the first on, were put behind `log_end` of a store's log."""
     count = 0
-    for row in puts_behind(path, log_end):
+    for row in puts_behind(path, log_end, {row.due_ms for row in rows}):
         if count < len(rows) and is_same(rows[count], *row):
             count += 1
     return count
@@ -118,8 +124,12 @@ def is_same(row: Row, put: Row, put_ms: int) -> bool:
     return row._replace(due_ms=due_ms) == put
 
 
-def puts_behind(path: Path, log_end: int) -> Iterator[tuple[Row, int]]:
-    """Yield the timers that were put behind an offset of a store's log, with when; in order."""
+def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Row, int]]:
+    """Yield the timers that were put behind an offset of a store's log, with when; in order.
+
+    Those alone that are due at one of some times, or were when they were put: others may have put
+    very many since.
+    """
     import numpy as np
 
     from timerstore.ids import parse_id
@@ -133,8 +143,12 @@ def puts_behind(path: Path, log_end: int) -> Iterator[tuple[Row, int]]:
             f"{path} has removed the log behind {log_end}, so it cannot be told which rows of the "
             "last chunk were put. Look for them, and import the rest as a file of its own."
         )
+    wanted = np.array(sorted(due_ms), np.int64)
     for rows in reader.scan(log_end):
-        for offset in rows[:, scan.ROW_OFFSET].tolist():
+        due = rows[:, scan.ROW_EXACT_DUE_MS]
+        overdue = (due >= 0) & (due <= rows[:, scan.ROW_STORED_MS])
+        fitting = np.isin(due, wanted) | overdue
+        for offset in rows[fitting, scan.ROW_OFFSET].tolist():
             message = decode_message(reader.commitlog.view(offset), offset)
             id = parse_id(message.properties.get("UNIQ_KEY", ""))
             if id is None or id.offset != offset or id.tag != reader.store_tag & 0xFFFFFFFF:

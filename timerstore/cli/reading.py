@@ -51,6 +51,7 @@ _AHEAD = {
     7 * 86_400_000: "a week",
 }
 """The spans of `Upcoming.within`."""
+_LATE = ("p50", "p99", "max")
 
 
 # --- info
@@ -70,13 +71,26 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
         out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
         show_topics(out, stats["topics"], look.as_of_ms)
         show_levels(out, stats["levels"])
+        if look.owner is not None:
+            show_services(out, stats["services"])
+
+
+def show_services(out: Output, services: Iterable[dict[str, Any]]) -> None:
+    """Show what each service does, and what waits for it."""
+    rows = [
+        (f"service {each['name']}", f"{each['busy_share']:.1%}", f"{each['queue_count']:,}")
+        for each in services
+    ]
+    if out.on_terminal:
+        out.say()
+    out.table(["", ">busy", ">waiting"], rows)
 
 
 def show_topics(out: Output, topics: list[dict[str, Any]], as_of_ms: int) -> None:
     """Show what each topic has pending, and what became of the rest."""
     if not out.on_terminal:
-        counts = [(each["topic"], each["pending_count"]) for each in topics]
-        out.table(["", "", ""], [("pending in", name, count) for name, count in counts if count])
+        for each in topics:
+            out.table(["", "", ""], topic_lines(each))
         return
     rows = []
     for each in topics:
@@ -89,13 +103,24 @@ def show_topics(out: Output, topics: list[dict[str, Any]], as_of_ms: int) -> Non
                 "" if oldest_ms is None else shown_from(oldest_ms, as_of_ms),
                 shown_bytes(each["pending_bytes"]) if each["pending_bytes"] else "",
                 f"{each['fired_count']:,}" if each["fired_count"] else "",
-                f"{each['lateness_p99_ms']:,} ms" if each["fired_count"] else "",
+                *(f"{each[f'lateness_{q}_ms']:,}" if each["fired_count"] else "" for q in _LATE),
             )
         )
     if rows:
         out.say()
-        columns = [">pending", "next due", "overdue", ">bodies", ">fired", ">late (99 %)"]
-        out.table(["topic", *columns], rows)
+        columns = (">pending", "next due", "overdue", ">bodies", ">fired", ">late p50", ">p99")
+        out.table(["topic", *columns, ">max ms"], rows)
+
+
+def topic_lines(topic: dict[str, Any]) -> list[tuple[str, str, object]]:
+    """Return what a pipe is told of a topic; what is 0 or unknown is left out."""
+    name, lines = topic["topic"], [("pending in", topic["topic"], topic["pending_count"])]
+    if topic["oldest_due_ms"] is not None:
+        lines.append(("overdue in", name, shown_time(topic["oldest_due_ms"])))
+    if topic["fired_count"]:
+        late = ", ".join(f"{each} {topic[f'lateness_{each}_ms']} ms" for each in _LATE)
+        lines.append(("late in", name, late))
+    return [line for line in lines if line[2]]
 
 
 def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:

@@ -6,15 +6,17 @@ import time
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
 from timerstore.cli.app import LOOK, AsJson, OfTopic, StorePath, answering, app
 from timerstore.cli.operating import owner_of
 from timerstore.cli.output import Output
-from timerstore.cli.texts import body_field, shown_body, shown_time, whole_text
+from timerstore.cli.texts import body_field, shown, shown_body, shown_time, whole_text
 from timerstore.errors import NotAStoreError
 
 LOOK_S = 0.2
 ROWS_AT_ONCE = 2_000
+_BODY_WIDTH_MIN = 12
 
 
 @app.command(rich_help_panel=LOOK)
@@ -40,16 +42,15 @@ def tail(
         owner = owner_of(path)
         if owner is None:
             raise NotAStoreError(f"No process has {path} open: nothing fires. Use `consume`.")
-        with owner:
-            found = owner.call("fired", topic=topic, limit=count)
+        found = owner.call("fired", topic=topic, limit=count)
+        _show(out, found["messages"])
+        while follow:
+            time.sleep(LOOK_S)
+            after, limit = found["next"], ROWS_AT_ONCE
+            found = owner.call("fired", after=after, topic=topic, limit=limit)
+            if found["skipped_count"]:
+                out.note(f"… {found['skipped_count']:,} more fired in between")
             _show(out, found["messages"])
-            while follow:
-                time.sleep(LOOK_S)
-                after, limit = found["next"], ROWS_AT_ONCE
-                found = owner.call("fired", after=after, topic=topic, limit=limit)
-                if found["skipped_count"]:
-                    out.note(f"… {found['skipped_count']:,} more fired in between")
-                _show(out, found["messages"])
 
 
 def _show(out: Output, messages: list[dict[str, Any]]) -> None:
@@ -59,11 +60,30 @@ def _show(out: Output, messages: list[dict[str, Any]]) -> None:
             body = body_field(each.pop("body"))
             out.json(each | {"lateness_ms": late_ms} | body)
             continue
-        row = (each["topic"], each["key"] or "", each["id"])
         if out.on_terminal:
-            room = max(8, out.console.width - 24 - 9 - sum(map(len, row)) - 4 * 2)
-            when, late = shown_time(each["fired_ms"]), f"{late_ms:+d} ms"
-            out.line(when, f"{late:>9}", *row, shown_body(each["body"], room))
+            out.say(fitting(each, late_ms, out.console.width))
         else:
+            row = (each["topic"], each["key"] or "", each["id"])
             out.line(each["fired_ms"], late_ms, *row, whole_text(each["body"]))
     out.flush()
+
+
+def fitting(fired: dict[str, Any], late_ms: int, width: int) -> str:
+    """Return a line of at most `width` cells: when, how late, topic, key, id, body.
+
+    Where it is narrow the id goes first, then the key; the rest is cut.
+    """
+    parts = [
+        shown_time(fired["fired_ms"])[11:],
+        f"{late_ms:+,d} ms".rjust(8),
+        shown(fired["topic"]),
+    ]
+    left = width - sum(map(cell_len, parts)) - 2 * len(parts) - _BODY_WIDTH_MIN
+    for name in ("key", "id"):
+        text = shown(fired[name] or "")
+        if text and cell_len(text) + 2 <= left:
+            parts.append(text)
+            left -= cell_len(text) + 2
+    parts.append(shown(shown_body(fired["body"], left + _BODY_WIDTH_MIN)))
+    line = "  ".join(parts)
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"

@@ -43,26 +43,25 @@ def top(
         owner = owner_of(path)
         if owner is None:
             raise NotAStoreError(f"No process has {path} open: nothing moves. Use `info`.")
-        with owner:
-            before = look_at(path, owner)
-            if once or not out.on_terminal:
-                time.sleep(interval)
+        before = look_at(path, owner)
+        if once or not out.on_terminal:
+            time.sleep(interval)
+            now = look_at(path, owner)
+            if as_json:
+                out.json(now.to_dict(before))
+            else:
+                size = out.console.size
+                height = size.height if out.on_terminal else 200
+                out.console.print(draw(now, before, size.width, height), soft_wrap=False)
+            return
+        with Live(console=out.console, screen=True, auto_refresh=False) as live, _keys():
+            while True:
                 now = look_at(path, owner)
-                if as_json:
-                    out.json(now.to_dict(before))
-                else:
-                    size = out.console.size
-                    height = size.height if out.on_terminal else 200
-                    out.console.print(draw(now, before, size.width, height), soft_wrap=False)
-                return
-            with Live(console=out.console, screen=True, auto_refresh=False) as live, _keys():
-                while True:
-                    now = look_at(path, owner)
-                    size = out.console.size
-                    live.update(draw(now, before, size.width, size.height), refresh=True)
-                    if _quits(interval):
-                        return
-                    before = now
+                size = out.console.size
+                live.update(draw(now, before, size.width, size.height), refresh=True)
+                if _quits(interval):
+                    return
+                before = now
 
 
 def look_at(path: Path, owner: Owner) -> Look:

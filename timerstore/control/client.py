@@ -22,23 +22,16 @@ _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOC
 
 
 class Owner:
-    """The process that has a store open. A connection for each thread that asks."""
+    """The process that has a store open; any number of threads may ask it.
 
-    def __init__(self, path: Path, connection: _Connection) -> None:
+    Each call is a connection of its own, so that whoever thinks between two of them keeps nobody
+    out.
+    """
+
+    def __init__(self, path: Path) -> None:
         """Made by `find_owner`."""
-        self.path, self._connection = path, connection
-
-    def __enter__(self) -> Owner:
-        """Return it; leaving the block lets it go."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let it go."""
-        self.close()
-
-    def close(self) -> None:
-        """Let it go."""
-        self._connection.close()
+        self.path = path
+        self.timeout_s = TIMEOUT_S
 
     def call(self, name: str, **arguments: Any) -> Any:
         """Make a call in the owner's process; return its result as JSON says it.
@@ -46,22 +39,24 @@ class Owner:
         `delay_s` and `duration_s` are seconds. Raises what the call raised there; StoreClosedError
         where the owner ended meanwhile, of which it is not known whether it made the call.
         """
+        connection = _Connection(self.path, self.timeout_s)
+        content, headers = json.dumps(to_json(arguments)).encode(), {"Connection": "close"}
         try:
-            self._connection.request("POST", f"/{name}", json.dumps(to_json(arguments)).encode())
-            response = self._connection.getresponse()
+            connection.request("POST", f"/{name}", content, headers)
+            response = connection.getresponse()
             answer = json.loads(response.read())
         except TimeoutError as e:
-            self.close()
             raise StoreAccessError(
-                f"{self.path} is open in another process{holder(self.path)}, which does not "
-                f"answer within {TIMEOUT_S:g} s. Look whether it was stopped, or waits for a disk."
+                f"{self.path} is open in another process{holder(self.path)}, which does not answer "
+                f"within {self.timeout_s:g} s. Look whether it was stopped, or waits for a disk."
             ) from e
         except (OSError, http.client.HTTPException, ValueError) as e:
-            self.close()
             raise StoreClosedError(
                 f"The process that had {self.path} open ended before it answered. Look whether it "
                 "made the call, then try again."
             ) from e
+        finally:
+            connection.close()
         if response.status != 200:
             raise error_from_json(answer if isinstance(answer, dict) else {})
         return from_json(answer["result"])
@@ -70,15 +65,15 @@ class Owner:
 class _Connection(http.client.HTTPConnection):
     """HTTP over the socket of a folder."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         folder = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.settimeout(TIMEOUT_S)
+            sock.settimeout(self.timeout)
             _connect(sock, f"/proc/self/fd/{folder}/{SOCKET_NAME}")
         except BaseException:
             sock.close()
@@ -105,14 +100,15 @@ def find_owner(path: str | os.PathLike[str]) -> Owner | None:
 
     Raises StoreAccessError where it belongs to another user.
     """
-    connection = _Connection(Path(path))
+    connection = _Connection(Path(path), TIMEOUT_S)
     try:
         connection.connect()
     except OSError as e:
-        connection.close()
         if e.errno in _NOBODY:
             return None
         raise StoreAccessError(
             f"{path} is open in a process that cannot be asked ({e.strerror}). Be its user."
         ) from e
-    return Owner(Path(path), connection)
+    finally:
+        connection.close()
+    return Owner(Path(path))

@@ -30,7 +30,7 @@ log = logging.getLogger("timerstore")
 
 GUESTS_MAX: Final = 32
 """Connections that are served at once; others wait in the kernel's queue."""
-IDLE_S: Final = 30.0
+IDLE_S: Final = 5.0
 """A connection on which nothing is asked for so long is closed."""
 _CLOSE_S: Final = 5.0
 

@@ -12,6 +12,10 @@
     copying.py      bytes of segments, with their checksums
     timeline.py     whether a store was restored to before a point
     restore.py      a store out of a point, or of a time between two
+    salvage.py      a store out of whatever is left of one
+    leftovers.py    its files, copied as far as they can be read
+    lostranges.py   what is lost of its log, covered with fillers
+    building.py     a store that gets its name once it is whole
 
 A room imports `core.py`, never the store.
 """

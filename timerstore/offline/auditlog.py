@@ -20,6 +20,7 @@ from timerstore.timelog.audit import (
 from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import decode_message, text
+from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import (
     BLANK_BYTES,
     BLANK_CRC_AT,
@@ -101,6 +102,7 @@ class LogAudit:
         self.end = self.log.start
         self.message_count = self.entry_count = 0
         self.damaged: list[tuple[int, int]] = []
+        self.salvaged: list[tuple[int, int]] = []  # fillers, where something was lost once
         self.queue_ends: dict[tuple[str, int], int] = {}
         self._table = new_queue_table(1)
         self._queues: list[_Queue] = []
@@ -218,6 +220,11 @@ class LogAudit:
                 continue
             self._enter(text(topic), int(row[scan.ROW_QUEUE_ID]), None)
         for each in np.unique(queue_rows).tolist():
+            if self._queues[each].topic == text(SALVAGED_TOPIC):
+                starts = rows[queue_rows == each, scan.ROW_OFFSET]
+                stops = starts + rows[queue_rows == each, scan.ROW_SIZE]
+                self.salvaged += zip(starts.tolist(), stops.tolist(), strict=True)
+        for each in np.unique(queue_rows).tolist():
             self._compare(self._queues[each], rows[queue_rows == each])
 
     def _check_blanks(self, rows: Words) -> None:
@@ -278,7 +285,8 @@ class LogAudit:
         lost = queue.read(low, min(high - low, 1 << 20)) if high > low else queue.read(0, 0)
         explained = len(lost) == high - low and len(lost) > 0
         for offset in lost["offset"].tolist() if explained else []:
-            explained &= any(start <= offset < stop for start, stop in self.damaged)
+            lost_there = self.damaged + self.salvaged
+            explained &= any(start <= offset < stop for start, stop in lost_there)
         if not explained:
             reason = f"its queue offset is {high} where {low} was expected in {queue.name}"
             self.audit.torn("commitlog", message, reason, behind=message >= self.audit.durable)
@@ -294,7 +302,7 @@ class LogAudit:
         blank = (old["offset"] == 0) & (old["size"] == QUEUE_BLANK_SIZE) & (old["tags_code"] == 0)
         gone = (old["offset"] < self.log.start) & (old["offset"] >= 0) & (old["size"] > 0) & ~blank
         lost = np.zeros(len(old), np.bool_)
-        for low, high in self.damaged:
+        for low, high in self.damaged + self.salvaged:
             lost |= (old["offset"] >= low) & (old["offset"] < high)
         wrong = ~(blank | gone | lost)
         wrong[1:] |= gone[1:] & gone[:-1] & (old["offset"][1:] <= old["offset"][:-1])
@@ -320,7 +328,7 @@ class LogAudit:
         if at < queue.file.files_end:
             entry = queue.read(at // ENTRY_BYTES, 1)
             points = int(entry[0]["offset"]) if len(entry) else -1
-            if any(low <= points < high for low, high in self.damaged):
+            if any(low <= points < high for low, high in self.damaged + self.salvaged):
                 used = -(-queue.file.used_end() // ENTRY_BYTES)
                 self.queue_ends[queue.topic, queue.queue_id] = used
                 return  # its message is damaged, and named

@@ -23,8 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.config import Config
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, MissingFileError
 from timerstore.kinds import check_int, check_kind, check_path
+from timerstore.offline.building import remove_tree, write_files
 from timerstore.offline.copying import append_bytes
 from timerstore.offline.points import (
     EARLIER_FOLDER,
@@ -44,6 +45,7 @@ from timerstore.timelog.mapping import sync_mapping
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.smallfile import read_small
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -459,26 +461,8 @@ def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Pro
         yield 0, scanned.end
 
 
-def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
-    """Write small files into a folder; durable on return, but for the folder's name."""
-    disk.make_folder(folder)
-    for name, data in files.items():
-        disk.make_folder((folder / name).parent)
-        disk.replace(folder / name, data)
-
-
-def remove_tree(disk: Disk, folder: Path) -> None:
-    """Remove a folder with its files; where that is interrupted, some of them are left."""
-    for each in sorted(folder.iterdir()):
-        if each.is_dir() and not each.is_symlink():
-            remove_tree(disk, each)
-        else:
-            disk.remove(each)
-    folder.rmdir()
-
-
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return read_small(path)
+    except MissingFileError:
         return None

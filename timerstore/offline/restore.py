@@ -18,12 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.arguments import EPOCH
-from timerstore.closing.close import give_up_opening
 from timerstore.config import Config
-from timerstore.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.kinds import check_int, check_kind, check_path
-from timerstore.offline.backup import refuse_inside, remove_tree, write_files
+from timerstore.offline.backup import refuse_inside
+from timerstore.offline.building import bring_to_life, built_beside, write_files
 from timerstore.offline.copying import CheckedFile, copy_checked
 from timerstore.offline.points import BackupList, BackupLock, BackupPoint, read_list, shown_time
 from timerstore.offline.report import Problem, shown_problems
@@ -140,33 +139,14 @@ def restore_point(
     listed = read_list(source)
     chosen = choose(listed, at_ms)
     with told_of(target):
-        if target.is_symlink() or not is_free(target):
-            raise InvalidArgumentError(
-                f"{target} is there already. Pass a folder that does not exist, or is empty."
-            )
-        building = target.with_name(f".{target.name}.restoring")
-        disk.make_folder(building)
-        locks = [BackupLock(source, alone=False), BackupLock(building, alone=True)]
+        lock = BackupLock(source, alone=False)
         try:
-            for each in list(building.iterdir()):  # of a run that was ended
-                remove_tree(disk, each) if each.is_dir() else disk.remove(each)
-            done = _Restoring(listed, chosen, building, disk, progress)
-            log_end = done.lay_down(config)
-            report = done.bring_to_life(config, clock, log_end, target)
-            building.rename(target)
-            disk.sync_folder(target.parent)
-            return report
-        except BaseException:
-            remove_tree(disk, building)
-            raise
+            with built_beside(disk, target) as building:
+                run = _Restoring(listed, chosen, building, disk, progress)
+                log_end = run.lay_down(config)
+                return run.bring_to_life(config, clock, log_end, target)
         finally:
-            for lock in locks:
-                lock.release()
-
-
-def is_free(path: Path) -> bool:
-    """Tell whether a path is that of nothing, or of an empty folder."""
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+            lock.release()
 
 
 def floor_ms(at: object) -> int:
@@ -292,13 +272,7 @@ class _Restoring:
         if find_identity(self.path)[0] is None:  # a broker's: its files said the sizes
             sizes = {name: size for name, size in self.list.sizes.items() if size is not None}
             config = replace(config, **sizes)  # type: ignore[arg-type]
-        core = Core(self.path, self.disk, clock)
-        try:
-            core.lock(create=False)
-            core.open(config)
-            pending_count = core.findings.pending_count
-        finally:
-            give_up_opening(core)
+        findings = bring_to_life(self.path, self.disk, config, clock)
         report = verify(self.path, config=config)
         offsets = read_json(self.path / "config" / "consumerOffset.json") or {}
         groups = {name.rpartition("@")[2] for name in offsets.get("offsetTable", {})}
@@ -309,7 +283,7 @@ class _Restoring:
             point=point.number,
             as_of_ms=point.time_ms if at_ms is None else at_ms,
             log_end=log_end,
-            pending_count=pending_count,
+            pending_count=findings.pending_count,
             message_count=report.message_count,
             group_count=len(groups),
             problems=report.problems,

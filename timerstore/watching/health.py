@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from timerstore.core import Core
@@ -144,7 +145,8 @@ def _paused(pause: Pause) -> Condition:
         what += " of all groups" if pause.group is None else f" of group {pause.group!r}"
     what += " is paused"
     if pause.until_ms is not None:
-        what += f" until {pause.until_ms} ms"
+        until = datetime.fromtimestamp(pause.until_ms / 1000, UTC)
+        what += f" until {until.isoformat(timespec='seconds')}"
     command = f"timerstore resume PATH {pause.what}"
     if pause.group is not None:
         command += f" --group {pause.group}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -56,8 +55,9 @@ class Upcoming:
 
     `within`: pairs of a time from now in ms, and how many are due until then, for 1 s, 10 s, a
     minute, 10 minutes, an hour, a day and 7 days; `later_count` are due after that. A timer's due
-    time is known to a 56th of the delay that it was put with, or a second: where that straddles now
-    or an end, a share counts on either side. `overdue_count` and all others together are exact.
+    time is known to a 56th of the delay that it was put with (a retry's, of the time since it was
+    first put), or a second: where that straddles now or an end, a share counts on either side. All
+    of them together are exactly what is pending.
     """
 
     overdue_count: int
@@ -79,10 +79,12 @@ class Histogram:
 
     def quantile_ms(self, share: float) -> int:
         """Return a quantile: the largest value of its bucket; 0 where there is none."""
-        wanted = max(1, -(-self.count * share // 1))
-        counts = accumulate(count for _, count in self.buckets)
-        pairs = zip(self.buckets, counts, strict=True)
-        return next((top for (top, _), count in pairs if count >= wanted), 0)
+        left = max(1, -(-self.count * share // 1))
+        for top, count in self.buckets:
+            left -= count
+            if left <= 0:
+                return top
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,9 @@ def read_topics(core: Core) -> tuple[TopicStats, ...]:
     pending_counts = np.zeros(len(names), np.int64)
     np.add.at(pending_counts, which, pending[rows])
     ahead = _sum_ahead(core, rows, which, len(names))
+    words = sums[:, [*range(DELAYS), PENDING_BYTES]].tolist()
     columns = zip(
-        names, pending_counts.tolist(), sums.tolist(), ahead.tolist(), _buckets(sums), strict=True
+        names, pending_counts.tolist(), words, ahead.tolist(), _buckets(sums), strict=True
     )
     return tuple(_topic_stats(*column) for column in columns)
 
@@ -211,7 +214,7 @@ def _topic_stats(
     return TopicStats(
         topic=text(topic),
         pending_count=pending_count,
-        pending_bytes=counters[PENDING_BYTES],
+        pending_bytes=counters[-1],
         put_count=counters[PUT_COUNT],
         fired_count=counters[FIRED_COUNT],
         cancelled_count=counters[CANCELLED_COUNT],

@@ -1,0 +1,304 @@
+"""Salvage: every message that is whole comes out at its place; nothing fires twice."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import timerstore
+from tests.models.damaged import read_past_damage
+from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_ledger
+from tests.models.quiet_disk import QuietDisk
+from tests.sparse_copy import copy_tree
+from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore
+from timerstore.offline import leftovers
+from timerstore.offline.leftovers import infer_size
+from timerstore.offline.salvage import salvage_to
+from timerstore.timelog.kernel import INTERPRETED
+
+START_MS = 1_800_000_000_000
+LEVELS = "1s 7s"
+LEVELS_MS = np.array([1_000, 7_000], np.int64)
+CONFIG = Config(
+    durability="process",
+    precision_ms=100,
+    roll_window_slots=8,
+    wheel_slot_count=128,
+    commitlog_segment_bytes=4_096,
+    consumequeue_segment_bytes=400,
+    timerlog_segment_bytes=520,
+    near_count_max=1 << 16,
+    retention_ms=10**9,
+    delay_levels=LEVELS,
+)
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "1" if INTERPRETED else "7"))
+
+
+class Lived(tuple[Path, Ledger, int]):
+    """A store, what its log says, the time; Hypothesis shows its arguments."""
+
+    def __repr__(self) -> str:
+        return "lived"
+
+
+@pytest.fixture(scope="module")
+def lived() -> Iterator[Lived]:
+    """A store that was killed, what its log says, and the time then."""
+    folder = Path(tempfile.mkdtemp(prefix="salvage"))
+    clock = ManualClock(START_MS)
+    store = TimerStore(folder / "store", config=CONFIG, clock=clock, disk=QuietDisk())
+    ids: list[str] = []
+    for i in range(8):
+        delays = [(37 * j + 11 * i) % 61 * 100 for j in range(12)]
+        ids += store.put_many([b"body %d %d" % (i, j) for j in range(12)], delay_ms=delays)
+        ids.append(store.put(b"far %d" % i, topic="far", delay=timedelta(seconds=25)))
+        store.put(b"level", topic="level", delay_level=1 + i % 2)
+        store.cancel_many(ids[3 * i :: 17])
+        for id in ids[i::23]:
+            timer = store.get(id)
+            if timer is not None:
+                store.reschedule(id, delay=timedelta(seconds=3 + i))
+        clock.advance(timedelta(milliseconds=700))
+        store.pull("default", max_count=5, timeout=0).ack()
+        if i == 6:
+            store.flush()
+    store.abandon()
+    ledger = read_ledger(folder / "store", Ledger(levels_ms=LEVELS_MS.tolist()))
+    ledger.check()
+    yield Lived((folder / "store", ledger, clock.now_ms))
+    shutil.rmtree(folder)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= 1 << at % 8
+    path.write_bytes(data)
+
+
+def wipe(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    start = at % len(data)
+    count = min(at % 1_500, len(data) - start)
+    data[start : start + count] = bytes(count)
+    path.write_bytes(data)
+
+
+def cut(path: Path, at: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: at % len(data)])
+
+
+def remove(path: Path, at: int) -> None:
+    path.unlink()
+
+
+DAMAGES = st.lists(
+    st.tuples(
+        st.sampled_from([flip, flip, wipe, cut, remove]),
+        st.integers(0, 99),
+        st.integers(0, 1 << 14),
+    ),
+    min_size=1,
+    max_size=6,
+)
+GONE = st.sets(
+    st.sampled_from(["config/timercheck", "timerstore.json", "config", "consumequeue", "timerlog"])
+)
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(damages=DAMAGES, gone=GONE)
+def test_what_is_whole_comes_out(
+    lived: Lived,
+    damages: list[tuple[Callable[[Path, int], None], int, int]],
+    gone: set[str],
+) -> None:
+    path, ledger, now_ms = lived
+    folder = Path(tempfile.mkdtemp(prefix="salvage"))
+    try:
+        source = copy_tree(path, folder / "source")
+        for damage, number, at in damages:
+            files = sorted((source / "commitlog").iterdir())
+            if len(files) > 1 and files[number % len(files)].stat().st_size:
+                damage(files[number % len(files)], at)
+        for name in gone:
+            each = source / name
+            shutil.rmtree(each) if each.is_dir() else each.unlink(missing_ok=True)
+        check(source, folder / "new", ledger, now_ms)
+    finally:
+        shutil.rmtree(folder)
+
+
+def whole_messages(path: Path, folder: Path) -> dict[int, Any]:
+    """What can be read of a damaged store, with zeros where files are cut or missing."""
+    copy = copy_tree(path, folder)
+    (copy / "timerstore.json").unlink(missing_ok=True)
+    shutil.copy(path.parent / "identity.json", copy / "timerstore.json")
+    files = {int(file.name) for file in (copy / "commitlog").iterdir()}
+    for start in range(min(files), max(files) + 1, 4_096):
+        with (copy / "commitlog" / f"{start:020d}").open("ab") as file:
+            file.truncate(4_096)
+    found = read_past_damage(copy, LEVELS_MS)
+    shutil.rmtree(copy)
+    return found
+
+
+def check(source: Path, dest: Path, ledger: Ledger, now_ms: int) -> None:
+    before = {f: f.read_bytes() for f in source.rglob("*") if f.is_file()}
+    clock = ManualClock(now_ms)
+    report = salvage_to(source, dest, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert {f: f.read_bytes() for f in source.rglob("*") if f.is_file()} == before
+    reasons = {each.reason for each in report.problems}  # its body is whole, so it is read
+    assert reasons <= {"the message has lost its checksum"}, report
+    shutil.copy(dest / "timerstore.json", source.parent / "identity.json")
+    whole = whole_messages(source, dest.with_name("zeros"))
+    assert report.message_count >= len(whole)
+    with TimerStore(dest, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        assert store.count() == len(list(store.pending()))
+        clock.advance(timedelta(seconds=60))
+        assert store.count() == 0
+        after = read_past_damage(dest, LEVELS_MS)
+    assert {offset: after[offset] for offset in whole} == whole
+    fired, offsets = copies_in(after, ledger)
+    for root in ledger.roots.values():
+        mine = offsets[root.offset]
+        assert len(fired[root.offset]) <= 1, f"{root} was fired at {fired[root.offset]}"
+        last = max(each for each in mine if each in ledger.root_of)
+        if root.pending and last in whole:
+            assert fired[root.offset], f"{root} was lost"
+        deletes = ledger.deletes.get(root.offset, [])
+        if root.deleted and all(each in whole for each in deletes):
+            assert not fired[root.offset], f"{root} was cancelled, then fired"
+
+
+def copies_in(
+    messages: dict[int, Any], ledger: Ledger
+) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Where each root was fired, and all of its messages, by the root's offset."""
+    root_of: dict[int, Root | None] = dict(ledger.root_of)
+    fired: dict[int, list[int]] = defaultdict(list)
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for offset, root in ledger.root_of.items():
+        if root is not None:
+            offsets[root.offset].append(offset)
+    for offset, message in sorted(messages.items()):
+        origin = message.properties.get("TIMER_ORIGIN")
+        if origin is None or int(origin) not in root_of or message.topic == "SALVAGED":
+            continue
+        root = root_of[offset] = root_of[int(origin)]
+        if root is not None:
+            offsets[root.offset].append(offset)
+            if message.topic not in (TIMER_TOPIC, LEVEL_TOPIC):
+                fired[root.offset].append(offset)
+    return fired, offsets
+
+
+def test_nothing_is_lost_of_a_sound_store(lived: Lived, tmp_path: Path) -> None:
+    path, ledger, now_ms = lived
+    clock = ManualClock(now_ms)
+    report = timerstore.salvage(path, tmp_path / "new", clock=clock)
+    assert report.ok and report.pending_count == ledger.pending_count().total()
+    assert str(report) == (
+        f"{tmp_path / 'new'}: {report.message_count} messages were whole, "
+        f"{report.pending_count} timers are pending; nothing was lost"
+    )
+    again = timerstore.salvage(tmp_path / "new", tmp_path / "again", clock=clock)
+    assert again.ok and again.pending_count == report.pending_count
+
+
+def test_what_was_salvaged_is_salvaged_again(lived: Lived, tmp_path: Path) -> None:
+    path, _, now_ms = lived
+    clock = ManualClock(now_ms)
+    source = copy_tree(path, tmp_path / "source")
+    remove(source / "commitlog" / f"{8_192:020d}", 0)
+    first = timerstore.salvage(source, tmp_path / "first", clock=clock)
+    assert (first.lost_bytes, len(first.lost), first.problems) == (4_096, 1, ())
+    assert not first.ok and "4,096 bytes in 1 places were lost" in str(first)
+    assert first.to_dict()["lost"][0]["offset"] == 8_192
+    flip(tmp_path / "first" / "commitlog" / f"{4_096:020d}", 1_000)
+    second = timerstore.salvage(tmp_path / "first", tmp_path / "second", clock=clock)
+    assert second.problems == () and len(second.lost) == 1
+    assert second.message_count == first.message_count - 1
+    report = timerstore.backup(tmp_path / "second", tmp_path / "backup")
+    assert report.ok and timerstore.restore(tmp_path / "backup", tmp_path / "restored").ok
+
+
+def test_bare_segments_are_enough(lived: Lived, tmp_path: Path) -> None:
+    path, ledger, now_ms = lived
+    clock = ManualClock(now_ms)
+    report = timerstore.salvage(path / "commitlog", tmp_path / "new", config=CONFIG, clock=clock)
+    assert report.ok and report.pending_count == ledger.pending_count().total()
+    assert len(report.unknown) == 3 and "Nothing says any more" in str(report)
+    assert report.to_dict()["ok"]
+
+
+def test_a_backup_is_salvaged(lived: Lived, tmp_path: Path) -> None:
+    path, ledger, now_ms = lived
+    timerstore.backup(path, tmp_path / "backup")
+    report = timerstore.salvage(tmp_path / "backup", tmp_path / "new", clock=ManualClock(now_ms))
+    assert report.ok and report.pending_count == ledger.pending_count().total()
+
+
+def test_what_the_disk_does_not_give_is_named(
+    lived: Lived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _, now_ms = lived
+    pread = os.pread
+
+    class BadDisk:
+        """The second file has a bad sector at its beginning."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def pread(self, fd: int, count: int, at: int) -> bytes:
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if at == 0 and name == str(path / "commitlog" / f"{4_096:020d}"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return pread(fd, count, at)
+
+    monkeypatch.setattr(leftovers, "os", BadDisk())
+    report = timerstore.salvage(path, tmp_path / "new", clock=ManualClock(now_ms))
+    assert [each.offset for each in report.files] == [4_096] and report.lost_bytes == 4_096
+    assert "does not give" in str(report) and report.problems == ()
+
+
+def test_what_is_no_store_is_refused(lived: Lived, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotAStoreError, match="nothing of a commit log"):
+        timerstore.salvage(tmp_path / "empty", tmp_path / "new")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "letter").touch()
+    for dest in (tmp_path / "there", lived[0] / "new"):
+        with pytest.raises(InvalidArgumentError):
+            timerstore.salvage(lived[0], dest)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        ({0: 4_096, 4_096: 4_096, 8_192: 7}, 4_096),
+        ({8_192: 100, 12_288: 50}, 4_096),
+        ({0: 9_000}, 9_000),
+        ({4_096: 12}, 4_096),
+    ],
+)
+def test_a_size_is_inferred(files: dict[int, int], size: int) -> None:
+    assert infer_size(files) == size

@@ -1,0 +1,267 @@
+"""Salvaging: a sound store out of whatever is left of one.
+
+The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
+they were; what is lost between them is covered with fillers (`timelog/filler.py`). Indexes are made
+anew. The cursors of the last checkpoint hold where there are any, but for the floor: what a lost
+copy was to supersede shall not be lost with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.config import Config
+from timerstore.kinds import check_kind, check_path
+from timerstore.offline.backup import refuse_inside
+from timerstore.offline.building import bring_to_life, built_beside, write_files
+from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
+from timerstore.offline.lostranges import LogFound, cover, find_ranges
+from timerstore.offline.report import Problem, shown_problems
+from timerstore.offline.verify import verify
+from timerstore.services.clock import ManualClock
+from timerstore.services.sizes import tag_of_key
+from timerstore.timelog import scan
+from timerstore.timelog.checkpoint import write_checkpoint
+from timerstore.timelog.disk import Disk
+from timerstore.timelog.filler import SALVAGED_TOPIC
+from timerstore.timelog.format import KEY_DIGITS
+from timerstore.timelog.identity import write_identity
+from timerstore.timelog.jsonfile import parse_json
+from timerstore.timelog.oserrors import telling, told_of
+from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.steady import read_file
+
+Progress = Callable[[int, int], None]
+"""Takes how many bytes are done, of how many."""
+GROUP: Final = "salvage"
+"""It has read the fillers, so that they keep no segment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SalvageReport:
+    """What was salvaged, what was not."""
+
+    path: str
+    dest: str
+    message_count: int
+    """Messages that were whole."""
+    pending_count: int
+    lost: tuple[Problem, ...]
+    """Each range of the commit log where no message could be read."""
+    lost_bytes: int
+    files: tuple[Problem, ...]
+    """What was wrong with files of the commit log."""
+    unknown: tuple[str, ...]
+    """What cannot be known any more, and what follows from that."""
+    problems: tuple[Problem, ...]
+    """What `verify` found in the new store: nothing, or what could not be covered."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing of the log was lost."""
+        return not (self.lost or self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("lost", "files", "problems"):
+            values[name] = [each.to_dict() for each in values[name]]
+        return {"ok": self.ok} | values | {"unknown": list(self.unknown)}
+
+    def __str__(self) -> str:
+        """Return a sentence, what was lost, and what is not known."""
+        verdict = "nothing was lost"
+        if self.lost:
+            verdict = f"{self.lost_bytes:,} bytes in {len(self.lost):,} places were lost"
+        lines = [
+            f"{self.dest}: {self.message_count:,} messages were whole, {self.pending_count:,} "
+            f"timers are pending; {verdict}"
+        ]
+        lines += shown_problems("  lost: ", self.lost, len(self.lost))
+        lines += shown_problems("  file: ", self.files, len(self.files))
+        lines += shown_problems("  DAMAGED: ", self.problems, len(self.problems))
+        return "\n".join([*lines, *(f"  {each}" for each in self.unknown)])
+
+
+@telling
+def salvage(
+    path: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+) -> SalvageReport:
+    """Make a sound store in `dest` of whatever is left in `path`; return what that was.
+
+    `path` may lack any file, hold damaged, cut, unreadable ones, or be a backup; it is not changed.
+    No process may have it open. `dest` must not exist, or be empty. `config`: the sizes, precision
+    and window that the store was made with, where nothing of it says them any more. Nothing fires
+    before somebody opens it. O(bytes), read four times. Durable on return.
+
+    Raises NotAStoreError where nothing of a commit log is left, StoreFullError.
+
+    >>> timerstore.salvage("timers/", "salvaged/").lost_bytes
+    0
+    """
+    return salvage_to(
+        check_path(path), check_path(dest), config=config, clock=clock, progress=progress
+    )
+
+
+def salvage_to(
+    source: Path,
+    target: Path,
+    *,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    progress: Progress | None = None,
+    disk: Disk | None = None,
+) -> SalvageReport:
+    """Do what `salvage` says, on a disk."""
+    config = Config() if config is None else config
+    check_kind(config, Config, "config")
+    disk = Disk() if disk is None else disk
+    refuse_inside(source, target)
+    found = look_at(source)
+    with told_of(target), built_beside(disk, target) as building:
+        return _Salvage(source, found, building, disk, config, progress).run(clock, target)
+
+
+class _Salvage:
+    """One run."""
+
+    def __init__(
+        self,
+        source: Path,
+        found: Leftovers,
+        building: Path,
+        disk: Disk,
+        config: Config,
+        progress: Progress | None,
+    ) -> None:
+        self.source, self.found, self.path, self.disk = source, found, building, disk
+        self.config, self._progress = config, progress
+        self.unknown: list[str] = []
+        self._done, self._total = 0, max(1, sum(found.files.values()))
+
+    def _told(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def run(self, clock: ManualClock | None, target: Path) -> SalvageReport:
+        """Copy, cover, recover, check."""
+        files = tuple(copy_log(self.disk, self.found, self.path / "commitlog", self._told))
+        self._write_identity()
+        reader, checkpoint = self._reader(), self.found.checkpoint
+        ours = checkpoint is not None and not checkpoint.by_broker
+        flushed = checkpoint.commitlog_flushed if ours and checkpoint is not None else 0
+        log = find_ranges(reader, flushed)
+        lost = [
+            Problem("commitlog", each.start, f"{each.stop - each.start} bytes: {each.reason}")
+            for each in log.ranges
+        ]
+        lost_bytes = sum(each.stop - each.start for each in log.ranges)
+        if flushed > max(log.end, reader.commitlog.start):
+            lost.append(Problem("commitlog", log.end, f"{flushed - log.end} bytes: the log's end"))
+            lost_bytes += flushed - log.end
+        filler_count = cover(self.disk, reader, log)
+        self._write_small_files(log, filler_count)
+        self._write_checkpoint(log)
+        findings = bring_to_life(self.path, self.disk, self.config, clock)
+        if lost:
+            self.unknown.append(
+                "Timers that were put, or put further, in a lost range are gone. One whose fired "
+                "message was lost there fires again; one whose cancel was lost there fires."
+            )
+        report = verify(self.path, config=self.config)
+        return SalvageReport(
+            path=os.fspath(self.source),
+            dest=os.fspath(target),
+            message_count=log.message_count,
+            pending_count=findings.pending_count,
+            lost=tuple(lost),
+            lost_bytes=lost_bytes,
+            files=files,
+            unknown=tuple(self.unknown),
+            problems=report.problems,
+        )
+
+    def _reader(self) -> StoreReader:
+        return StoreReader(self.path, np.array(self.config.delay_levels_ms(), np.int64))
+
+    def _write_identity(self) -> None:
+        """Write what the store was made with, by what says it; nothing of a broker's store."""
+        identity = self.found.identity
+        if identity is None:
+            tag = self._find_tag()
+            if tag < 0:
+                return
+            identity = sizes_for(self.found, self.config, tag)
+            self.unknown.append(
+                "Nothing says any more what the store was made with: precision_ms, "
+                "roll_window_slots and the sizes are those of the Config given now."
+            )
+        write_identity(self.disk, self.path, identity)
+
+    def _find_tag(self) -> int:
+        """Return the tag of the store, by its checkpoint, or a message that it put; else −1."""
+        checkpoint = self.found.checkpoint
+        if checkpoint is not None and (not checkpoint.by_broker or checkpoint.sequence):
+            return checkpoint.store_tag
+        reader = self._reader()
+        for rows in read_past_damage(reader, reader.commitlog.start, reader.commitlog.files_end):
+            if isinstance(rows, Damage):
+                continue
+            for row in rows[rows[:, scan.ROW_KEY_BYTES] == KEY_DIGITS].tolist():
+                tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], KEY_DIGITS), row)
+                if tag is not None:
+                    return tag
+        return -1
+
+    def _write_small_files(self, log: LogFound, filler_count: int) -> None:
+        files, lost = small_files(self.disk, self.source)
+        self.unknown += lost
+        if filler_count:
+            name = "config/consumerOffset.json"
+            content = parse_json(files.get(name, b"{}").decode())
+            table = content.setdefault("offsetTable", {})
+            entry = table.setdefault(f"{SALVAGED_TOPIC.decode()}@{GROUP}", {})
+            entry[str(log.queue_id)] = filler_count
+            files[name] = json.dumps(content, ensure_ascii=False).encode()
+        write_files(self.disk, self.path, files | {"abort": b""})
+
+    def _write_checkpoint(self, log: LogFound) -> None:
+        """Write the cursors that still hold; the indexes are made anew from the whole log."""
+        checkpoint, path = self.found.checkpoint, self.path / "config" / "timercheck"
+        if checkpoint is None:
+            self.unknown.append(
+                "The cursors are lost: what fell due and was not fired fires from now on; what "
+                "was delivered from delay levels is known by its copies alone."
+            )
+            return
+        if checkpoint.by_broker:
+            data = read_file(self.source / "config" / "timercheck")
+            assert data is not None
+            write_files(self.disk, path.parent, {path.name: data})
+            return
+        kept = replace(
+            checkpoint,
+            commitlog_flushed=log.end,
+            scan_from=0,
+            floor=0,
+            timerlog_flushed=0,
+            queue_index=0,
+            clean=False,
+            identity=self.found.identity,
+        )
+        write_checkpoint(self.disk, path, kept)
