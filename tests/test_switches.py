@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
+from timerstore.switches import FOREVER_MS
 
 SECOND = timedelta(seconds=1)
 
@@ -217,3 +220,30 @@ def test_an_idle_paused_store_sleeps(tmp_path: Path) -> None:
         before = sum(each.step_count for each in store.stats().services)
         time.sleep(0.5)
         assert sum(each.step_count for each in store.stats().services) - before < 150
+
+
+def test_pauses_at_once_are_all_kept(tmp_path: Path) -> None:
+    """Neither lost, nor refused for another's file; what the services obey is what is listed."""
+    path, groups = tmp_path / "s", [f"g{i}" for i in range(6)]
+    with timerstore.open(path, config=SMALL) as store, ThreadPoolExecutor(len(groups)) as pool:
+        for _ in range(10):
+            store.resume("consuming")
+            began = threading.Barrier(len(groups))
+
+            def pause(group: str, began: threading.Barrier = began) -> None:
+                began.wait()
+                store.pause("consuming", group=group, keep=True)
+
+            list(pool.map(pause, groups))
+            assert sorted(each.group for each in store.core.switches.pauses) == groups
+        store.pause("putting", duration=timedelta(milliseconds=1))
+        time.sleep(0.01)  # it is over, and each put looks again
+        for _ in range(100):
+            puts = pool.submit(lambda: [store.put(b"x", delay=SECOND) for _ in range(20)])
+            store.pause("firing")
+            puts.result()
+            assert store.core.engine.world.callers.fire_from_ms == FOREVER_MS
+            store.resume("firing")
+            assert store.core.engine.world.callers.fire_from_ms == 0
+    with timerstore.open(path, config=SMALL) as store:
+        assert sorted(each.group for each in store.core.switches.pauses) == groups

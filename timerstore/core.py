@@ -202,10 +202,12 @@ class Core:
 
     def obey_switches(self) -> None:
         """Have the services, and the short way of a put, do what the switches say."""
-        now_ms, callers = self.clock.now_ms, self.engine.world.callers
-        firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
-        callers.fire_from_ms = 0 if firing is None else firing.end_ms
-        callers.short_way_ended = int(putting is not None)
+        callers = self.engine.world.callers
+        with self.switches.lock:
+            now_ms = self.clock.now_ms
+            firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
+            callers.fire_from_ms = 0 if firing is None else firing.end_ms
+            callers.short_way_ended = int(putting is not None)
         if self.closed or self.failure.error is not None or self._refusal is not None:
             self.end_short_way()  # looked at last: whoever ends it says why before
 

@@ -7,6 +7,7 @@ over a reopening, in `config/switches.json`.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -40,11 +41,16 @@ class Pause:
 
 
 class Switches:
-    """All pauses of a store. Changed as a whole, so that any thread may look without a lock."""
+    """All pauses of a store. Changed as a whole, so that any thread may look without a lock.
+
+    Whoever changes them, or has others obey, holds `lock`: two at once would lose one's pause, or
+    have the services obey what is over.
+    """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         """Read those that were kept. Damaged, they are noted in `damage`, and none is kept."""
         self._disk, self._path = disk, path
+        self.lock = threading.RLock()
         self.damage: CorruptStoreError | None = None
         self.pauses: tuple[Pause, ...] = ()
         try:
@@ -54,12 +60,13 @@ class Switches:
 
     def set(self, pause: Pause) -> None:
         """Pause; one of the same thing is replaced. Where it is kept, durable on return."""
-        others = self._without(pause.what, pause.group)
-        self._change((*others, pause))
+        with self.lock:
+            self._change((*self._without(pause.what, pause.group), pause))
 
     def clear(self, what: Paused, group: str | None) -> None:
         """Resume; of consuming without a group, all groups."""
-        self._change(self._without(what, group, with_groups=group is None))
+        with self.lock:
+            self._change(self._without(what, group, with_groups=group is None))
 
     def find(self, what: Paused, now_ms: int, group: str | None = None) -> Pause | None:
         """Return what keeps something from going on, or None. O(pauses)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -14,6 +15,7 @@ Answer = Callable[[str, bytes], tuple[int, dict[str, Any]]]
 
 READS: Final = ("health", "stats", "count")
 """What GET may ask: it changes nothing."""
+_LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -30,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > CONTENT_BYTES_MAX:
+        if not _LENGTH.fullmatch(length) or int(length) > CONTENT_BYTES_MAX:
             self.close_connection = True
             text = f"Send a Content-Length, of {CONTENT_BYTES_MAX} bytes at most."
             self._send(413, {"error": "InvalidArgumentError", "message": text})
