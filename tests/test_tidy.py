@@ -370,3 +370,26 @@ def test_wheel_contains_timerstore_alone(tmp_path: Path) -> None:
             missing.append(expected)
     assert missing == [], "name each new package in pyproject.toml"
     assert "timerstore/py.typed" in names
+
+
+KERNEL_FOLDERS = ("timelog", "wheel", "services")
+
+
+def large_products(path: Path) -> Iterator[int]:
+    """The lines that multiply by a constant with which an int64 soon overflows."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for side in (node.left, node.right):
+                if isinstance(side, ast.Constant) and isinstance(side.value, int):
+                    if abs(side.value) >= 1 << 31:
+                        yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path.relative_to(ROOT).parts[0] in KERNEL_FOLDERS],
+    ids=shown,
+)
+def test_hashes_multiply_by_wrapping(path: Path) -> None:
+    """To LLVM a plain product never overflows; one that does is another thing in each caller."""
+    assert list(large_products(path)) == [], "use timelog/intrinsics.py wrapping_multiply"

@@ -444,6 +444,25 @@ bit_length = _bit_length_twin if INTERPRETED else _bit_length
 
 
 @intrinsic
+def _wrapping_multiply(typingctx: Any, a: Any, b: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.mul(*args)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+def _wrapping_multiply_twin(a: int, b: int) -> int:
+    return (int(a) * int(b) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+wrapping_multiply = _wrapping_multiply_twin if INTERPRETED else _wrapping_multiply
+"""wrapping_multiply(a, b): the lower 64 bits of the product.
+
+Numba says of `a * b` that it never overflows (LLVM's `nsw`). Where it does, the result is whatever
+the optimiser finds convenient, another thing in each caller: no good for a hash."""
+
+
+@intrinsic
 def _swap_64(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.bswap", [_I64]), [args[0]])

@@ -55,8 +55,9 @@ from timerstore.timelog.intrinsics import (
     get_word,
     lowest_bit,
     match_64,
+    wrapping_multiply,
 )
-from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_always
+from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.record import Words
 from timerstore.timelog.text import crc_digits_are, get_decimal, get_decimal_13, get_hex
 
@@ -420,20 +421,11 @@ def java_hash(buf: Any, at: int, count: int) -> int:
 
 
 @inlined
-def _mix_compiled(buf: Any, at: int, count: int, state: int) -> int:
+def _mix(buf: Any, at: int, count: int, state: int) -> int:
     """Return an FNV-1a hash of bytes, continued from `state`; wraps at 64 bits."""
     for i in range(count):
-        state = (state ^ get_u8(buf, at + i)) * 0x100000001B3
+        state = wrapping_multiply(state ^ get_u8(buf, at + i), 0x100000001B3)
     return state
-
-
-def _mix_twin(buf: Any, at: int, count: int, state: int) -> int:
-    for i in range(count):
-        state = ((state ^ get_u8(buf, at + i)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return state - (1 << 64) if state >= 1 << 63 else state
-
-
-_mix = _mix_twin if INTERPRETED else _mix_compiled
 
 
 @inlined

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel_ahead
+from timerstore.timelog.intrinsics import wrapping_multiply
+from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.record import Words
 
 ENTRY_WORDS: Final = 2
@@ -21,28 +22,18 @@ LENGTH_MIN: Final = 2 * 1024
 
 
 @inlined
-def _spread_compiled(high: int, low: int) -> int:
+def spread(high: int, low: int) -> int:
     """Mix two words into one (the finalizer of MurmurHash3)."""
-    code = high ^ (low * 0x9E3779B97F4A7C1)
-    code = (code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC
+    code = high ^ wrapping_multiply(low, 0x9E3779B97F4A7C1)
+    code = wrapping_multiply(code ^ ((code >> 33) & 0x7FFFFFFF), 0x7F51AFD7ED558CC)
     return code ^ ((code >> 33) & 0x7FFFFFFF)
-
-
-def _spread_twin(high: int, low: int) -> int:
-    mask = (1 << 64) - 1
-    code = (int(high) ^ (int(low) * 0x9E3779B97F4A7C1)) & mask
-    code = ((code ^ ((code >> 33) & 0x7FFFFFFF)) * 0x7F51AFD7ED558CC) & mask
-    return code ^ ((code >> 33) & 0x7FFFFFFF)
-
-
-_spread = _spread_twin if INTERPRETED else _spread_compiled
 
 
 @inlined
 def _find(table: Words, high: int, low: int) -> int:
     """Return the index of the entry, or of the free place where it would go."""
     mask = len(table) // ENTRY_WORDS - 1
-    place = _spread(high, low) & mask
+    place = spread(high, low) & mask
     while True:
         at = place * ENTRY_WORDS
         if table[at] == high and table[at + 1] == low:
@@ -87,7 +78,7 @@ def set_remove(table: Words, high: int, low: int) -> bool:
         at = place * ENTRY_WORDS
         if table[at] == 0 and table[at + 1] == 0:
             break
-        home = _spread(table[at], table[at + 1]) & mask
+        home = spread(table[at], table[at + 1]) & mask
         # Move it up unless its home lies behind the hole, on the way to its place.
         if (place - home) & mask >= (place - hole) & mask:
             table[hole * ENTRY_WORDS] = table[at]
@@ -102,7 +93,7 @@ def set_remove(table: Words, high: int, low: int) -> bool:
 def map_get(table: Words, offset: int) -> int:
     """Return what `map_put` stored for an offset, or −1. O(1) expected."""
     mask = len(table) // ENTRY_WORDS - 1
-    place = _spread(0, offset) & mask
+    place = spread(0, offset) & mask
     while True:
         at = place * ENTRY_WORDS
         if table[at + 1] == 0:
@@ -117,7 +108,7 @@ def map_put_all(table: Words, offsets: Words, values: Words) -> None:
     """Store a value >= 0 for each offset >= 0; the smallest where one comes twice. O(n)."""
     mask = len(table) // ENTRY_WORDS - 1
     for i in range(len(offsets)):
-        place = _spread(0, offsets[i]) & mask
+        place = spread(0, offsets[i]) & mask
         while True:
             at = place * ENTRY_WORDS
             if table[at + 1] == 0 or table[at] == offsets[i] + 1:

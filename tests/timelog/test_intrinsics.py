@@ -39,6 +39,7 @@ from timerstore.timelog.intrinsics import (
     swap_64,
     view_bytes,
     view_words,
+    wrapping_multiply,
     zero_bytes,
 )
 from timerstore.timelog.kernel import INTERPRETED, kernel
@@ -293,3 +294,18 @@ def test_zeroing(data: bytes, at: int, count: int) -> None:
     if CHECKED:
         with pytest.raises((IndexError, AssertionError)):
             _zero(buf, at, len(data) - at + 1)
+
+
+@kernel
+def _multiply(a: int, b: int) -> int:
+    return wrapping_multiply(a, b)
+
+
+INT64S = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(INT64S, INT64S)
+def test_a_product_wraps(a: int, b: int) -> None:
+    product = (a * b) % (1 << 64)
+    expected = product - (1 << 64) if product >= 1 << 63 else product
+    assert _multiply(a, b) == own._wrapping_multiply_twin(a, b) == expected

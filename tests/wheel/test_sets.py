@@ -18,6 +18,7 @@ from timerstore.wheel.sets import (
     set_add,
     set_contains,
     set_remove,
+    spread,
 )
 
 ADD, REMOVE, CONTAINS = 0, 1, 2
@@ -31,6 +32,18 @@ def _act(table: Any, action: int, high: int, low: int) -> bool:
     if action == 1:
         return set_remove(table, high, low)
     return set_contains(table, high, low)
+
+
+@kernel
+def _spread(high: int, low: int) -> int:
+    return spread(high, low)
+
+
+@kernel
+def _place_of_level(high: int, low: int, message: int) -> int:
+    if high == -1 and low == message | 1 << 47 and low > 0:
+        return spread(high, low) & 1_023
+    return -1
 
 
 @kernel
@@ -125,3 +138,19 @@ def test_tables_grow_before_they_are_more_than_half_full() -> None:
     for key in keys:
         assert _act(larger, CONTAINS, *key)
         assert not _act(larger, CONTAINS, key[0] ^ 1, key[1])
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1))
+def test_a_hash_is_the_same_in_each_caller(high: int, low: int) -> None:
+    """Also where the caller knows more of what it hashes, and LLVM with it."""
+
+    def mixed(high: int, low: int) -> int:
+        mask = (1 << 64) - 1
+        code = (high ^ low * 0x9E3779B97F4A7C1) & mask
+        code = (code ^ code >> 33 & 0x7FFFFFFF) * 0x7F51AFD7ED558CC & mask
+        return (code ^ code >> 33 & 0x7FFFFFFF) & mask
+
+    assert int(_spread(high, low)) & (1 << 64) - 1 == mixed(high, low)
+    message = low & (1 << 47) - 1
+    expected = mixed(-1, message | 1 << 47) & 1_023
+    assert _place_of_level(-1, message | 1 << 47, message) == expected
