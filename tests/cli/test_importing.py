@@ -202,6 +202,23 @@ def test_an_import_that_was_killed_goes_on(
     assert json.loads(run("import", path, many, "--json").stdout)["put"] == 0
 
 
+def test_a_file_that_has_grown_is_not_put_twice(run: Run, path: Path, many: Path) -> None:
+    run("import", path, many)
+    with many.open("a") as file:
+        file.write(many.read_text().splitlines()[-1] + "\n")
+    text = run("import", path, many, exits=2).stderr
+    assert "was imported before" in text and "--again" in text
+    assert json.loads(run("count", path, "--json").stdout)["count"] == 95
+    assert run("import", path, many, "--again").stdout == "96 rows put\n"
+
+
+def test_properties_that_are_no_object_are_refused(run: Run, path: Path, tmp_path: Path) -> None:
+    for value in ("[1]", '[["a", "b"]]', "7", '{"a": 1}'):
+        file = tmp_path / "rows.jsonl"
+        file.write_text(f'{{"at": "+1h", "body": "x", "properties": {value}}}\n')
+        assert "properties" in run("import", path, file, exits=2).stderr
+
+
 def test_put_once_and_again(run: Run, path: Path, many: Path, tmp_path: Path) -> None:
     run("import", path, many)
     assert "all 95 rows were put before" in run("import", path, many).stdout

@@ -71,14 +71,12 @@ def import_file(
         named = {name: each for name, each in (named | {"topic": topic_column}).items() if each}
         options = {"topic": topic, "format": form, "columns": named}
         with told_of(file), held(file) as sha256:
-            new = Progress(sha256, options, base_ms=now_ms())
+            new = Progress(sha256, options, now_ms(), file.stat().st_size)
             new.row_count = check_rows(out, file, new)
             is_new = not path.exists()
             with changing(path, config, create=True, is_bulk=True) as changer:
                 where = progress_file or progress_path(file, store_tag(path))
-                progress = read_progress(where, new, file)
-                if again and progress.is_whole:
-                    progress = new
+                progress = read_progress(where, new, file, again=again)
                 put_count = 0
                 if not progress.is_whole:
                     put_count = put_chunks(out, path, changer, file, progress, where)

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -37,6 +38,7 @@ class Progress:
     sha256: str
     options: dict[str, Any]
     base_ms: int
+    byte_count: int
     row_count: int = 0
     done_count: int = 0
     log_end: int = -1
@@ -49,8 +51,8 @@ def progress_path(file: Path, store_tag: int) -> Path:
     return file.with_name(f"{file.name}.{store_tag & 0xFFFFFFFF:08X}.import")
 
 
-def read_progress(path: Path, new: Progress, file: Path) -> Progress:
-    """Return how far an import has come: `new` where there was none.
+def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False) -> Progress:
+    """Return how far an import has come: `new` where there was none, or all is to be put `again`.
 
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
@@ -68,8 +70,15 @@ def read_progress(path: Path, new: Progress, file: Path) -> Progress:
             f"{file} is not what it was when {old.done_count:,} rows or more of it were imported. "
             f"Put that one back, and the import goes on; or remove {path}, and all of it is put."
         )
-    if old.sha256 != new.sha256:
+    if again and old.is_whole:
         return new
+    if old.sha256 != new.sha256:
+        if digest_of(file, old.byte_count) != old.sha256:
+            return new  # another file of that name
+        raise InvalidArgumentError(
+            f"{file} was imported before, with {old.row_count:,} rows, and has grown since. "
+            "Pass a file with what is new, or --again to put all of it."
+        )
     if old.options != new.options and not old.is_whole:
         raise InvalidArgumentError(
             f"The import of {file} was begun with other options: {old.options}. Use the same."
@@ -100,10 +109,17 @@ def held(file: Path) -> Iterator[str]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             raise StoreLockedError(f"{file} is being imported by another process. Wait.") from e
-        digest = hashlib.sha256()
-        while piece := opened.read(_PIECE_BYTES):
+        yield digest_of(file)
+
+
+def digest_of(file: Path, byte_count: int = sys.maxsize) -> str:
+    """Return the SHA-256 of a file, or of its first bytes."""
+    digest, left = hashlib.sha256(), byte_count
+    with file.open("rb") as opened:
+        while left > 0 and (piece := opened.read(min(left, _PIECE_BYTES))):
             digest.update(piece)
-        yield digest.hexdigest()
+            left -= len(piece)
+    return digest.hexdigest()
 
 
 # --- what a chunk that was begun has put

@@ -214,8 +214,8 @@ def _properties(value: Any) -> dict[str, str]:
             value = json.loads(value)
         except (ValueError, RecursionError) as e:
             raise InvalidArgumentError(f"properties are no JSON: {e}.") from e
-    if isinstance(value, list):  # an Arrow map
-        value = dict(value)
+    if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
+        value = dict(value)  # an Arrow map
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise InvalidArgumentError(f"properties are {value!r}. Write an object of texts.")
     return value
