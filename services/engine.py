@@ -55,6 +55,7 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
+from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Bytes, Words, add_to_word
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.unit import UNIT_ROOM_BYTES
@@ -134,6 +135,7 @@ class Engine:
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
         self.cancelled = CancelledTimers()  # under fire once services run
+        self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
         self.world: World = new_world(
             self._new_settings(),
             self.locks,

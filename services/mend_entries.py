@@ -67,7 +67,7 @@ def _find_message(engine: Engine, row: int, index: int) -> Words | None:
         if is_sound(engine, row, each, entry) and int(entry["offset"][0]) >= low:
             high = int(entry["offset"][0])
             break
-    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    reader = _reader(engine)
     topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
     offset = low
     while 0 <= offset < high:
@@ -83,3 +83,16 @@ def _find_message(engine: Engine, row: int, index: int) -> Words | None:
         if offset < high:
             offset = reader.next_message(offset, high)
     return None
+
+
+def _reader(engine: Engine) -> StoreReader:
+    """Return a reader of the store as it is; making one lists all files.
+
+    Recovery may meet thousands of damaged entries, and appends nothing meanwhile: it keeps one.
+    """
+    if engine.mending is not None:
+        return engine.mending
+    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    if engine.world.settings.recovering != 0:
+        engine.mending = reader
+    return reader

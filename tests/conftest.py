@@ -17,10 +17,12 @@ from tests.sparse_copy import copy_tree
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# HYPOTHESIS_PROFILE=thorough looks for longer; interpreted kernels are a hundred times slower.
+# HYPOTHESIS_PROFILE=thorough looks for longer; interpreted kernels are a hundred times slower, and
+# what an index check finds it finds soon.
 _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("ci", max_examples=20 if _INTERPRETED else 60, **_COMMON)
+settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 60, **_COMMON)
 settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
