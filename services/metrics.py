@@ -45,6 +45,7 @@ SERVICE_GAUGES: Final = {
     "busy_share": "Share of the time since opening that was spent in a service's steps",
     "queue_count": "Entries that wait for a service",
 }
+SERVICE_DONE: Final = "service_done", "What a service did: entries read, linked, taken, appended"
 Families = Callable[[Mapping[str, Any], Sequence[str], Sequence[str]], Iterator[Any]]
 """Yields families, given statistics, names of labels that all have, and their values."""
 QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}
@@ -97,8 +98,8 @@ class StatsCollector:
             for service in stats["services"]:
                 gauge.add_metric([*values, service["name"]], service[field])
             yield gauge
-        text = "What a service did: entries read, linked, taken, appended"
-        done = CounterMetricFamily(PREFIX + "service_done", text, labels=[*names, "service"])
+        name, text = SERVICE_DONE
+        done = CounterMetricFamily(PREFIX + name, text, labels=[*names, "service"])
         for service in stats["services"]:
             done.add_metric([*values, service["name"]], service["done_count"])
         yield done

@@ -11,7 +11,14 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from timerstore.errors import StoreClosedError
-from timerstore.services.metrics import COUNTERS, GAUGES, SERVICE_GAUGES, STATES, TIMES_MS
+from timerstore.services.metrics import (
+    COUNTERS,
+    GAUGES,
+    SERVICE_DONE,
+    SERVICE_GAUGES,
+    STATES,
+    TIMES_MS,
+)
 from timerstore.store import TimerStore
 from timerstore.watching import groupmetrics, topicmetrics
 from timerstore.watching.groupmetrics import DEAD_LETTERS, LEFT_OUT, UNREAD, shown_rows
@@ -100,6 +107,7 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
 def _counters() -> Iterator[tuple[str, str, str, Values]]:
     for field, text in COUNTERS.items():
         yield field.removesuffix("_count"), "1", text, _value(field)
+    yield SERVICE_DONE[0], "{entry}", SERVICE_DONE[1], _services("done_count")
     for field, (name, text) in topicmetrics.COUNTERS.items():
         yield name, "{timer}", text, _topics(field)
     for field, (name, text) in groupmetrics.COUNTERS.items():
