@@ -14,7 +14,7 @@ import pytest
 import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.small_store import SMALL
-from timerstore import Health, ManualClock, TimerStore, TimerStoreError
+from timerstore import Health, ManualClock, StoreFullError, TimerStore, TimerStoreError
 from timerstore.services.findings import Findings
 
 
@@ -64,6 +64,15 @@ def test_no_space_is_told_and_goes_away(tmp_path: Path) -> None:
         assert "room" in found.conditions[0].cure
         disk.heal()
         wait_for(store, "running")
+
+
+def test_room_that_comes_while_one_looks_is_no_error(tmp_path: Path) -> None:
+    """Whoever waited takes back the error first, then since when: a look may fall between."""
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock()) as store:
+        store.core.runner.waiting_for_space = StoreFullError("no room")
+        (found,) = store.health().conditions
+        assert (found.state, found.since_ms) == ("waiting for space", None)
+        store.core.runner.waiting_for_space = None
 
 
 def test_a_failed_flush_is_told_though_every_call_raises(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def _waiting(core: Core) -> list[Condition]:
     error = core.runner.waiting_for_space or core.flusher.waiting_for_space
     if error is None:
         return []
-    since_ms = min(filter(None, (core.runner.waiting_since_ms, core.flusher.waiting_since_ms)))
+    since = core.runner.waiting_since_ms, core.flusher.waiting_since_ms
+    since_ms = min(filter(None, since), default=None)  # there may be room again just now
     return [Condition("waiting for space", since_ms, str(error), _SPACE)]
 
 
