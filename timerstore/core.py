@@ -38,7 +38,7 @@ from timerstore.services.retention import Retention
 from timerstore.services.runner import Runner
 from timerstore.services.waking import NO_HURRY_MS
 from timerstore.services.world import WAITER_COUNT_MAX
-from timerstore.switches import FILE, Switches
+from timerstore.switches import SWITCHES_FILE, Switches
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.lockfile import LockFile
@@ -85,10 +85,10 @@ class Core:
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
-        self.switches = Switches(self.disk, self.path / FILE)
+        self.switches = Switches(self.disk, self.path / SWITCHES_FILE)
         if self.switches.damage is not None:
             damage = self.switches.damage
-            self.engine.damage.note(FILE, damage.offset, damage.reason)
+            self.engine.damage.note(SWITCHES_FILE, damage.offset, damage.reason)
         if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
         self.flusher = Flusher(self.engine)

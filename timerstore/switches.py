@@ -17,7 +17,7 @@ from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
 
 Paused = Literal["putting", "firing", "consuming"]
-FILE: Final = "config/switches.json"
+SWITCHES_FILE: Final = "config/switches.json"
 FOREVER_MS: Final = 1 << 62
 
 

@@ -16,7 +16,7 @@ from timerstore.kinds import check_bool, check_choice, check_kind
 from timerstore.services.clock import SystemClock
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
-from timerstore.switches import FILE, Pause, Paused, Switches
+from timerstore.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.record import Words
 
@@ -51,7 +51,7 @@ def switch_closed(
     disk, now_ms = Disk(), SystemClock().now_ms
     lock = lock_directory(disk, path, create=False)
     try:
-        switches = Switches(disk, path / FILE)
+        switches = Switches(disk, path / SWITCHES_FILE)
         if paused:
             switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), True))
         else:

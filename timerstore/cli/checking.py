@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timerstore.amounts import shown_bytes
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.opening import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
-from timerstore.cli.texts import shown_bytes, shown_time
+from timerstore.cli.texts import shown_time
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

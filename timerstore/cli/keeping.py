@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from timerstore.amounts import shown_bytes
 from timerstore.cli.app import (
     CHECK,
     AsJson,
@@ -20,7 +21,7 @@ from timerstore.cli.app import (
 from timerstore.cli.opening import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
-from timerstore.cli.texts import shown_bytes, shown_time
+from timerstore.cli.texts import shown_time
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 
 if TYPE_CHECKING:

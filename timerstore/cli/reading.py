@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timerstore.amounts import shown_bytes
 from timerstore.cli.app import (
     LOOK,
     AsJson,
@@ -27,7 +28,6 @@ from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
     shown_body,
-    shown_bytes,
     shown_delay,
     shown_from,
     shown_here,

@@ -6,7 +6,6 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -73,18 +72,6 @@ def shown_span(ms: int) -> str:
         large, large_ms, small, small_ms = "d", _DAY_MS, "h", _HOUR_MS
     count, rest = divmod(ms, large_ms)
     return f"{count:,} {large}" + (f" {rest // small_ms} {small}" if rest >= small_ms else "")
-
-
-def shown_bytes(count: int) -> str:
-    """Return a size for people.
-
-    >>> shown_bytes(38_707_200)
-    '36.9 MiB'
-    """
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} bytes"
 
 
 def shown_delay(ms: int) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from timerstore.amounts import shown_bytes
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.opening import open_to_change
 from timerstore.cli.owner import changing
 from timerstore.cli.reading import space_rows
-from timerstore.cli.texts import shown_bytes
 
 
 @app.command(rich_help_panel=CHECK)

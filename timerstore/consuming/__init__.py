@@ -10,6 +10,7 @@
     tally.py        what became of a group's messages
     tallyfile.py    that, over a restart
     retries.py      what a group sent back
+    queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
     dead_letters.py putting dead letters back
 

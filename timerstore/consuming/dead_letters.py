@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
 from timerstore.arguments import check_group
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.queued import read_queued
 from timerstore.consuming.sendback import send_to, wait_durable
-from timerstore.errors import CorruptStoreError
 from timerstore.inside import inside
 from timerstore.kinds import check_int, check_names
-from timerstore.timelog.decode import Message, decode_message, user_properties
+from timerstore.timelog.decode import Message, user_properties
 from timerstore.timelog.format import PROPERTY_RETRY_TOPIC, RETRY_PREFIX
 
 LISTED_MAX: Final = 1_000
@@ -142,22 +140,11 @@ def _make_durable(consuming: Consuming) -> None:
 def _waiting(consuming: Consuming, group: str) -> Iterator[tuple[int, int, Message]]:
     """Yield the dead letters that are not done, with row and index; what is damaged is reported."""
     core, topic = consuming.core, dead_topic(group)
-    queues, commitlog = core.engine.queues, core.engine.commitlog
-    for row in queues.rows(topic.encode()):
+    for row in core.engine.queues.rows(topic.encode()):
         index, done = consuming.not_done(topic, group, row)
-        end = queues.next_index(row)
-        index = max(index, queues.first_kept(row, commitlog.start))
-        while index < end:
-            count = min(_AT_ONCE, end - index)
-            offsets = queues.read(row, index, count)["offset"].tolist()
-            for at, offset in enumerate(offsets, index):
-                if at in done:
-                    continue
-                try:
-                    yield row, at, decode_message(commitlog.view(offset).view(np.ndarray), offset)
-                except CorruptStoreError as e:
-                    core.report_unreadable(e.file, e.offset, e.reason)
-            index += count
+        end = core.engine.queues.next_index(row)
+        for at, message in read_queued(core, row, index, end, done):
+            yield row, at, message
 
 
 def _id_of(message: Message) -> str:

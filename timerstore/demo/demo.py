@@ -22,8 +22,8 @@ import numpy as np
 
 import timerstore
 from timerstore.ahead import load_kernels
+from timerstore.amounts import shown_bytes
 from timerstore.cli.output import Output
-from timerstore.cli.texts import shown_bytes
 from timerstore.demo.child import TOPIC
 from timerstore.demo.ledger import (
     Fired,

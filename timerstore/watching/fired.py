@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
+from timerstore.consuming.queued import read_queued
 from timerstore.core import Core
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
 from timerstore.kinds import check_int, check_name
-from timerstore.timelog.decode import Message, decode_message, user_properties
+from timerstore.timelog.decode import Message, user_properties
 from timerstore.timelog.format import DEAD_PREFIX, LEVEL_TOPIC, RETRY_PREFIX, TIMER_TOPIC
 
 FIRED_MAX: Final = 10_000
@@ -74,26 +73,11 @@ def read_fired(
         places[folder] = end
         start = 0 if after is None else min(end, int(after.get(folder, 0)))
         count += 0 if after is None else end - start
-        found += _read_row(core, row, max(start, end - limit), end)
+        newest = read_queued(core, row, max(start, end - limit), end)
+        found += [message for _, message in newest]
     found.sort(key=lambda each: each.stored_ms)
     shown = found[-limit:] if limit else []
     return FiredNow(tuple(map(_shown, shown)), places, max(0, count - len(shown)))
-
-
-def _read_row(core: Core, row: int, start: int, end: int) -> list[Message]:
-    queues, commitlog = core.engine.queues, core.engine.commitlog
-    if start < end:
-        start = max(start, queues.first_kept(row, commitlog.start))
-    found: list[Message] = []
-    if start >= end:
-        return found
-    for offset in queues.read(row, start, end - start)["offset"].tolist():
-        try:
-            found.append(decode_message(commitlog.view(offset).view(np.ndarray), offset))
-        except CorruptStoreError as e:
-            if offset >= commitlog.start:  # else retention was faster
-                core.report_unreadable(e.file, e.offset, e.reason)
-    return found
 
 
 def _shown(message: Message) -> Fired:

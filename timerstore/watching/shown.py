@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from timerstore.amounts import shown_bytes
 from timerstore.watching.groups import GroupStats
 
 Stats = Any
@@ -14,7 +15,6 @@ ROWS_MAX: Final = 10
 """Rows of one section; a line then says how many more there are."""
 _NAME_WIDTH_MIN: Final = 8
 _BAR: Final = 10
-_BYTES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _TIMES: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _ALL_DONE: Final = "nothing"
 
@@ -201,18 +201,6 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def shown_bytes(count: int) -> str:
-    """Return a size for people.
-
-    >>> shown_bytes(38_707_200)
-    '36.9 MiB'
-    """
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_BYTES) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_BYTES[unit]}" if unit else f"{count} bytes"
 
 
 def shown_ms(ms: float) -> str:

@@ -1,0 +1,39 @@
+"""What stands in a queue, read without handing it out."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Final
+
+import numpy as np
+
+from timerstore.core import Core
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.decode import Message, decode_message
+
+_AT_ONCE: Final = 256
+
+
+def read_queued(
+    core: Core, row: int, start: int, stop: int, without: Container[int] = ()
+) -> Iterator[tuple[int, Message]]:
+    """Yield the messages of entries [start, stop) that are kept, with their index; O(1) memory.
+
+    `without`: entries that are left out. What is damaged is reported; what retention removes
+    meanwhile is passed by.
+    """
+    queues, commitlog = core.engine.queues, core.engine.commitlog
+    if start < stop:
+        start = max(start, queues.first_kept(row, commitlog.start))
+    while start < stop:
+        count = min(_AT_ONCE, stop - start)
+        offsets = queues.read(row, start, count)["offset"].tolist()
+        for index, offset in enumerate(offsets, start):
+            if index in without:
+                continue
+            try:
+                yield index, decode_message(commitlog.view(offset).view(np.ndarray), offset)
+            except CorruptStoreError as e:
+                if offset >= commitlog.start:
+                    core.report_unreadable(e.file, e.offset, e.reason)
+        start += count
