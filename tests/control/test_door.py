@@ -234,6 +234,9 @@ def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Pa
 
 def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None:
     (listening,) = [each for each in door._doors if each._path == store.path]
+    asking = client._Connection(store.path, 30)
+    asking.request("POST", "/count", b"{}", {"Content-Type": "application/json"})
+    assert asking.getresponse().read() == b'{"result": 0}\n'  # its handler reads on
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -242,6 +245,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
         os._exit(0)
     os.waitpid(pid, 0)
     assert set(json.loads(os.read(read, 100))) == {-1}
+    asking.close()
     os.close(read)
     os.close(write)
     assert owner.call("count") == 0

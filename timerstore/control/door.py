@@ -69,8 +69,9 @@ class Door:
         """Close what a forked child inherited; the file is the parent's."""
         self._closing.set()
         self._socket.close()
-        for guest in list(self._guests):
-            guest.close()
+        for guest in list(self._guests):  # `close` would wait for the handler's files
+            with contextlib.suppress(OSError):
+                os.close(guest.detach())
 
     def _let_go(self) -> None:
         with contextlib.suppress(OSError):
