@@ -19,7 +19,10 @@ CALLS = {
         "consume pull dead_letters redrive stats health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
-    "Delivery": ("id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack"),
+    "Delivery": (
+        "id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack "
+        "ack_and_put ack_and_put_many"
+    ),
     "DeadLetter": "id topic body key tag properties attempts died_ms",
     "Timer": "id topic body key tag properties due_ms put_ms roll_count",
     "Config": "from_toml from_env",
