@@ -183,13 +183,22 @@ class TimerStore:
         delay: timedelta | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
+        body: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Move a timer to another time and return its new id.
+        """Move a timer to another time, or change its payload; return its new id.
 
-        Atomic also over a crash: either the old or the new time holds. Durable like a put. Raises
-        TooLateError where the timer was fired or cancelled; then nothing changed.
+        `body` and `properties` come in the place of the old ones, all of them; topic, key and tag
+        stay. With either and no time, the time stays as well; with none of all: now.
+
+        Atomic also over a crash: either all that is old holds, or all that is new. Durable like a
+        put, O(size). Raises TooLateError where the timer was fired or cancelled, and what `put`
+        raises; then nothing changed.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        >>> id = store.reschedule(id, body=b"hello again")
         """
-        return self.timers.reschedule(id, delay, at, at_ms)
+        return self.timers.reschedule(id, delay, at, at_ms, body, properties)
 
     # --- looking
 
