@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerstore.arguments import Bodies, Keys, Times
 from timerstore.cleannow import clean, clean_by_itself
 from timerstore.closing.close import close, give_up_opening
 from timerstore.closing.handover import handover
@@ -141,12 +142,12 @@ class TimerStore:
 
     def put_many(
         self,
-        bodies: Any,
+        bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Any = None,
-        delay_ms: Any = None,
-        keys: Any = None,
+        at_ms: Times | None = None,
+        delay_ms: Times | None = None,
+        keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
     ) -> TimerIds:
