@@ -15,7 +15,8 @@
     sendback.py     appending a message again
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of
-    dead_letters.py putting dead letters back
+    failures.py     why it failed, as it carries that along
+    dead_letters.py putting dead letters back, or dropping them
 
 A room imports `core.py`, never the store.
 """
