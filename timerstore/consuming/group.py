@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ from timerstore.timelog.record import Bytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Room = Callable[[QueueCursor, int, int], int]
+_D = TypeVar("_D")
 
 
 class Batch:
@@ -128,9 +129,13 @@ class Batch:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
+        return self._each(Delivery)
+
+    def _each(self, kind: Callable[..., _D]) -> Iterator[_D]:
+        """Yield something for each message, made of what a `Delivery` is."""
         bodies, self._index_of = self.bodies.to_pylist(), self._indexes.tolist()
         due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
-        return map(Delivery, repeat(self), range(len(bodies)), bodies, due, fired)
+        return map(kind, repeat(self), range(len(bodies)), bodies, due, fired)
 
     def ack(self) -> None:
         """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
@@ -552,7 +557,15 @@ class Group:
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
+        self.append_again(batch, i, delay)
+        self.was_sent_back(batch, i)
+
+    def append_again(self, batch: Batch, i: int, delay: timedelta | None) -> None:
+        """Put a message again; once that is durable, it `was_sent_back`."""
         send_back(self._putting, self.name, batch.message(i), delay=delay)
+
+    def was_sent_back(self, batch: Batch, i: int) -> None:
+        """Acknowledge a message that was put again."""
         self.settle(batch, int(batch._indexes[i]), handled=False)
         self.count_failed(1, 1, 0)
 
