@@ -153,8 +153,6 @@ class Messages:
             batch = await next_batch(self._side, self._group, CONSUME_COUNT, self._timeout)
         except StoreClosedError:
             return False
-        finally:
-            self._turn_s = time.monotonic()
         if batch is None:
             return False
         if not self._is_open:  # closed meanwhile, by another task
