@@ -17,6 +17,7 @@ from timerstore.aio.side import TURN_S, LoopSide
 from timerstore.consuming.group import Batch as PlainBatch
 from timerstore.consuming.group import Delivery as PlainDelivery
 from timerstore.consuming.group import Group
+from timerstore.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
 
 CONSUME_COUNT: Final = 256
@@ -64,9 +65,12 @@ class Delivery(PlainDelivery):
         await asyncio.shield(side.loop.create_task(self._send_back(delay)))
 
     async def _send_back(self, delay: timedelta | None) -> None:
-        batch, group = self._batch, self._batch._group
-        await batch._side.append(group.append_again, batch, self._i, delay)
-        group.was_sent_back(batch, self._i)
+        batch, i, group = self._batch, self._i, self._batch._group
+        side = batch._side
+        message = batch.message(i)
+        await side.append(send_back, side.store.putting, group.name, message, delay=delay)
+        group.settle(batch, int(batch._indexes[i]), handled=False)  # only now, as it is durable
+        group.count_failed(1, 1, 0)
 
 
 async def next_batch(

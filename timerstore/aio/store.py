@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from timerstore.aio.consuming import PULL_COUNT_MAX, Batch, Messages, next_batch
 from timerstore.aio.side import LoopSide
+from timerstore.arguments import Bodies, Keys, Times
 from timerstore.consuming import consuming
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.errors import TimerStoreError
@@ -109,12 +110,12 @@ class TimerStore:
 
     async def put_many(
         self,
-        bodies: Any,
+        bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Any = None,
-        delay_ms: Any = None,
-        keys: Any = None,
+        at_ms: Times | None = None,
+        delay_ms: Times | None = None,
+        keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
     ) -> TimerIds:
@@ -161,9 +162,23 @@ class TimerStore:
         delay: timedelta | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
+        body: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Move a timer to another time; see `timerstore.TimerStore.reschedule`."""
-        return await self._by_id(id, self.sync.reschedule, id, delay=delay, at=at, at_ms=at_ms)
+        """Move a timer to another time, or change its payload.
+
+        See `timerstore.TimerStore.reschedule`.
+        """
+        return await self._by_id(
+            id,
+            self.sync.reschedule,
+            id,
+            delay=delay,
+            at=at,
+            at_ms=at_ms,
+            body=body,
+            properties=properties,
+        )
 
     async def _by_id(self, id: str, call: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Make a call on one timer: a broker's is searched, by another thread."""

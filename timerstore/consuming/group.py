@@ -557,15 +557,7 @@ class Group:
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
-        self.append_again(batch, i, delay)
-        self.was_sent_back(batch, i)
-
-    def append_again(self, batch: Batch, i: int, delay: timedelta | None) -> None:
-        """Put a message again; once that is durable, it `was_sent_back`."""
         send_back(self._putting, self.name, batch.message(i), delay=delay)
-
-    def was_sent_back(self, batch: Batch, i: int) -> None:
-        """Acknowledge a message that was put again."""
         self.settle(batch, int(batch._indexes[i]), handled=False)
         self.count_failed(1, 1, 0)
 
