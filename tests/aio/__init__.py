@@ -1,1 +1,1 @@
-"""Tests of the asyncio face."""
+"""Tests of timerstore/aio."""

@@ -1,4 +1,4 @@
-"""Event loops for tests: asyncio's own, and uvloop where it is installed."""
+"""Event loops for tests: asyncio's own, with uvloop where it is installed."""
 
 import asyncio
 import importlib.util
