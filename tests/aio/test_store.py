@@ -26,12 +26,12 @@ HOUR = timedelta(hours=1)
 
 loops = pytest.mark.parametrize("kind", LOOPS)
 
-FOR_TESTS = {"abandon"}
+KNOWN = methods(timerstore.aio.TimerStore)
 AWAITED_NOT = {"pending", "consume"}
 """These return an asynchronous iterator."""
 
 
-@pytest.mark.parametrize("name", sorted(methods(timerstore.aio.TimerStore)))
+@pytest.mark.parametrize("name", sorted(KNOWN))
 def test_each_call_has_the_same_name_and_parameters(name: str) -> None:
     call, plain = getattr(timerstore.aio.TimerStore, name), getattr(timerstore.TimerStore, name)
     mine, others = inspect.signature(call), inspect.signature(plain)
@@ -57,7 +57,7 @@ def test_every_call_works(tmp_path: Path, kind: str) -> None:
         found = {}
         async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
             names = [name for name in WITHOUT_ARGUMENTS if name not in ENDING]
-            for name in [*arguments(""), *names]:
+            for name in KNOWN.intersection([*arguments(""), *names]):
                 id = await store.put(b"later", topic="t", delay=HOUR)
                 each = arguments(id).get(name, {})
                 result = getattr(store, name)(**each)
@@ -324,6 +324,7 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
             calls: dict[str, Callable[[], Any]] = {
                 name: lambda name=name, each=each: getattr(store, name)(**each)
                 for name, each in arguments(id).items()
+                if name in KNOWN
             }
             calls |= {"anext": lambda: anext(stream), "nack": delivery.nack, "close": store.close}
             told = told_by_a_child(

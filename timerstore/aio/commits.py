@@ -1,4 +1,4 @@
-"""Group commits for an event loop: one thread waits for them, and the loop's tasks for it.
+"""Group commits for an event loop: tasks wait for one thread, which takes part in them.
 
 Ground rules: `_waiting` belongs to the loop's thread. `_asked` is set there and taken back by the
 thread before it looks how long the log is, so whoever asked before is served by what it then makes

@@ -307,6 +307,12 @@ class TimerStore:
         """Put a group's dead letters back; see `timerstore.TimerStore.redrive`."""
         return await self._side.apart(self.sync.redrive, group, limit, ids=ids)
 
+    async def drop_dead_letters(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give dead letters up for good; see `timerstore.TimerStore.drop_dead_letters`."""
+        return await self._side.apart(self.sync.drop_dead_letters, group, limit, ids=ids)
+
     # --- switches
 
     async def pause(
