@@ -217,6 +217,13 @@ class Handling:
 
     def _append_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Append a message again; tell whether it is a dead letter now."""
+        batch, index = delivery._batch, delivery._batch._index_of[delivery._i]
+        if batch._flight is not None and batch._flight.is_done(index):
+            return False  # a put has acknowledged it
+        with batch._group.claiming(batch, index):
+            return self._send_again(delivery, outcome)
+
+    def _send_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         message = delivery._batch.message(delivery._i)
         level = level_after(message.reconsume_times, outcome.delay_level or 0, self._max_attempts)
         if level == DEAD:
