@@ -25,6 +25,8 @@ QUICK = replace(SMALL, delay_levels="1s 1s 1s", durability="process")
 GROUP = replace(QUICK, durability="group")
 MS = timedelta(milliseconds=1)
 loops = pytest.mark.parametrize("kind", LOOPS)
+kinds = pytest.mark.parametrize(("kind", "config"), [("asyncio", QUICK), (LOOPS[-1], GROUP)])
+"""Each loop, each durability, though not each with each."""
 FOR_CLOCKS = {"next_ms", "arrived"}
 
 
@@ -50,8 +52,7 @@ def test_it_has_the_calls_of_the_other_consumer() -> None:
     assert [(p.name, p.default) for p in own_options] == [(p.name, p.default) for p in options]
 
 
-@loops
-@pytest.mark.parametrize("config", [QUICK, GROUP], ids=lambda c: c.durability)
+@kinds
 def test_each_message_is_handled_once_and_so_many_at_a_time(
     tmp_path: Path, kind: str, config: Any
 ) -> None:
@@ -80,8 +81,7 @@ def test_each_message_is_handled_once_and_so_many_at_a_time(
     assert left(tmp_path / "s") == []
 
 
-@loops
-@pytest.mark.parametrize("config", [QUICK, GROUP], ids=lambda c: c.durability)
+@kinds
 def test_what_fails_comes_again_then_dies(
     tmp_path: Path, kind: str, config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,8 +117,7 @@ def test_what_fails_comes_again_then_dies(
     assert sum("no luck" in str(r.exc_info and r.exc_info[1]) for r in caplog.records) == 4
 
 
-@loops
-def test_a_failure_is_done_only_once_its_retry_is_durable(tmp_path: Path, kind: str) -> None:
+def test_a_failure_is_done_only_once_its_retry_is_durable(tmp_path: Path) -> None:
     disk = HeldDisk()
 
     async def main() -> None:
@@ -143,13 +142,10 @@ def test_a_failure_is_done_only_once_its_retry_is_durable(tmp_path: Path, kind: 
                 await until(lambda: group.committed()["t", 0] == 1)
         plain.close()
 
-    run(kind, main)
+    run("asyncio", main)
 
 
-@loops
-def test_a_handler_that_takes_too_long_is_cancelled_and_sent_back(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_handler_that_takes_too_long_is_cancelled_and_sent_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
             consumer = timerstore.aio.Consumer(store, "g", timeout=50 * MS)
@@ -170,7 +166,7 @@ def test_a_handler_that_takes_too_long_is_cancelled_and_sent_back(
                 await until(lambda: attempts == [0, 1])
             assert cancelled == [0] and consumer.error is None
 
-    run(kind, main)
+    run("asyncio", main)
     assert left(tmp_path / "s") == []
 
 
@@ -257,8 +253,7 @@ def test_a_cancelled_block_lets_its_handlers_end(tmp_path: Path, kind: str) -> N
     assert left(tmp_path / "s") == []
 
 
-@loops
-def test_handlers_that_outlive_their_store_acknowledge_nothing(tmp_path: Path, kind: str) -> None:
+def test_handlers_that_outlive_their_store_acknowledge_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         go_on = asyncio.Event()
         async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
@@ -276,7 +271,7 @@ def test_handlers_that_outlive_their_store_acknowledge_nothing(tmp_path: Path, k
         go_on.set()
         assert await consumer.close()
 
-    run(kind, main)
+    run("asyncio", main)
     assert left(tmp_path / "s") == [b"bad", b"good"]
 
 

@@ -239,6 +239,12 @@ class Consumer:
         """Put the group's dead letters back; see `timerstore.TimerStore.redrive`."""
         return await self._side.apart(self._plain.redrive, limit, ids=ids)
 
+    async def drop_dead_letters(
+        self, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give the group's dead letters up; see `timerstore.TimerStore.drop_dead_letters`."""
+        return await self._side.apart(self._plain.drop_dead_letters, limit, ids=ids)
+
 
 def _check_handler(handler: Any) -> None:
     """Refuse what a call of which makes nothing to await."""
