@@ -54,9 +54,11 @@ class SharedStore(Client):
             with told_of(self._path):
                 store = TimerStore(self._path, create=self._create, config=self._config)
             let_others_ask(store)
+            self._store = store  # before anybody can tell
             try:
                 serve(store)
             except BaseException:
+                self._store = None
                 store.close()
                 raise
         except StoreLockedError:
@@ -66,7 +68,6 @@ class SharedStore(Client):
             self._link.closed.wait(_PROBLEM_S)
             return
         self._link.problem = None
-        self._store = store
 
     def close(self) -> None:
         """Leave; an owner closes the store, and another process that shares it takes over."""
