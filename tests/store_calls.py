@@ -22,7 +22,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "put_many": {"bodies": [b"x", b"y", b"z"], "topic": "t"},
         "cancel": {"id": id},
         "cancel_many": {"ids": [id]},
-        "reschedule": {"id": id, "delay": timedelta(seconds=1)},
+        "reschedule": {"id": id, "delay": timedelta(seconds=1), "body": b"y"},
         "get": {"id": id},
         "pending": {},
         "pending_columns": {},
@@ -34,6 +34,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
         "dead_letters": {"group": "fresh"},
         "redrive": {"group": "fresh"},
+        "drop_dead_letters": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

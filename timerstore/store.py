@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerstore.arguments import Bodies, Keys, Times
 from timerstore.cleannow import clean, clean_by_itself
 from timerstore.closing.close import close, give_up_opening
 from timerstore.closing.handover import handover
@@ -20,6 +21,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import (
     LISTED_MAX,
     DeadLetter,
+    drop,
     list_dead_letters,
     redrive,
 )
@@ -141,12 +143,12 @@ class TimerStore:
 
     def put_many(
         self,
-        bodies: Any,
+        bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Any = None,
-        delay_ms: Any = None,
-        keys: Any = None,
+        at_ms: Times | None = None,
+        delay_ms: Times | None = None,
+        keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
     ) -> TimerIds:
@@ -182,13 +184,22 @@ class TimerStore:
         delay: timedelta | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
+        body: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Move a timer to another time and return its new id.
+        """Move a timer to another time, or change its payload; return its new id.
 
-        Atomic also over a crash: either the old or the new time holds. Durable like a put. Raises
-        TooLateError where the timer was fired or cancelled; then nothing changed.
+        `body` and `properties` come in the place of the old ones, all of them; topic, key and tag
+        stay. With either and no time, the time stays as well; with none of all: now.
+
+        Atomic also over a crash: either all that is old holds, or all that is new. Durable like a
+        put, O(size). Raises TooLateError where the timer was fired or cancelled, and what `put`
+        raises; then nothing changed.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        >>> id = store.reschedule(id, body=b"hello again")
         """
-        return self.timers.reschedule(id, delay, at, at_ms)
+        return self.timers.reschedule(id, delay, at, at_ms, body, properties)
 
     # --- looking
 
@@ -317,6 +328,16 @@ class TimerStore:
         crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
         """
         return redrive(self.consuming, group, limit, ids)
+
+    def drop_dead_letters(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give a group's dead letters up for good, `limit` at most, or those with `ids`.
+
+        Return how many. They are not listed any more, and keep no disk space back. Durable on
+        return. O(dead letters) with `ids`.
+        """
+        return drop(self.consuming, group, limit, ids)
 
     # --- switches
 

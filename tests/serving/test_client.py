@@ -91,8 +91,8 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert client.health().state == "running" and client.flush() is None
     assert client.cancel(ids[0]) and client.get(ids[0]) is None
     assert client.cancel_many(ids[:2]).tolist() == [True, True]
-    moved = client.reschedule(ids[2], delay=HOUR)
-    assert store.get(ids[2]) is None and store.get(moved).body == b"z"  # type: ignore[union-attr]
+    moved = client.reschedule(ids[2], delay=HOUR, body=b"zz", properties={"a": "b"})
+    assert store.get(ids[2]) is None and store.get(moved).body == b"zz"  # type: ignore[union-attr]
 
 
 def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> None:
@@ -272,6 +272,7 @@ def test_an_answer_that_is_lost_is_given_again(
         ids += client.put_many([b"%d.%d" % (i, j) for j in range(3)], topic="t", delay_ms=3_600_000)
         ids.append(client.put(b"%d level" % i, topic="t", delay_level=18))
         moved = client.reschedule(ids[-5], delay=2 * HOUR)
+        moved = client.reschedule(moved, body=b"%d moved" % i)
         assert client.cancel(ids[-2])
         ids[-5:] = [moved, *ids[-4:-2], ids[-1]]
     client.put_many([b"now"] * 50, topic="n")

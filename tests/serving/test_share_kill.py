@@ -53,9 +53,12 @@ def lines(folder: Path, kind: str) -> list[list[str]]:
 def test_nothing_is_lost_and_nothing_fires_twice(tmp_path: Path) -> None:
     rnd = random.Random(SEED)
     workers = {f"w{i}": start(tmp_path, f"w{i}") for i in range(COUNT)}
-    made, until_s = COUNT, time.monotonic() + SECONDS
+    made, begun_s = COUNT, time.monotonic()
     kills = Counter[str]()
     try:
+        while not list(tmp_path.glob("ready.*")) and time.monotonic() < begun_s + 60:
+            time.sleep(0.05)
+        until_s = time.monotonic() + SECONDS
         while time.monotonic() < until_s:
             time.sleep(rnd.uniform(0.1, 0.6))
             for name in [name for name, each in workers.items() if each.poll() is not None]:

@@ -9,9 +9,11 @@ operating.py   health, pause, resume
 top.py         top
 topview.py     what top draws
 tail.py        tail
-backlog.py     groups, dead, redrive
+backlog.py     groups
+dead.py        dead, redrive
 writing.py     put, cancel, reschedule
 consuming.py   consume
+serving.py     serve
 checking.py    verify, validate
 exporting.py   export
 importing.py   import

@@ -32,11 +32,14 @@ class Changer(Protocol):
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers; tell of each whether it worked."""
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer; return its new id."""
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer; return its new id."""
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back; return how many."""
+
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up; return how many."""
 
     def clean(self) -> int:
         """Clean now; return the bytes freed."""
@@ -77,13 +80,17 @@ class Here:
         """Cancel timers."""
         return [bool(each) for each in self.store.cancel_many(ids)]
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer."""
-        return self.store.reschedule(id, at_ms=at_ms)
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer."""
+        return self.store.reschedule(id, **options)
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
         return self.store.redrive(group, limit, ids=ids)
+
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up."""
+        return self.store.drop_dead_letters(group, ids=ids)
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
@@ -113,13 +120,17 @@ class There:
         verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
         return verdicts
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer."""
-        return str(self._owner.call("reschedule", id=id, at_ms=at_ms))
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer."""
+        return str(self._owner.call("reschedule", id=id, **options))
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
         return int(self._owner.call("redrive", group=group, limit=limit, ids=ids))
+
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up."""
+        return int(self._owner.call("drop_dead_letters", group=group, ids=ids))
 
     def clean(self) -> int:
         """Clean now."""

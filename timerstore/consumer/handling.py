@@ -18,6 +18,7 @@ from typing import Any, Final
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
@@ -131,7 +132,7 @@ class Handling:
             if self._broadcast:
                 self._done(rest, bad, rest.bytes_held, handled=False)
             else:
-                self._send_back(rest, outcome.delay_level or 0)
+                self._send_back(rest, outcome)
         else:
             self._done(task, good, task.bytes_held)
         call_after(self._hooks, task.deliveries, outcome)
@@ -158,12 +159,12 @@ class Handling:
         else:
             log.info("%s: message %s shall come again", topic, names, extra=fields)
 
-    def _send_back(self, task: Task, delay_level: int) -> None:
+    def _send_back(self, task: Task, outcome: Outcome) -> None:
         """Send each message of a task back; where that fails, hand them in again later."""
         sent, dead, failure = 0, 0, None
         try:
             for delivery in task.deliveries:
-                dead += self._append_again(delivery, delay_level)
+                dead += self._append_again(delivery, outcome)
                 sent += 1
         except (TimerStoreError, OSError) as e:
             failure = e
@@ -184,15 +185,15 @@ class Handling:
             again = Task(task.subscription, task.batch, rest, task.bytes_held - length)
             self.hand_in_again(again, AGAIN_MS)
 
-    def _append_again(self, delivery: Delivery, delay_level: int) -> bool:
+    def _append_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Append a message again; tell whether it is a dead letter now."""
         message = delivery._batch.message(delivery._i)
-        level = level_after(message.reconsume_times, delay_level, self._max_attempts)
+        level = level_after(message.reconsume_times, outcome.delay_level or 0, self._max_attempts)
         if level == DEAD:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-            send_to_dead(self._putting, self._group, message, wait=False)
+            send_to_dead(self._putting, self._group, message, _failure(outcome), wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
         return level == DEAD
@@ -245,3 +246,10 @@ class Handling:
     def running(self) -> list[Subscription]:
         """Return the subscription of each task that is being handled."""
         return [task.subscription for task in list(self._running)]
+
+
+def _failure(outcome: Outcome) -> Failure:
+    """Return what a dead letter is to say that it died of; the words are those of traces."""
+    if outcome.timed_out:
+        return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")
+    return Failure("retry") if outcome.error is None else Failure.of(outcome.error)

@@ -12,7 +12,8 @@
     retries.py      what a group sent back
     queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
-    dead_letters.py putting dead letters back
+    failures.py     why it failed, as it carries that along
+    dead_letters.py putting dead letters back, or dropping them
 
 A room imports `core.py`, never the store.
 """

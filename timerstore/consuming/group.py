@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ from timerstore.timelog.record import Bytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Room = Callable[[QueueCursor, int, int], int]
+_D = TypeVar("_D")
 
 
 class Batch:
@@ -128,9 +129,13 @@ class Batch:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
+        return self._each(Delivery)
+
+    def _each(self, kind: Callable[..., _D]) -> Iterator[_D]:
+        """Yield something for each message, made of what a `Delivery` is."""
         bodies, self._index_of = self.bodies.to_pylist(), self._indexes.tolist()
         due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
-        return map(Delivery, repeat(self), range(len(bodies)), bodies, due, fired)
+        return map(kind, repeat(self), range(len(bodies)), bodies, due, fired)
 
     def ack(self) -> None:
         """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""

@@ -14,7 +14,8 @@ Call = Callable[..., Any]
 
 NAMES = (
     *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
-    *("dead_letters", "redrive", "health", "pause", "resume", "flush", "clean"),
+    *("dead_letters", "redrive", "drop_dead_letters", "health", "pause", "resume"),
+    *("flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
 

@@ -25,7 +25,7 @@ from timerstore.timelog.frame import encode_property
 
 PLAIN: Final = (
     *("cancel", "get", "count", "horizon", "upcoming", "stats", "health", "dead_letters"),
-    *("redrive", "pause", "resume", "flush", "clean"),
+    *("redrive", "drop_dead_letters", "pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are made as they are."""
 WAIT_S: Final = 0.5
@@ -144,7 +144,7 @@ class Answers:
             return self._store.reschedule(id, **given), ()
         except TooLateError:
             due_ms = given.get("at_ms")
-            if asked.again and isinstance(due_ms, int) and isinstance(id, str):
+            if asked.again and isinstance(id, str):
                 moved = find_moved(self._core, id.upper(), due_ms, asked.since)
                 if moved is not None:
                     self._make_durable()

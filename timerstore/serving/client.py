@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from timerstore.arguments import (
     Binaries,
+    Bodies,
+    Keys,
+    Times,
     check_body,
     check_due_array,
     encode_properties,
@@ -149,12 +152,12 @@ class Client:
 
     def put_many(
         self,
-        bodies: Any,
+        bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Any = None,
-        delay_ms: Any = None,
-        keys: Any = None,
+        at_ms: Times | None = None,
+        delay_ms: Times | None = None,
+        keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
     ) -> TimerIds:
@@ -208,10 +211,20 @@ class Client:
         delay: timedelta | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
+        body: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> str:
         """Move a timer to another time and return its new id; see `TimerStore.reschedule`."""
-        due_ms = resolve_due_ms(_now_ms(), delay, at, at_ms, None)
-        moved: str = self._ask("reschedule", {"id": id, "at_ms": due_ms})
+        given: dict[str, Any] = {"id": id}
+        times = (delay, at, at_ms)
+        if any(each is not None for each in times) or (body is None and properties is None):
+            given["at_ms"] = resolve_due_ms(_now_ms(), *times, None)
+        if body is not None:
+            given["body"] = check_body(body, 0, MESSAGE_BYTES_MAX)
+        if properties is not None:
+            encode_properties(None, None, properties)  # it checks them
+            given["properties"] = dict(properties)
+        moved: str = self._ask("reschedule", given)
         return moved
 
     # --- looking
@@ -261,8 +274,7 @@ class Client:
     ) -> pa.Table:
         """Return pending timers as an Arrow table; see `TimerStore.pending_columns`."""
         given = {"topic": topic, "start_ms": start_ms, "end_ms": end_ms, "limit": limit}
-        names = columns if columns is None or isinstance(columns, str) else list(columns)
-        _, parts = self._link.ask("pending_columns", to_json(given | {"columns": names}))
+        _, parts = self._link.ask("pending_columns", to_json(given | {"columns": _names(columns)}))
         return read_table(parts)
 
     def count(self, topic: str | None = None) -> int:
@@ -354,9 +366,18 @@ class Client:
 
         Raises StoreClosedError where the owner ends meanwhile.
         """
-        names = ids if ids is None or isinstance(ids, str) else list(ids)
-        given = {"group": group, "limit": limit, "ids": names}
+        given = {"group": group, "limit": limit, "ids": _names(ids)}
         return int(self._ask("redrive", given, is_repeatable=False))
+
+    def drop_dead_letters(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give a group's dead letters up for good; see `TimerStore.drop_dead_letters`.
+
+        Raises StoreClosedError where the owner ends meanwhile.
+        """
+        given = {"group": group, "limit": limit, "ids": _names(ids)}
+        return int(self._ask("drop_dead_letters", given, is_repeatable=False))
 
     # --- switches
 
@@ -402,6 +423,11 @@ def connect(path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> Cli
     ...     id = client.put(b"hello")
     """
     return Client(path, timeout=timeout)
+
+
+def _names(ids: Collection[str] | None) -> Collection[str] | None:
+    """Return ids as JSON can say them; what is wrong with them, the owner says."""
+    return ids if ids is None or isinstance(ids, str) else list(ids)
 
 
 def _now_ms() -> int:

@@ -42,11 +42,14 @@ def find_put_by(core: Core, name: str, since: int) -> list[TimerId]:
 
 
 @inside
-def find_moved(core: Core, id: str, due_ms: int, since: int) -> str | None:
-    """Return the id of the timer that came in another one's place behind an offset, due then."""
+def find_moved(core: Core, id: str, due_ms: int | None, since: int) -> str | None:
+    """Return the id of the timer that came in another one's place behind an offset.
+
+    `due_ms`: it is due then; None: whenever.
+    """
     core.check_open()
     for moved, message in _first_puts(core, since):
-        if message.properties.get(_REPLACES) == id and moved.due_ms == due_ms:
+        if message.properties.get(_REPLACES) == id and due_ms in (None, moved.due_ms):
             return message.properties["UNIQ_KEY"]
     return None
 
