@@ -24,7 +24,7 @@ from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCur
 from timerstore.consuming.sendback import send_back
 from timerstore.consuming.tally import Tally
 from timerstore.core import Core
-from timerstore.errors import CorruptStoreError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.inside import inside
 from timerstore.kinds import check_int
 from timerstore.putting.putting import Putting
@@ -249,6 +249,8 @@ class Group:
         self._blocks, self.tally, self._done_ahead = blocks, tally, done_ahead
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
+        self.owner: Room | None = None
+        """Whose turn it always is: of an ordered consumer, who alone can know what comes next."""
         self.pace = Pace()
         self._turn = self._row_count = 0
         self._topic_bytes = topic.encode("utf-8", "surrogateescape")
@@ -263,6 +265,8 @@ class Group:
         """
         core = self.core
         core.check_open()
+        if self.owner is not None and room != self.owner:
+            raise InvalidArgumentError(f"An ordered consumer of group {self.name!r} reads this.")
         pauses = core.switches.pauses
         if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
             return None
