@@ -20,7 +20,10 @@ CALLS = {
         "flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
-    "Delivery": ("id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack"),
+    "Delivery": (
+        "id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack "
+        "ack_and_put ack_and_put_many"
+    ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
         "trace_id"

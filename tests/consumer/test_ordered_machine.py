@@ -243,7 +243,7 @@ VARIANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         OrderedSubscription, "_is_early", lambda self, task: False
     ),
     "the last of a line takes the others along": lambda p: p.setattr(
-        Lines, "leave", lambda self, task: self._waiting.pop(task.line, None) and None
+        Lines, "leave", lambda self, task: (self._waiting.pop(task.line, None), None)[1]
     ),
 }
 

@@ -363,7 +363,7 @@ class Consumer:
         ended = True
         if isinstance(self._core.clock, ManualClock):
             self._core.clock.leave(self)
-            self._handling.end()
+            self._handling.shut()
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(timeout_s)

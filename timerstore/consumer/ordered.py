@@ -1,8 +1,8 @@
 """An ordered consumer's subscription: messages are pulled ahead, each waits for its turn.
 
 What fails is held back in memory: it is handed out, and not acknowledged, so the queue's offset
-stays before it, and after a crash it comes first again. How often it failed is kept beside the
-groups' counters (`consuming/tallyfile.py`), as is what was done behind it.
+stays before it, and after a crash it comes first again. What was done behind it is kept with the
+offset, how often it failed beside the groups' counters (`consuming/tallyfile.py`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class OrderedSubscription(Subscription):
                     "elsewhere. An ordered consumer reads alone: close the others before."
                 )
             reader.owner = self._room
+            reader.keeps_ahead = True
 
     # --- pulling
 
@@ -98,7 +99,7 @@ class OrderedSubscription(Subscription):
         known = self._held_back.get(self._place(task) or (-1, -1))
         if known is not None:
             attempt, first_ms, task.again_ms = known
-            _say_failed(task.deliveries[0], attempt, first_ms)
+            _say_failed(task, attempt, first_ms)
 
     def _is_early(self, task: Task) -> bool:
         left_ms = task.again_ms - self.group.core.clock.now_ms
@@ -124,7 +125,7 @@ class OrderedSubscription(Subscription):
         message = delivery._batch.message(delivery._i)
         first_ms = first_failed_ms(message.properties) or now_ms
         attempt = message.reconsume_times + 1
-        _say_failed(delivery, attempt, first_ms)
+        _say_failed(task, attempt, first_ms)
         place = self._place(task)
         if place is not None:
             with self.group.lock:
@@ -166,9 +167,9 @@ class OrderedSubscription(Subscription):
                 self.group.owner = None
 
 
-def _say_failed(delivery: Delivery, attempt: int, first_ms: int) -> None:
+def _say_failed(task: Task, attempt: int, first_ms: int) -> None:
     """Have a message in memory say how often it failed, and since when."""
-    batch, i = delivery._batch, delivery._i
+    batch, i = task.batch, task.deliveries[0]._i
     message = batch.message(i)
     properties = message.properties | {_FIRST_FAILED: str(first_ms)}
     batch._decoded[i] = message._replace(reconsume_times=attempt, properties=properties)

@@ -80,7 +80,7 @@ class Threads:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in (*self._threads, *self._tending):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        self._handling.end()
+        self._handling.shut()
         self._handling.give_back_all(self._take_ready())
         return not any(each.is_alive and not each.is_current for each in self._threads)
 

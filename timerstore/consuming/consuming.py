@@ -10,6 +10,7 @@ from typing import Final
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.group import Batch, Delivery, Group
+from timerstore.consuming.putacks import PutAcks
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.tally import Tally
 from timerstore.consuming.tallyfile import (
@@ -54,6 +55,8 @@ class Consuming:
         # Before anything fires, as offsets are.
         if cut_done(self._done_ahead, self._held_back, core.engine.queues):
             self.write_tallies(at_once=True)
+        self._put_acks = PutAcks(core)
+        self._put_acks.apply()
         self._blocks = Blocks()
         self._lock = threading.Lock()
 
@@ -70,7 +73,7 @@ class Consuming:
                 retries = self.retries(name)
                 tally = self.tallies.setdefault((topic, name), Tally())
                 known = self.done_ahead(topic, name)
-                shared = self.core, self.putting, retries, self._blocks
+                shared = self.core, self.putting, retries, self._put_acks, self._blocks
                 found = Group(*shared, tally, topic, name, known)
                 self._groups[topic, name] = found
             return found
@@ -145,11 +148,26 @@ class Consuming:
     # --- how far they have come
 
     def write_offsets(self) -> None:
-        """Make durable how far all groups have come."""
-        offsets = self.core.offsets
-        for group in list(self._groups.values()):
-            for (topic, queue_id), index in group.committed().items():
-                offsets.set(topic, group.name, queue_id, index)
+        """Make durable how far all groups have come.
+
+        First is read which records are settled, then what is ahead, then what is committed: what
+        moves meanwhile is in the later one. Then the log must be durable as far as they say; only
+        then does anybody know of them who may write the file. All of it only grows, so several may
+        do this at once (`tests/models/ack_model.py`).
+        """
+        offsets, groups = self.core.offsets, list(self._groups.values())
+        covered = self._put_acks.covered()
+        ahead = [(group.name, group.ahead_to_keep()) for group in groups]
+        committed = [(group.name, group.committed()) for group in groups]
+        self._put_acks.wait_durable()
+        for name, known in ahead:
+            for (topic, queue_id), ranges in known.items():
+                offsets.add_ahead(topic, name, queue_id, ranges)
+        for name, indexes in committed:
+            for (topic, queue_id), index in indexes.items():
+                offsets.set(topic, name, queue_id, index)
+        if covered is not None:
+            self._put_acks.cover(covered)
         offsets.write()
 
     def write_tallies(self, *, at_once: bool = False) -> None:
@@ -176,10 +194,7 @@ class Consuming:
         return self.core.offsets.get(topic, name, queue_id), frozenset(done)
 
     def _all_done_ahead(self) -> DoneAhead:
-        """Return what is done behind the committed index: of dead letters, and of what has lines.
-
-        Of other groups it is not kept.
-        """
+        """Return what is done behind the committed index; of dead letters alone it is kept."""
         found: DoneAhead = {}
         for (topic, name), queues in self._done_ahead.items():
             found[topic, name] = {
@@ -187,8 +202,7 @@ class Consuming:
                 for queue_id, many in queues.items()
             }
         for group in list(self._groups.values()):
-            in_order = (group.topic, group.name) in self._held_back
-            if in_order or group.topic == dead_topic(group.name):
+            if group.topic == dead_topic(group.name):
                 found[group.topic, group.name] = group.done_ahead()
         return found
 

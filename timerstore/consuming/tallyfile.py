@@ -6,10 +6,10 @@ them; so a file that is damaged is begun anew.
 
 Beside them stand the dead letters that were put back one by one, behind others that stay: an index
 that is committed cannot say that. They are written at once. Where the file is lost these letters
-are there again. Of a group that is read in order it is the same with whatever is done behind what
-is held back, and what is held back stands there too, with how often it failed; that is written with
-the counters. Where it is lost, messages come again that were done, and one that failed may do so
-more often.
+are there again.
+
+And what an ordered consumer holds back, with how often it failed; that is written with the
+counters. Where it is lost it may fail more often before it is given up.
 """
 
 from __future__ import annotations
