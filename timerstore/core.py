@@ -91,6 +91,7 @@ class Core:
             self.engine.damage.note(SWITCHES_FILE, damage.offset, damage.reason)
         if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
+        self.engine.keys.open(self.engine.world)
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
         if not self.engine.keeps_mark:
