@@ -213,6 +213,8 @@ def _reschedule(
     timer: int,
     delete: int,
     new_due_ms: int,
+    body: int,
+    body_bytes: int,
     extra: int,
     extra_bytes: int,
     tags_code: int,
@@ -220,17 +222,20 @@ def _reschedule(
 ) -> int:
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
-    Both are noticed. `extra`: its properties but for the last one's end. Return the new one's
-    offset; NOT_JUDGED, which is 0: nothing done, go the long way.
+    Both are noticed. `body`: where the new one's stands, 0 for that of the old one; `extra`: its
+    properties but for the last one's end. Return the new one's offset; NOT_JUDGED, which is 0:
+    nothing done, go the long way.
     """
     place = _place_at(address)
     world, found, stage = place.world, place.found, place.stage
     log, tag = world.commitlog, world.settings.store_tag
-    number = place.told[TOLD_OFFSET] // log.words[SEGMENT_BYTES]
-    body = view_bytes(log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT], found[BODY_BYTES])
-    properties = view_bytes(extra, extra_bytes)
+    if body == 0:
+        number = place.told[TOLD_OFFSET] // log.words[SEGMENT_BYTES]
+        body = log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT]
+        body_bytes = found[BODY_BYTES]
+    data, properties = view_bytes(body, body_bytes), view_bytes(extra, extra_bytes)
     template = _template_at(timer)
-    size = frame_new(stage, 0, 0, template, body, properties, new_due_ms, now_ms, tag)
+    size = frame_new(stage, 0, 0, template, data, properties, new_due_ms, now_ms, tag)
     stage.tags_code[0] = tags_code
     _frame_delete(place, 1, size, _template_at(delete), now_ms)
     verdict = _append_staged(place, 2, now_ms, new_due_ms)
@@ -268,17 +273,23 @@ class Kernels:
         place: Place,
         templates: tuple[Template, Template],
         new_due_ms: int,
+        body: bytes | None,
         extra: bytes,
         tags_code: int,
         now_ms: int,
     ) -> int:
-        """Move the timer that `get` found; return its new offset, or NOT_JUDGED."""
+        """Move the timer that `get` found; return its new offset, or NOT_JUDGED.
+
+        `body`: the new one; None: as it was.
+        """
         timer, delete = map(_address, templates)
         return self._reschedule(
             _address(place),
             timer,
             delete,
             new_due_ms,
+            0 if body is None else address_of(body),
+            0 if body is None else len(body),
             address_of(extra),
             len(extra) - 1,
             tags_code,

@@ -22,7 +22,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "put_many": {"bodies": [b"x", b"y", b"z"], "topic": "t"},
         "cancel": {"id": id},
         "cancel_many": {"ids": [id]},
-        "reschedule": {"id": id, "delay": timedelta(seconds=1)},
+        "reschedule": {"id": id, "delay": timedelta(seconds=1), "body": b"y"},
         "get": {"id": id},
         "pending": {},
         "pending_columns": {},

@@ -23,7 +23,7 @@ CALLS = {
     "DeadLetter": "id topic body key tag properties attempts died_ms",
     "Timer": "id topic body key tag properties due_ms put_ms roll_count",
     "Config": "from_toml from_env",
-    "Consumer": "on subscribe start step close stats dead_letters redrive __enter__ __exit__",
+    "Consumer": "on subscribe start run step close stats dead_letters redrive __enter__ __exit__",
     "Retry": "delay_level ack_index",
     "Outcome": "ack_count delay_level error timed_out elapsed_ms",
     "Hook": "before after",

@@ -236,18 +236,20 @@ class StoreMachine(RuleBasedStateMachine):
         assert all(map(self.agree, found, expected, ids))
 
     @precondition(lambda self: self.order)
-    @rule(index=st.integers(0, 999), slots=DELAYS)
-    def reschedule(self, index: int, slots: float) -> None:
-        old, due_ms = self.timers[self.pick(index)], self.due(slots)
-        if old.level:
-            with pytest.raises(InvalidArgumentError):
-                self.store.reschedule(old.id, at_ms=due_ms)
+    @rule(index=st.integers(0, 999), slots=st.one_of(st.none(), DELAYS), other=st.booleans())
+    def reschedule(self, index: int, slots: float | None, other: bool) -> None:
+        old = self.timers[self.pick(index)]
+        due_ms = old.due_ms if slots is None else self.due(slots)
+        given: dict[str, Any] = {} if slots is None else {"at_ms": due_ms}
+        body = self.body() if other or slots is None else None
+        if body is not None:
+            given |= {"body": body, "properties": {"n": "1"}}
+        if old.level or old.state != "pending":
+            errors = (InvalidArgumentError, TooLateError) if old.level else TooLateError
+            with pytest.raises(errors):
+                self.store.reschedule(old.id, **given)
             return
-        if old.state != "pending":
-            with pytest.raises(TooLateError):
-                self.store.reschedule(old.id, at_ms=due_ms)
-            return
-        self.note(self.store.reschedule(old.id, at_ms=due_ms), old.topic, old.body, due_ms)
+        self.note(self.store.reschedule(old.id, **given), old.topic, body or old.body, due_ms)
         old.state = "cancelled"
         self.settle()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.kinds import check_name, shown_int
+from timerstore.kinds import check_duration, check_name, shown_int
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
     RESERVED_PROPERTIES,
@@ -37,6 +37,27 @@ _SYSTEM_TOPICS: Final = frozenset(
     )
 )
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ArrowArray(Protocol):
+    """An Arrow array, as Arrow itself says what one is; pyarrow brings no types."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None, /) -> Any:
+        """Export it."""
+
+
+class ArrowChunks(Protocol):
+    """An Arrow array in several pieces."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None, /) -> Any:
+        """Export them."""
+
+
+Bodies = Sequence[bytes] | np.ndarray[Any, np.dtype[np.uint8]] | ArrowArray | ArrowChunks
+"""What `put_many` takes: a sequence of bytes, an Arrow binary array, or a 2-D array of uint8."""
+Keys = Sequence[str] | Bodies
+Times = int | Sequence[int] | np.integer[Any] | np.ndarray[Any, np.dtype[np.integer[Any]]]
+"""Milliseconds for all of `put_many`, or for each."""
 
 
 def check_topic(topic: str, what: str = "topic") -> bytes:
@@ -107,9 +128,7 @@ def resolve_due_ms(
         raise InvalidArgumentError("delay, at and at_ms exclude each other. Pass one of them.")
     due_ms = now_ms
     if delay is not None:
-        if not isinstance(delay, timedelta):
-            raise InvalidArgumentError(f"delay is {delay!r}. Pass a datetime.timedelta.")
-        due_ms = now_ms + whole_ms(delay)
+        due_ms = now_ms + whole_ms(check_duration(delay, "delay"))
     elif at is not None:
         if not isinstance(at, datetime):
             raise InvalidArgumentError(f"at is {at!r}. Pass an aware datetime.datetime.")

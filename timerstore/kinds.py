@@ -1,9 +1,10 @@
-"""Checking kinds of arguments that many calls share: paths, whole numbers, time-outs, names."""
+"""Checking kinds of arguments that many calls share: paths, numbers, durations, names."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def check_positive(value: Any, what: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < float("inf"):
         raise InvalidArgumentError(f"{what} is {value!r}. Pass a number above 0.")
+
+
+def check_duration(value: Any, what: str) -> timedelta:
+    """Return a duration, or refuse it; a mere number says no unit."""
+    if isinstance(value, timedelta):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    wanted = f"timedelta(seconds={shown_int(value)})" if is_number else "a datetime.timedelta"
+    raise InvalidArgumentError(f"{what} is {shown_int(value)}. Pass {wanted}.")
 
 
 def check_timeout(timeout: Any) -> float | None:

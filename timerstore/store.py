@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerstore.arguments import Bodies, Keys, Times
 from timerstore.cleannow import clean, clean_by_itself
 from timerstore.closing.close import close, give_up_opening
 from timerstore.closing.handover import handover
@@ -141,12 +142,12 @@ class TimerStore:
 
     def put_many(
         self,
-        bodies: Any,
+        bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Any = None,
-        delay_ms: Any = None,
-        keys: Any = None,
+        at_ms: Times | None = None,
+        delay_ms: Times | None = None,
+        keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
     ) -> TimerIds:
@@ -182,13 +183,22 @@ class TimerStore:
         delay: timedelta | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
+        body: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Move a timer to another time and return its new id.
+        """Move a timer to another time, or change its payload; return its new id.
 
-        Atomic also over a crash: either the old or the new time holds. Durable like a put. Raises
-        TooLateError where the timer was fired or cancelled; then nothing changed.
+        `body` and `properties` come in the place of the old ones, all of them; topic, key and tag
+        stay. With either and no time, the time stays as well; with none of all: now.
+
+        Atomic also over a crash: either all that is old holds, or all that is new. Durable like a
+        put, O(size). Raises TooLateError where the timer was fired or cancelled, and what `put`
+        raises; then nothing changed.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        >>> id = store.reschedule(id, body=b"hello again")
         """
-        return self.timers.reschedule(id, delay, at, at_ms)
+        return self.timers.reschedule(id, delay, at, at_ms, body, properties)
 
     # --- looking
 

@@ -12,7 +12,7 @@ from timerstore.core import Core
 from timerstore.directory import lock_directory
 from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
-from timerstore.kinds import check_bool, check_choice, check_kind
+from timerstore.kinds import check_bool, check_choice, check_duration
 from timerstore.services.clock import SystemClock
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
@@ -91,8 +91,7 @@ def _check(what: str, group: str | None) -> None:
 def _end_ms(now_ms: int, duration: timedelta | None) -> int | None:
     if duration is None:
         return None
-    check_kind(duration, timedelta, "duration")
-    if duration <= timedelta():
+    if check_duration(duration, "duration") <= timedelta():
         raise InvalidArgumentError(f"duration is {duration}. Pass a positive timedelta.")
     return min(now_ms + whole_ms(duration), DUE_MS_MAX)
 

@@ -159,6 +159,9 @@ def test_reschedule(run: Run, path: Path) -> None:
     assert "was fired or cancelled" in run("reschedule", path, id, "--delay", "1h", exits=1).stderr
     assert "no new time" in run("reschedule", path, id, exits=2).stderr
     assert json.loads(run("get", path, new["id"], "--json").stdout)["due_ms"] == at_ms
+    id = run("reschedule", path, new["id"], "--body", "-", "-p", "a=b", input=b"y").stdout.strip()
+    found = json.loads(run("get", path, id, "--json").stdout)
+    assert (found["due_ms"], found["body"], found["properties"]) == (at_ms, "y", {"a": "b"})
 
 
 def test_foreign_variables_are_ignored_with_a_warning(path: Path) -> None:

@@ -36,6 +36,10 @@ def test_put_get_reschedule_cancel(run: Run, path: Path, owner: timerstore.Timer
 
     new = run("reschedule", path, id, "--at-ms", FAR_MS + 1).stdout.strip()
     assert owner.get(id) is None and owner.get(new) is not None
+    new = run("reschedule", path, new, "--body", "other").stdout.strip()
+    timer = owner.get(new)
+    assert timer is not None and (timer.body, timer.due_ms) == (b"other", FAR_MS + 1)
+    assert (timer.key, timer.tag, timer.properties) == ("k", "t", {"a": "b"})
     assert run("cancel", path, new).stdout == f"{new}\tcancelled\n"
     run("reschedule", path, new, "--delay", "1h", exits=1)
     assert owner.count() == 0

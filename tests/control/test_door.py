@@ -56,6 +56,10 @@ def test_a_timer_is_put_moved_and_cancelled(store: TimerStore, owner: Owner) -> 
     assert (found["body"], found["key"], found["topic"]) == (b"\xff\x00", "k", "t")
     moved = owner.call("reschedule", id=id, delay_s=90.5)
     assert store.get(moved).due_ms > found["due_ms"]
+    due_ms = store.get(moved).due_ms
+    moved = owner.call("reschedule", id=moved, body=b"\xfe", properties={"c": "d"})
+    timer = store.get(moved)
+    assert (timer.body, timer.properties, timer.due_ms) == (b"\xfe", {"c": "d"}, due_ms)
     assert owner.call("count", topic="t") == 1
     assert owner.call("cancel_many", ids=[moved]) == [True]
     assert owner.call("count") == 0

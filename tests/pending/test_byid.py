@@ -107,8 +107,14 @@ def test_what_is_no_id_names_no_timer_and_one_in_lower_case_does(tmp_path: Path)
         assert sorted(timer.id for timer in store.pending()) == sorted(left)
 
 
+def described(timer: Any) -> dict[str, Any]:
+    """A timer but for its id, by the names of what `reschedule` takes."""
+    known = {"topic": timer.topic, "key": timer.key, "tag": timer.tag, "at_ms": timer.due_ms}
+    return known | {"body": timer.body, "properties": timer.properties}
+
+
 def moved_both_ways(
-    stores: list[TimerStore], ids: tuple[str, str], at_ms: int
+    stores: list[TimerStore], ids: tuple[str, str], given: dict[str, Any]
 ) -> tuple[str, str] | None:
     """Reschedule a timer in both stores; return its new ids, None where it is too late in both."""
     moved: list[str | None] = []
@@ -117,19 +123,26 @@ def moved_both_ways(
             if not short:
                 patch.setattr(store.timers._by_id, "reschedule", lambda *_: None)
             try:
-                moved.append(store.reschedule(id, at_ms=at_ms))
+                moved.append(store.reschedule(id, **given))
             except (TooLateError, InvalidArgumentError):
                 moved.append(None)
     assert (moved[0] is None) == (moved[1] is None)
     return None if moved[0] is None or moved[1] is None else (moved[0], moved[1])
 
 
+PAYLOADS = st.fixed_dictionaries(
+    {},
+    optional={
+        "body": st.binary(min_size=1, max_size=200),
+        "properties": st.dictionaries(st.sampled_from("xyz"), st.sampled_from(["1", "é" * 9])),
+    },
+)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(0, 400_000)),
         st.tuples(st.just("level"), st.integers(1, 18)),
         st.tuples(st.just("cancel"), st.integers(0, 1 << 20)),
-        st.tuples(st.just("move"), st.integers(0, 1 << 20), st.integers(0, 400_000)),
+        st.tuples(st.just("move"), st.integers(0, 1 << 20), st.integers(0, 400_000), PAYLOADS),
         st.tuples(st.just("get"), st.integers(0, 1 << 20)),
         st.tuples(st.just("advance"), st.integers(1, 60_000)),
         st.tuples(st.just("reopen"), st.integers(0, 1)),
@@ -149,7 +162,9 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -
     try:
         for what, value, *more in steps:
             if what == "put":
-                ids.append(tuple(s.put(b"x", topic="t", at_ms=now_ms + value) for s in stores))
+                full = {"key": "k", "tag": "t", "properties": {"x": "0"}} if value % 3 else {}
+                at_ms = now_ms + value
+                ids.append(tuple(s.put(b"x", topic="t", at_ms=at_ms, **full) for s in stores))
             elif what == "level":
                 ids.append(tuple(s.put(b"x", topic="t", delay_level=value) for s in stores))
             elif what == "advance":
@@ -163,17 +178,27 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -
             elif ids:
                 short, long = ids[value % len(ids)]
                 if what == "move":
-                    at_ms = now_ms + more[0]
-                    moved = moved_both_ways(stores, (short, long), at_ms)
+                    delay_ms, payload = more
+                    given = (
+                        payload
+                        if payload and delay_ms % 2
+                        else payload | {"at_ms": now_ms + delay_ms}
+                    )
+                    old = stores[0].get(short)
+                    moved = moved_both_ways(stores, (short, long), given)
                     if moved is not None:
                         ids.append(moved)
+                        new = stores[0].get(moved[0])
+                        assert old is not None
+                        if new is not None:  # else it was due
+                            assert described(new) == described(old) | given
                 elif what == "cancel":
                     assert stores[0].cancel(short) == long_cancel(stores[1], long)
                 else:
                     one, other = stores[0].get(short), long_get(stores[1], long)
                     assert (one is None) == (other is None)
                     if one is not None:
-                        assert (one.id, one.due_ms) == (short, other.due_ms)
+                        assert one.id == short and described(one) == described(other)
                         assert one == long_get(stores[0], short)
             assert stores[0].count() == stores[1].count()
             for each in stores:

@@ -99,6 +99,10 @@ def test_each_is_moved(tmp_path: Path, how: str) -> None:
     }
     with pytest.raises(TooLateError):
         store.reschedule(KEYS[0], delay=SECOND)
+    given = {"delay": 300 * SECOND, "body": b"changed", "properties": {"a": "b"}}
+    other = store.reschedule(KEYS[1], **given)
+    changed = store.get(other)
+    assert (changed.body, changed.properties, changed.key) == (b"changed", {"a": "b"}, "order")
     assert store.count() == count
     getattr(store, how)()
     store = open_store(path, clock)
@@ -107,7 +111,7 @@ def test_each_is_moved(tmp_path: Path, how: str) -> None:
     assert not {b"0", b"far"} & set(bodies(store, "t")) and not bodies(store, ODD)
     clock.advance(SECOND)
     got = {d.id: d.body for topic in ("t", ODD) for d in store.pull(topic, timeout=0)}
-    assert got == moved
+    assert got == moved | {other: b"changed"}
     assert all(d.key == "order" for d in store.pull(ODD, group="new", timeout=0))
     store.close()
     assert timerstore.verify(path, config=SMALL).ok

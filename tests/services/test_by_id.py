@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,8 @@ def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id:
         assert delete.properties["TIMER_DEL_UNIQKEY"].endswith("+" + id)
 
 
-def test_a_timer_is_moved_with_its_body() -> None:
+@pytest.mark.parametrize("body", [None, b"another body, " * 9])
+def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         model = filled(alone, [("orders", 900, False), ("orders", 950, False)], 0, 0)
         (id, first), (_, second) = model.by_id.items()
@@ -128,7 +130,9 @@ def test_a_timer_is_moved_with_its_body() -> None:
         assert kernels.get(place, id.encode()) != NOT_JUDGED
         extra = f"TIMER_REPLACES\x01{id}\x02".encode()
         for _ in range(4):  # until there is room in both logs
-            offset = kernels.reschedule(place, templates, START_MS + 5_000, extra, 0, START_MS)
+            offset = kernels.reschedule(
+                place, templates, START_MS + 5_000, body, extra, 0, START_MS
+            )
             if offset != NOT_JUDGED:
                 break
             engine.provide_append(place.stage)
@@ -138,10 +142,10 @@ def test_a_timer_is_moved_with_its_body() -> None:
             naive.decode_message(log.read(int(e["offset"]), int(e["size"])), int(e["offset"]))
             for e in entries
         )
-        assert (new.body, new.offset) == (first.body, offset)
+        assert (new.body, new.offset) == (first.body if body is None else body, offset)
         assert new.properties["TIMER_OUT_MS"] == str(START_MS + 5_000)
         assert delete.properties["TIMER_DEL_UNIQKEY"].endswith("+" + id)
         assert alone.cancelled() == {(OURS, first.offset)}
         # What was cancelled meanwhile is not moved.
-        again = kernels.reschedule(place, templates, START_MS + 6_000, extra, 0, START_MS)
+        again = kernels.reschedule(place, templates, START_MS + 6_000, body, extra, 0, START_MS)
         assert again == NOT_JUDGED and engine.queues.next_index(0) == 4

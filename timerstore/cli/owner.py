@@ -32,8 +32,8 @@ class Changer(Protocol):
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers; tell of each whether it worked."""
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer; return its new id."""
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer; return its new id."""
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back; return how many."""
@@ -77,9 +77,9 @@ class Here:
         """Cancel timers."""
         return [bool(each) for each in self.store.cancel_many(ids)]
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer."""
-        return self.store.reschedule(id, at_ms=at_ms)
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer."""
+        return self.store.reschedule(id, **options)
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
@@ -113,9 +113,9 @@ class There:
         verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
         return verdicts
 
-    def reschedule(self, id: str, at_ms: int) -> str:
-        """Move a timer."""
-        return str(self._owner.call("reschedule", id=id, at_ms=at_ms))
+    def reschedule(self, id: str, **options: Any) -> str:
+        """Move or change a timer."""
+        return str(self._owner.call("reschedule", id=id, **options))
 
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""

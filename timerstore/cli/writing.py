@@ -220,17 +220,29 @@ def reschedule(
     delay: Delay = None,
     at: At = None,
     at_ms: AtMs = None,
+    body: Annotated[
+        str | None, typer.Option(help="A new body; -: standard input. Alone: the time stays.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", help="NAME=VALUE, instead of all that it had."),
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Move a timer to another time; write its new id. Exit status 1: it was too late.
+    """Move a timer to another time, or change it; write its new id. Exit status 1: too late.
 
     Example: timerstore reschedule timers/ 019C0F3A5B7C00000000000051C4D1E0 --delay 2h
     """
     with answering(as_json=as_json) as out:
         check_one_time(delay, at, at_ms)
         due_ms = read_due(out, delay, at, at_ms)
-        if due_ms is None:
-            raise InvalidArgumentError("There is no new time. Pass --delay, --at or --at-ms.")
+        if due_ms is None and body is None and not properties:
+            raise InvalidArgumentError(
+                "There is no new time, nor a new body. "
+                "Pass --delay, --at, --at-ms, --body or --property."
+            )
+        data = None if body is None else read_body(body)
+        payload = {"body": data, "properties": parse_properties(properties or []) or None}
         with changing(path, config) as changer:
-            show_ids(out, [changer.reschedule(id, due_ms)])
+            show_ids(out, [changer.reschedule(id, at_ms=due_ms, **payload)])

@@ -2,6 +2,7 @@
 
     consumer.py       the public class
     subscription.py   a topic's handler, pulling within limits
+    running.py        as a program's main part, until a signal comes
     threads.py        the threads, which pull and handle in turn
     handling.py       a handler's call, with what becomes of its messages
     retry_rules.py    the rules of that; docs/consumer.md has them as a table

@@ -5,7 +5,7 @@ On a manual clock there are no threads: `step`, or the clock's `advance`, runs t
 
 from __future__ import annotations
 
-import inspect
+import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,15 @@ from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
-from timerstore.consumer.subscription import Handler, Held, Limits, Subscription, Task
+from timerstore.consumer.running import Signals, check_main_thread
+from timerstore.consumer.subscription import (
+    Handler,
+    Held,
+    Limits,
+    Subscription,
+    Task,
+    check_handler,
+)
 from timerstore.consumer.threads import Threads
 from timerstore.consuming.consuming import dead_topic
 from timerstore.consuming.dead_letters import (
@@ -27,11 +35,13 @@ from timerstore.consuming.dead_letters import (
     redrive,
 )
 from timerstore.consuming.starting import Start, begin_groups, check_start
-from timerstore.errors import InvalidArgumentError
-from timerstore.kinds import check_bool, check_int, check_kind
+from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.kinds import check_bool, check_duration, check_int, check_kind
 from timerstore.pending.found import find_pending
 from timerstore.services.clock import ManualClock
 from timerstore.store import TimerStore
+
+log = logging.getLogger("timerstore")
 
 THREADS_MAX: Final = 1_024
 """Threads of a consumer: each has a stack."""
@@ -90,7 +100,7 @@ class Consumer:
         check_int(pull_count, "pull_count", 1, PULL_COUNT_MAX)
         check_int(batch_count, "batch_count", 1, pull_count)
         check_int(max_attempts, "max_attempts", 0, 1 << 30)
-        if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        if check_duration(timeout, "timeout") <= timedelta(0):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
         check_start(start)
         check_group(group)
@@ -145,8 +155,7 @@ class Consumer:
         check_topic_to_consume(topic)
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started. Subscribe before start().")
-        if not callable(handler) or inspect.iscoroutinefunction(handler):
-            raise InvalidArgumentError(f"handler is {handler!r}. Pass a plain function.")
+        check_handler(handler)
         if any(known.topic == topic for known in self._subscriptions):
             raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
         self._subscriptions.append(Subscription(topic, handler, tags))
@@ -190,6 +199,42 @@ class Consumer:
         for subscription in self._subscriptions:
             subscription.open(self._consuming, self._reads_as, limits, held)
         self._state = _STARTED
+
+    def run(self, *, timeout: timedelta | None = None, close_store: bool = True) -> int:
+        """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
+
+        For a program's main thread. It starts, where `start` was not called. At the signal nothing
+        new is begun; it waits for the handlers that run, for `timeout` at most, then closes the
+        store, unless told otherwise. A second signal does not wait for handlers any more, a third
+        does what it did before; at the end all signals do.
+
+        0: all handlers have ended. 1: an error ended it; it was logged, and stands in `error`.
+        128 + the signal's number: handlers still run, in threads that end with the process; what
+        they handle comes again. What `start` raises is raised.
+
+        >>> sys.exit(consumer.run())  # doctest: +SKIP
+        """
+        check_main_thread()
+        timeout_s = _seconds(timeout)
+        check_bool(close_store, "close_store")
+        if self._core.clock.manual:
+            raise InvalidArgumentError("The store has a manual clock. Move that, or call step().")
+        with Signals() as signals:
+            if self._state != _STARTED:
+                self.start()
+            threads = self._threads
+            assert threads is not None
+            signals.wait(lambda: threads.stopping)
+            self._state = _CLOSED
+            ended = signals.let_end(self._stop, timeout_s)
+            failed = self.error is not None
+            if close_store:
+                try:
+                    self.store.close()
+                except (TimerStoreError, OSError) as e:
+                    log.error("%s: closing failed: %s", self.store.path, e)
+                    failed = True
+            return signals.status(ended=ended, failed=failed)
 
     def step(self) -> int:
         """On a manual clock: call handlers with all that is there now; return how many messages.
@@ -269,15 +314,14 @@ class Consumer:
         exception ended it on the way (Ctrl-C), the second time goes on. Raises what has stopped
         the consumer before, if anything. In a forked child it does nothing.
         """
-        if timeout is not None and not isinstance(timeout, timedelta):
-            raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a timedelta.")
+        timeout_s = _seconds(timeout)
         if self._core.forked:
             return True
         was_started, self._state = self._state == _STARTED, _CLOSED
         if not was_started:
             return True
         try:
-            ended = self._stop(timeout)
+            ended = self._stop(timeout_s)
         except BaseException:
             self._state = _STARTED  # a signal's, say: the next call goes on
             raise
@@ -285,13 +329,13 @@ class Consumer:
             self._threads.failure.check()
         return ended
 
-    def _stop(self, timeout: timedelta | None) -> bool:
+    def _stop(self, timeout_s: float | None) -> bool:
         ended = True
         if isinstance(self._core.clock, ManualClock):
             self._core.clock.leave(self)
             self._handling.give_back_all([])
         if self._threads is not None:
-            ended = self._threads.stop(None if timeout is None else timeout.total_seconds())
+            ended = self._threads.stop(timeout_s)
         _broadcasting[self.store].discard(self._reads_as)
         return ended
 
@@ -340,6 +384,13 @@ class Consumer:
         May be called before `start` too.
         """
         return redrive(self._consuming, self.group, limit, ids)
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    """Return how long to wait for handlers, None for ever, or refuse it."""
+    if timeout is None:
+        return None
+    return check_duration(timeout, "timeout").total_seconds()
 
 
 _broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()

@@ -6,6 +6,7 @@ share; `pull` is called by one thread at a time, `done` by any.
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from timerstore.config import Config
+from timerstore.consumer.retry_rules import Retry
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.group import Batch, Delivery
@@ -22,7 +24,8 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.text import java_hash_of
 
 ALL_TAGS = "*"
-Handler = Callable[[Any], Any]
+Handler = Callable[[Delivery], Retry | None] | Callable[[list[Delivery]], Retry | None]
+"""What a program subscribes; with `batch_count` above 1 it takes a list."""
 
 
 class Task:
@@ -66,7 +69,8 @@ class Subscription:
 
     def __init__(self, topic: str, handler: Handler, tags: str) -> None:
         """`tags`: `*`, or the tags to be handled, with || between them."""
-        self.topic, self.handler = topic, handler
+        self.topic = topic
+        self.handler: Callable[[Any], Any] = handler
         self.tags = parse_tags(tags)
         self._codes = None
         if self.tags is not None:
@@ -189,6 +193,25 @@ class Subscription:
             held = self._held[batch._cursor.row]
             held.count -= count
             held.bytes -= length
+
+
+def check_handler(handler: Any) -> None:
+    """Refuse what is no plain function: one whose call only makes something that would run."""
+    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
+    for kind, is_it, instead in (
+        ("an async def", inspect.iscoroutinefunction, " or use timerstore.aio.Consumer,"),
+        ("an async generator", inspect.isasyncgenfunction, ""),
+        ("a generator", inspect.isgeneratorfunction, ""),
+    ):
+        if is_it(handler) or is_it(called):
+            raise InvalidArgumentError(
+                f"handler is {handler!r}, {kind}, which no call of a thread would run. Pass a "
+                f"plain function (def, without yield),{instead} that returns None or a Retry."
+            )
+    if not callable(handler):
+        raise InvalidArgumentError(
+            f"handler is {handler!r}. Pass a plain function that takes a Delivery."
+        )
 
 
 def parse_tags(tags: str) -> frozenset[str] | None:

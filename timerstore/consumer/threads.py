@@ -52,7 +52,8 @@ class Threads:
         self._waking = False
         self._waits_for_room = False
         self._waiter: Waiter | None = None
-        self._stopping = False
+        self.stopping = False
+        """Whether its threads end, or have ended: it was asked to, or one of them has failed."""
         self._stop = Flag()
         self._threads: list[BackgroundThread] = []
         self._tending: list[BackgroundThread] = []  # the one that looks at the time
@@ -65,7 +66,7 @@ class Threads:
         self._tending.append(BackgroundThread(f"{name}-time", self._tend, self._fail))
         try:
             for thread in (*self._threads, *self._tending):
-                if not self._stopping:  # a handler may close the consumer before all have begun
+                if not self.stopping:  # a handler may close the consumer before all have begun
                     thread.start()
         except BaseException:
             self.stop(None)
@@ -84,7 +85,7 @@ class Threads:
 
     def _end(self) -> None:
         """Have all threads end."""
-        self._stopping = True
+        self.stopping = True
         self._stop.set()
         self._wake_all()
 
@@ -102,7 +103,7 @@ class Threads:
         gate = threading.Lock()
         gate.acquire()
         ready, idle, leading, handle = self._ready, self._idle, self._leading, self._handling.run
-        while not self._stopping:
+        while not self.stopping:
             try:
                 task = ready.popleft()
             except IndexError:
@@ -134,12 +135,12 @@ class Threads:
         with self.core.waiters.waiter() as waiter:
             self._waiter = waiter
             try:
-                while not (tasks or self._ready or self._stopping):
+                while not (tasks or self._ready or self.stopping):
                     waiter.arm()
                     self._waits_for_room = True
                     tasks, limited = self._pull()
                     self._waits_for_room &= limited
-                    if not tasks and not self._stopping:
+                    if not tasks and not self.stopping:
                         waiter.wait(_POLL_MS)
             finally:
                 self._waiter, self._waits_for_room = None, False
@@ -148,7 +149,7 @@ class Threads:
     def _rest(self, gate: threading.Lock) -> None:
         """Sleep until another thread has something for this one."""
         self._idle.append(gate)
-        if self._stopping or self._ready or not self._leading.locked():
+        if self.stopping or self._ready or not self._leading.locked():
             try:
                 self._idle.remove(gate)
             except ValueError:
@@ -184,7 +185,7 @@ class Threads:
 
     def _tend(self) -> None:
         """Find handlers that take too long, and hand in again what waits for that."""
-        while not self._stopping:
+        while not self.stopping:
             left_ms = self._handling.next_ms() - self._handling.now_ms()
             at_most_ms = min(1_000 * _TEND_S, self._handling.timeout_ms / 4)
             wait_s = max(10.0, min(at_most_ms, left_ms)) / 1000

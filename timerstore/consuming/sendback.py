@@ -15,6 +15,7 @@ from timerstore.arguments import check_due_ms, whole_ms
 from timerstore.errors import InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.inside import inside
+from timerstore.kinds import check_duration
 from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putting import Putting
 from timerstore.services.deletes import append_all
@@ -130,7 +131,7 @@ def wait_durable(putting: Putting) -> None:
 def _delay_ms(delay: timedelta | None) -> int:
     if delay is None:
         return 0
-    if not isinstance(delay, timedelta) or delay < timedelta(0):
+    if check_duration(delay, "delay") < timedelta(0):
         raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
     return whole_ms(delay)
 

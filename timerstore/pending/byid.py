@@ -7,11 +7,12 @@ taken, or may have rolled, a segment that is not mapped) goes the long way, `get
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
 from timerstore.ids import ID_DIGITS, format_id
-from timerstore.pending.moved import encode_described
+from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
 from timerstore.services.by_id import (
     OTHER_TOPIC,
@@ -37,6 +38,7 @@ from timerstore.services.timer_parts import (
 from timerstore.timelog.decode import decode_properties, text
 from timerstore.timelog.format import CRC_PROPERTY_BYTES, PROPERTY_REPLACES
 from timerstore.timelog.frame import Template, encode_property, new_template
+from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.message import BODY_BYTES, USUAL_END, WHOLE_CRC
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segments import Reading
@@ -46,14 +48,21 @@ TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
 
 
-def _described(view: Bytes, found: Words, part: list[int]) -> tuple[int, bytes]:
-    """Return a message's tag as a number, and what describes it, as it stands in a message."""
+def _described(
+    view: Bytes, found: Words, part: list[int], own: Mapping[str, str] | None
+) -> tuple[int, bytes]:
+    """Return a message's tag as a number, and what describes it, as it stands in a message.
+
+    `own`: what comes in the place of the user's own properties; None: as they were.
+    """
     properties_at, stop = part[PART_PROPERTIES], part[PART_PROPERTIES_END]
-    if part[PART_ROW] >= 0 and found[WHOLE_CRC] == 1:  # nothing else stands there
+    if own is None and part[PART_ROW] >= 0 and found[WHOLE_CRC] == 1:  # nothing else stands there
         described = view[int(found[USUAL_END]) : stop - CRC_PROPERTY_BYTES].tobytes()
         tag = view[part[PART_TAG] : part[PART_TAG_END]].tobytes() if part[PART_TAG] >= 0 else b""
         return java_hash_of(text(tag)), described
     properties = decode_properties(view[properties_at:stop].tobytes())
+    if own is not None:
+        properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
     return java_hash_of(properties.get("TAGS", "")), encode_described(properties)
 
 
@@ -118,7 +127,7 @@ class ById:
         finally:
             self._places.append(taken)
 
-    def reschedule(self, id: object, due_ms: int, now_ms: int) -> str | None:
+    def reschedule(self, id: object, due_ms: int, now_ms: int, payload: Payload) -> str | None:
         """Move a timer that lies ahead; return its new id, or None: go the long way.
 
         Neither message is durable yet.
@@ -135,13 +144,17 @@ class ById:
                     return None
                 told = place.told.tolist()
                 view = log.existing(told[TOLD_OFFSET] // log.segment_bytes).view
-                tags_code, described = _described(view, found, told[:PART_COLUMNS])
-                if int(found[BODY_BYTES]) + len(described) > engine.content_bytes_max:
+                body, own = payload
+                tags_code, described = _described(view, found, told[:PART_COLUMNS], own)
+                if own is not None and len(described) > DESCRIPTION_BYTES_MAX:
+                    return None
+                body_bytes = int(found[BODY_BYTES]) if body is None else len(body)
+                if body_bytes + len(described) > engine.content_bytes_max:
                     return None
                 extra = encode_property(PROPERTY_REPLACES, digits) + described
                 templates = self._templates_of(told[TOLD_ROW])
                 offset = self._kernels.reschedule(
-                    place, templates, due_ms, extra, tags_code, now_ms
+                    place, templates, due_ms, body, extra, tags_code, now_ms
                 )
             return format_id(due_ms, offset, self._tag) if offset != NOT_JUDGED else None
         except CorruptStoreError:

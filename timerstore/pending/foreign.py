@@ -16,7 +16,7 @@ from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError, UnknownTimerError
 from timerstore.ids import format_id
 from timerstore.pending.found import find_pending
-from timerstore.pending.moved import compose_moved
+from timerstore.pending.moved import Payload, compose_moved
 from timerstore.pending.overdue import find_waiting_foreign
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.cancel_ahead import cancel_with
@@ -85,7 +85,7 @@ def cancel(core: Core, id: str, now_ms: int) -> bool:
     return any(done)
 
 
-def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
+def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:
     """Put a timer of ours in the place of a broker's; return its id."""
     if _cancelled_before(core, id):
         raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
@@ -98,7 +98,7 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
             f"{id} stands for timers of the topics {topics}. Cancel them, and put new ones."
         )
     timer: Timer = read_timer(core, found[0].message, found[0].due_ms)
-    entry = compose_moved(core, timer, due_ms, id)
+    entry = compose_moved(core, timer, due_ms, id, payload)
     offset = _replace(core, found[0], [entry], now_ms)
     if offset < 0:
         raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")

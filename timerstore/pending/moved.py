@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from timerstore.arguments import (
-    check_body,
-)
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from timerstore.arguments import check_body, check_description, encode_properties
 from timerstore.core import Core
 from timerstore.pending.timers import Timer
 from timerstore.putting.putter import compose_timer
@@ -12,14 +13,37 @@ from timerstore.timelog.compose import Staged
 from timerstore.timelog.decode import user_properties
 
 
-def compose_moved(core: Core, timer: Timer, due_ms: int, id: str) -> Staged:
+class Payload(NamedTuple):
+    """What comes in the place of a timer's payload; None: as it was."""
+
+    body: bytes | None = None
+    properties: Mapping[str, str] | None = None
+    """The user's own, all of them; key and tag stay."""
+
+
+UNCHANGED: Final = Payload()
+
+
+def check_payload(core: Core, body: object, properties: Mapping[str, str] | None) -> Payload:
+    """Return what shall come in a payload's place, or refuse it."""
+    encoded = encode_properties(None, None, properties)
+    if body is not None:
+        body = check_body(body, len(encoded), core.engine.content_bytes_max)
+    return Payload(body, None if properties is None else dict(properties))
+
+
+def compose_moved(core: Core, timer: Timer, due_ms: int, id: str, payload: Payload) -> Staged:
     """Compose the timer that comes in the place of another one, and say where it is staged."""
-    described = {"TAGS": timer.tag, "KEYS": timer.key, **timer.properties}
+    own = timer.properties if payload.properties is None else payload.properties
+    described = {"TAGS": timer.tag, "KEYS": timer.key, **own}
     properties = encode_described({k: v for k, v in described.items() if v is not None})
-    check_body(timer.body, len(properties), core.engine.content_bytes_max)
+    if payload.properties is not None:
+        check_description(len(properties))
+    body = timer.body if payload.body is None else payload.body
+    check_body(body, len(properties), core.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
     tag = timer.tag
-    return compose_timer(core.engine, topic, timer.body, due_ms, properties, tag, replaces=id)
+    return compose_timer(core.engine, topic, body, due_ms, properties, tag, replaces=id)
 
 
 def encode_described(properties: dict[str, str]) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import pyarrow as pa
 
 from timerstore.arguments import resolve_due_ms
 from timerstore.core import Core
+from timerstore.errors import TooLateError
 from timerstore.inside import inside
 from timerstore.kinds import check_name
 from timerstore.pending.byid import ById
@@ -16,6 +17,7 @@ from timerstore.pending.cancel import cancel_many
 from timerstore.pending.columns import pending_columns
 from timerstore.pending.get import get
 from timerstore.pending.listing import Horizon, count_by_bucket, list_pending
+from timerstore.pending.moved import UNCHANGED, check_payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import Bools
@@ -94,22 +96,41 @@ class PendingTimers:
         return done
 
     def reschedule(
-        self, id: str, delay: timedelta | None, at: datetime | None, at_ms: int | None
+        self,
+        id: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        body: bytes | None,
+        properties: Mapping[str, str] | None,
     ) -> str:
-        """Move one; see `TimerStore.reschedule`."""
-        core, putting = self.core, self._putting
+        """Move or change one; see `TimerStore.reschedule`."""
+        core, putting, payload = self.core, self._putting, UNCHANGED
         with self.gate:
             core.check_putting()
             core.check_unlocked()
             now_ms = core.clock.now_ms
-            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
+            if body is not None or properties is not None:
+                payload = check_payload(core, body, properties)
+            has_time = not (delay is None and at is None and at_ms is None)
+            if payload is not UNCHANGED and not has_time:
+                due_ms = self._due_ms(id)
+            else:
+                due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
             putting.congestion.check(due_ms, now_ms)
             putting.admission.enter()  # before any lock
             now_ms = core.clock.now_ms
-            new_id = self._by_id.reschedule(id, due_ms, now_ms)
+            new_id = self._by_id.reschedule(id, due_ms, now_ms, payload)
             if new_id is None or core.clock.manual:
-                new_id = new_id or reschedule(core, id, due_ms, now_ms)
+                new_id = new_id or reschedule(core, id, due_ms, now_ms, payload)
                 core.after_append(now_ms, due_ms)
             elif core.is_group:
                 core.wait_durable()
             return new_id
+
+    def _due_ms(self, id: str) -> int:
+        """Return when a pending timer is due: that of an id never changes."""
+        timer = self._by_id.get(id) or get(self.core, id)
+        if timer is None:
+            raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
+        return timer.due_ms

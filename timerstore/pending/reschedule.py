@@ -1,4 +1,4 @@
-"""Moving a timer to another time."""
+"""Moving a timer to another time, or giving it another payload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import format_id
 from timerstore.pending import foreign
-from timerstore.pending.moved import compose_moved
+from timerstore.pending.moved import Payload, compose_moved
 from timerstore.pending.timers import read_timer
 from timerstore.pending.verdict import is_foreign, judge, parse
 from timerstore.services.cancel_ahead import (
@@ -19,11 +19,11 @@ from timerstore.timelog.format import (
 )
 
 
-def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
+def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:
     """Move any timer; return its new id. Neither message is durable yet."""
     engine = core.engine
     if is_foreign(core, id):
-        return foreign.reschedule(core, id, due_ms, now_ms)
+        return foreign.reschedule(core, id, due_ms, now_ms, payload)
     (first_due_ms, *_), (first, *_) = parse(core, [id])
     id = format_id(int(first_due_ms), int(first), engine.store_tag)  # as it is read from the log
     if first >= LEVEL_MARK:
@@ -37,7 +37,7 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int) -> str:
             raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
         offset, old_due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
         timer = read_timer(core, int(verdict.message[0]), old_due_ms)
-        entry = compose_moved(core, timer, due_ms, id)
+        entry = compose_moved(core, timer, due_ms, id, payload)
         topic, row = timer.topic.encode(), entry[3]
         delete = compose_delete(engine, topic, id.encode(), old_due_ms, now_ms)
         engine.cancelled.reserve(1)

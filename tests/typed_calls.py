@@ -1,0 +1,61 @@
+"""Calls of the public face, for type checkers: right ones, then wrong ones.
+
+It is never run. `test_typing.py` compares what mypy finds with the lines that end in `# wrong`.
+"""
+
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore import Consumer, Delivery, Retry, TimerStore
+
+
+def right(store: TimerStore, consumer: Consumer, several: Consumer) -> None:
+    store.put(b"a", delay=timedelta(seconds=5))
+    store.put_many([b"a", b"b"])
+    store.put_many((b"a", b"b"), delay_ms=5, keys=["a", "b"])
+    store.put_many(pa.array([b"a"]), at_ms=np.arange(1), keys=pa.array(["a"]))
+    store.put_many(pa.chunked_array([[b"a"]]), delay_ms=[1])
+    store.put_many(np.zeros((2, 3), np.uint8), delay_ms=np.zeros(2, np.int32))
+
+    @consumer.on("a")
+    def one(d: Delivery) -> None:
+        print(d.body)
+
+    @consumer.on("b")
+    def again(d: Delivery) -> Retry | None:
+        return Retry() if d.attempt < 3 else None
+
+    @several.on("a")
+    def many(ds: list[Delivery]) -> Retry:
+        return Retry(ack_index=len(ds))
+
+    consumer.subscribe("c", one)
+    consumer.subscribe("d", lambda d: print(d))
+
+
+def wrong(store: TimerStore, consumer: Consumer) -> None:
+    store.put("a")  # wrong
+    store.put(b"a", delay=5)  # wrong
+    store.put_many(["a"])  # wrong
+    store.put_many("a")  # wrong
+    store.put_many(b"a")  # wrong
+    store.put_many([b"a"], delay_ms="soon")  # wrong
+    store.put_many([b"a"], delay_ms=1.5)  # wrong
+    store.put_many([b"a"], delay_ms=np.zeros(1))  # wrong
+    store.put_many(np.zeros(3))  # wrong
+
+    @consumer.on("a")  # wrong
+    async def decorated(d: Delivery) -> None:
+        print(d.body)
+
+    async def passed(d: Delivery) -> None:
+        print(d.body)
+
+    consumer.subscribe("b", passed)  # wrong
+
+    def says_done(d: Delivery) -> str:
+        return "done"
+
+    consumer.subscribe("c", says_done)  # wrong

@@ -1,0 +1,96 @@
+"""A consumer as a program's main part: it runs until a signal asks it to end.
+
+Ground rules: a signal's handler sets a flag, nothing more; it may have come in the midst of any
+call. What follows from it is done by whoever waits for the flag, in the main thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.services.background import Flag
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOOK_S: Final = 0.5
+"""So soon at the latest is noticed what happened in another thread: a signal, an error."""
+JOIN_S: Final = 0.05
+"""A second signal is noticed so soon while handlers end."""
+
+
+def check_main_thread() -> None:
+    """Refuse to run where no signal can come."""
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidArgumentError(
+            f"run() was called in the thread {threading.current_thread().name!r}; signals come to "
+            "the main thread alone. Call it there, or call start() here, and close() at the end."
+        )
+
+
+class Signals:
+    """SIGTERM and SIGINT while a consumer runs.
+
+    The first asks it to end, the second to hurry; a third does what it did before.
+    """
+
+    def __init__(self) -> None:
+        """None has come."""
+        self.number = 0
+        """Which one came last."""
+        self.count = 0
+        self._came = Flag()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        """Take them; they are given back at the end."""
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore what was there before."""
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, before in self._before.items():
+            if before is not None:  # None: it was set by code that is not Python's
+                signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self.count += 1
+        if self.count > 1:
+            self._restore()
+        self._came.set()
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Return once a signal came, or it is over anyway."""
+        while not (is_over() or self._came.wait(_LOOK_S)):
+            pass
+
+    def let_end(self, stop: Callable[[float], bool], timeout_s: float | None) -> bool:
+        """Wait for handlers until all have ended, and tell whether they have.
+
+        A second signal ends the wait, or `timeout_s`. `stop` waits for so many seconds.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not stop(JOIN_S):
+            if self.count > 1 or (until_s is not None and time.monotonic() >= until_s):
+                return False
+        return True
+
+    def status(self, *, ended: bool, failed: bool) -> int:
+        """Return the exit status: 1 an error, 128 + the signal where handlers did not end."""
+        if failed:
+            return 1
+        return 0 if ended else 128 + self.number
