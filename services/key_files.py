@@ -64,7 +64,7 @@ _ROOM_OF_MANY: Final = 1 << 24
 _STEP_COUNT: Final = 4_096
 """Entries of a queue that are looked at in one hold of the lock, some 0.3 ms."""
 UNRECORDED_MAX: Final = 1 << 19
-"""So many may have been looked at since the record was written: what a crash makes looked at again."""
+"""So many may have been looked at since the record was written; after a crash they are again."""
 _COLUMNS: Final = ("next_entry", "latest_ms", "last_index", "last_level")
 _NAME: Final = re.compile(r"\d{17}")
 
@@ -194,7 +194,9 @@ class KeyFiles:
 
     def _own_offset(self, at: int) -> int:
         view = self._commitlog.view(at).view(np.ndarray)[:MESSAGE_HEADER_BYTES]
-        return int(view.view(MESSAGE_HEADER)[0]["offset"]) if len(view) == MESSAGE_HEADER_BYTES else -1
+        return (
+            int(view.view(MESSAGE_HEADER)[0]["offset"]) if len(view) == MESSAGE_HEADER_BYTES else -1
+        )
 
     def _take_up(self, file: _File, count: int) -> None:
         """Link the entries of a file of an earlier life, in which some were cut out."""
@@ -422,7 +424,7 @@ class KeyFiles:
         write_json(self._disk, self._record, sealed(record))
         with self.lock:
             self._seen_count -= noted.seen_count
-            leaving = [each for each in self._leaving]
+            leaving = list(self._leaving)
         for file in leaving:
             self._sums.pop(file.map.path, None)
             self._synced.pop(file.map.path, None)

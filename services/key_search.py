@@ -216,9 +216,7 @@ def _begin_file(place: KeyPlace, number: int) -> None:
         state[_ENTRY] = head if 0 < head < index.next_entry[number] else 0
 
 
-def _search(
-    address: int, key: int, key_bytes: int, topic: int, topic_bytes: int, how: int
-) -> int:
+def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int, how: int) -> int:
     """Find the next message with a key that may wait for a topic; see the constants above."""
     place = _place_at(address)
     index, state, world = place.index, place.state, place.world
@@ -250,7 +248,11 @@ def _search(
             state[_QUEUE] = 1
             _begin_file(place, index.words[FILE_COUNT] - 1)
             continue
-        file, room, code = view_file(index, number), index.room[number], state[_CODE + state[_QUEUE]]
+        file, room, code = (
+            view_file(index, number),
+            index.room[number],
+            state[_CODE + state[_QUEUE]],
+        )
         while state[_ENTRY] > 0:
             entry = state[_ENTRY]
             at = entry_at(entry, room)

@@ -128,7 +128,8 @@ def entries_of(view: Bytes, start: int, stop: int) -> Any:
 def view_file(index: KeyIndex, number: int) -> Any:
     """Return a file's bytes."""
     return view_bytes(
-        index.address[number], KEY_HEADER_BYTES + (KEY_SLOT_BYTES + KEY_ENTRY_BYTES) * index.room[number]
+        index.address[number],
+        KEY_HEADER_BYTES + (KEY_SLOT_BYTES + KEY_ENTRY_BYTES) * index.room[number],
     )
 
 

@@ -120,8 +120,8 @@ class Config:
     do, through the socket `control.sock` in the store's folder."""
 
     key_index: bool = True
-    """Whether timers are found by their key through the files of `index/`, some 24 bytes for each
-    key of a timer. Without, `get_key`, `cancel_key` and conditional puts read all that is pending."""
+    """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
+    that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
 
     delay_levels: str = DELAY_LEVELS
     """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
