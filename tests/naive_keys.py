@@ -1,4 +1,4 @@
-"""The key index in its plainest form: RocketMQ's IndexFile, written and searched with `struct`.
+"""The key index in its plainest form: RocketMQ's IndexFile, searched with `struct`.
 
 What its own writer made of the same messages is in tests/golden/index.json.
 """

@@ -16,7 +16,8 @@ from tests.markdown import ROOT
 CALLS = {
     "TimerStore": (
         "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
-        "pending_columns count horizon consume pull dead_letters redrive stats health pause resume flush close handover"
+        "pending_columns count horizon consume pull dead_letters redrive stats health pause "
+        "resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": ("id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack"),

@@ -132,7 +132,7 @@ class TimerStore:
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
-        if if_absent or replace:
+        if if_absent is not False or replace is not False:
             return self.timers.put_conditional(
                 *(body, topic, delay, at, at_ms, key, tag, properties, delay_level),
                 if_absent=if_absent,

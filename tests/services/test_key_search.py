@@ -1,4 +1,4 @@
-"""Searches in the key index: what they find, what they cut out, and that no file can mislead them."""
+"""Searches in the key index: what they find, what they cut out; no file can mislead them."""
 
 import random
 from collections.abc import Iterator

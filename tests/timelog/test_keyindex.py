@@ -1,4 +1,4 @@
-"""The key index: the slow twin writes what RocketMQ wrote, and the kernels what the twin does."""
+"""The key index: the twin writes what RocketMQ wrote, the kernels what the twin does."""
 
 import json
 from dataclasses import replace

@@ -125,15 +125,16 @@ class ById:
         finally:
             self._places.append(taken)
 
-    def is_pending(self, id: object) -> bool:
-        """Tell whether an ordinary timer is pending; False: also where only the long way knows."""
+    def is_pending(self, id: object) -> bool | None:
+        """Tell whether a timer is pending; None: go the long way."""
         digits = _digits_of(id)
         if digits is None:
-            return False
+            return None
         place, reading = taken = self._take()
         try:
             with reading:
-                return self._kernels.get(place, digits) != NOT_JUDGED
+                verdict = self._kernels.get(place, digits)
+                return None if verdict == NOT_JUDGED else verdict >= PENDING
         finally:
             self._places.append(taken)
 
@@ -150,7 +151,7 @@ class ById:
         found = place.found
         try:
             with reading:
-                if self._kernels.get(place, digits) == NOT_JUDGED:
+                if self._kernels.get(place, digits) < PENDING:
                     return None
                 told = place.told.tolist()
                 view = log.existing(told[TOLD_OFFSET] // log.segment_bytes).view
