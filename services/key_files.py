@@ -102,7 +102,9 @@ class KeyFiles:
         self._disk, self._folder, self._record = disk, path / "index", path / RECORD_FILE
         self._queues, self._commitlog, self._clock = queues, commitlog, clock
         self._tag = store_tag
-        self.is_used = is_used and disk.writes
+        self._is_wanted = is_used and disk.writes
+        self.is_used = False
+        """Whether it is open, and up to date but for what `catch_up` adds."""
         self.lock = KernelLock()
         self.index = new_key_index()
         self._files: list[_File] = []
@@ -125,8 +127,9 @@ class KeyFiles:
         runs. O(entries that are kept + entries of the queues behind them).
         """
         self._world = world
-        if not self.is_used:
+        if not self._is_wanted:
             return
+        self.is_used = True
         with self.lock:
             reason = "no record of it"
             try:
