@@ -55,6 +55,7 @@ Opening:
     recover_copies.py       … sources that are done, and still ahead
     recover_removed.py      … what a broker's clean-up has removed
     recover_damage.py       … where the log can be read again
+    recover_torn.py         … what was torn at its end
     level_due_times.py      when a broker's level messages are due
     rebuild.py              indexes made anew from the commit log
 

@@ -44,6 +44,7 @@ from timerstore.services.recover_levels import (
 from timerstore.services.recover_queue_files import check_queue_files
 from timerstore.services.recover_queues import check_queue_end, find_queue_end, index_part
 from timerstore.services.recover_removed import count_removed, first_kept_index
+from timerstore.services.recover_torn import torn_bytes, whole_count
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT, LOST_COUNT_MAX
 from timerstore.services.steps import run
 from timerstore.services.world import World, note_lost
@@ -75,9 +76,8 @@ from timerstore.timelog.message import (
     REASONS,
     exact_due_ms,
 )
-from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, apron_bytes, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.tally import count_pending
 from timerstore.timelog.timeridentity import identity_of
 from timerstore.wheel import chain
@@ -284,8 +284,38 @@ def _scan_log(
     found, where = np.zeros(FOUND_WORDS, np.int64), np.array([scan_from, 0], np.int64)
     first_timer_index, level_due_times = -1, LevelDueTimes(engine)
     broker: BrokerCopies | None = None if ours and not findings.rebuilt else BrokerCopies()
+
+    def take(part: Words, queue_rows: Words) -> None:
+        """Learn from messages what they say."""
+        nonlocal first_timer_index
+        if not len(part):
+            return
+        log.last = part[-1].copy()
+        findings.scanned_count += len(part)
+        level_rows = engine.queues.rows(LEVEL_TOPIC)
+        timers = part[queue_rows == 0]
+        if first_timer_index < 0 and len(timers):
+            first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
+        level_due_times.keep(part, queue_rows)
+        recount.take(part, queue_rows, level_rows, _queue_rows)
+        damaged.take_fillers(part[np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))])
+        lost = damaged.lost_bytes, damaged.starts
+        index_part(engine, part, queue_rows, index_from, *lost)
+        copied = part[part[:, scan.ROW_ORIGIN] >= 0]
+        log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
+        log.copies.append(copied[:, scan.ROW_OFFSET].copy())
+        log.has_hops |= bool((queue_rows[part[:, scan.ROW_ORIGIN] >= 0] == 0).any())
+        log.level_deletes.append(level_deletes(part))
+        fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
+        if len(fired):
+            log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
+        if broker is not None:
+            broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
+
+    reached = 0
     while True:
-        _map_commitlog(engine, int(where[0]), int(where[0]) + 2 * commitlog.segment_bytes)
+        stop = max(reached, int(where[0])) + 2 * commitlog.segment_bytes
+        _map_commitlog(engine, int(where[0]), stop)
         count = scan.scan_commitlog(
             commitlog.table,
             int(where[0]),
@@ -300,42 +330,25 @@ def _scan_log(
             where,
         )
         part = rows[:count]
-        if count:
-            log.last = part[-1].copy()
-            findings.scanned_count += count
-            queue_rows = _queue_rows(engine, part)
-            level_rows = engine.queues.rows(LEVEL_TOPIC)
-            timers = part[queue_rows == 0]
-            if first_timer_index < 0 and len(timers):
-                first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
-            level_due_times.keep(part, queue_rows)
-            recount.take(part, queue_rows, level_rows, _queue_rows)
-            damaged.take_fillers(part[np.isin(queue_rows, engine.queues.rows(SALVAGED_TOPIC))])
-            lost = damaged.lost_bytes, damaged.starts
-            index_part(engine, part, queue_rows, index_from, *lost)
-            copied = part[part[:, scan.ROW_ORIGIN] >= 0]
-            log.origins.append(copied[:, scan.ROW_ORIGIN].copy())
-            log.copies.append(copied[:, scan.ROW_OFFSET].copy())
-            log.has_hops |= bool((queue_rows[part[:, scan.ROW_ORIGIN] >= 0] == 0).any())
-            log.level_deletes.append(level_deletes(part))
-            fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
-            if len(fired):
-                log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
-            if broker is not None:
-                broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
-        stopped = int(where[1])
-        if stopped == scan.STOP_COUNT and count == CHUNK_ROWS:
+        queue_rows = _queue_rows(engine, part)
+        whole = whole_count(engine, part, queue_rows)
+        take(part[:whole], queue_rows[:whole])
+        again = int(part[whole, scan.ROW_OFFSET]) if whole < count else NO_MESSAGE
+        stopped, reached = int(where[1]), int(where[0])
+        goes_on = stopped == scan.STOP_COUNT and count == CHUNK_ROWS
+        if stopped == scan.STOP_UNMAPPED and reached < commitlog.files_end:
+            goes_on = reached // commitlog.segment_bytes in commitlog.numbers
+        if goes_on:
+            where[0] = reached if again == NO_MESSAGE else again
             continue
-        if stopped == scan.STOP_UNMAPPED and int(where[0]) < commitlog.files_end:
-            number = int(where[0]) // commitlog.segment_bytes
-            if number in commitlog.numbers:
-                continue
         bad, reason = int(where[0]), "this is no message"
         if stopped == scan.STOP_BAD:
             reason = REASONS[int(rows[count, scan.ROW_STATUS])]
         resume = damaged.resume(bad, reason)
         if resume == NO_MESSAGE:
+            where[0] = bad if again == NO_MESSAGE else again
             break
+        take(part[whole:], queue_rows[whole:])  # damage, which came later: the batch was whole
         fired = damaged.fired_from(bad)
         if fired != NO_MESSAGE:
             log.origins.append(np.array([fired], np.int64))
@@ -343,7 +356,7 @@ def _scan_log(
         where[0] = resume
     log.end = int(where[0])
     if not (findings.clean and log.end == durable):
-        findings.torn_bytes = _torn_bytes(engine, log.end)
+        findings.torn_bytes = torn_bytes(engine, log.end)
         if engine.disk.writes:
             commitlog.cut_from(log.end)
         else:
@@ -366,18 +379,6 @@ def _scan_log(
             engine.queues.files[row].zero_from(engine.queues.next_index(row) * ENTRY_BYTES)
         engine.queues.set_end(row, engine.queues.next_index(row))
     return log
-
-
-def _torn_bytes(engine: Engine, end: int) -> int:
-    number, position = divmod(end, engine.commitlog.segment_bytes)
-    if number not in engine.commitlog.numbers:
-        return 0
-    tail = engine.commitlog.ensure(number).view[position:]
-    if not tail[
-        : apron_bytes(len(tail) + position)
-    ].any():  # what is behind that may be of an earlier use
-        return 0
-    return last_used(tail) + 1
 
 
 def _queue_rows(engine: Engine, part: Words) -> Words:

@@ -36,6 +36,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
         "dead_letters": {"group": "fresh"},
         "redrive": {"group": "fresh"},
+        "drop_dead_letters": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

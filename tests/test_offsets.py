@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.watched import StoppedHereError, Watched
-from timerstore.offsets import ConsumerOffsets
+from timerstore.offsets import AHEAD, ConsumerOffsets
 from timerstore.timelog.disk import Disk
 
 
@@ -51,3 +51,25 @@ def test_a_write_that_failed_is_made_up_for(tmp_path: Path) -> None:
     offsets.write()
     again = ConsumerOffsets(Disk(), tmp_path / "consumerOffset.json")
     assert again.get("topic", "group", 0) == 7
+
+
+def test_what_is_ahead_is_kept_until_it_is_committed(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    offsets = ConsumerOffsets(Disk(), path)
+    assert offsets.is_new("t", "g")
+    offsets.add_ahead("t", "g", 0, [(3, 5)])
+    offsets.add_ahead("t", "g", 0, [(9, 12), (5, 6)])
+    offsets.add_ahead("t@u", "g", 1, [(1, 2)])
+    assert not offsets.is_new("t", "g")
+    offsets.write()
+    again = ConsumerOffsets(Disk(), path)
+    assert again.get_ahead("t", "g", 0) == [(3, 6), (9, 12)]
+    assert again.get_ahead("t@u", "g", 1) == [(1, 2)] and again.get_ahead("t", "g", 7) == []
+    again.set("t", "g", 0, 6)
+    again.write()
+    again = ConsumerOffsets(Disk(), path)
+    assert again.get_ahead("t", "g", 0) == [(9, 12)]
+    again.set("t", "g", 0, 12)
+    again.set("t@u", "g", 1, 2)
+    again.write()
+    assert AHEAD not in path.read_text()

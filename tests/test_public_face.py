@@ -16,15 +16,24 @@ from tests.markdown import ROOT
 CALLS = {
     "TimerStore": (
         "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
-        "pending_columns count horizon consume pull dead_letters redrive stats health pause "
-        "resume flush close handover"
+        "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
+        "health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
-    "Delivery": ("id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack"),
-    "DeadLetter": "id topic body key tag properties attempts died_ms",
+    "Delivery": (
+        "id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack "
+        "ack_and_put ack_and_put_many"
+    ),
+    "DeadLetter": (
+        "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
+        "trace_id"
+    ),
     "Timer": "id topic body key tag properties due_ms put_ms roll_count",
     "Config": "from_toml from_env",
-    "Consumer": "on subscribe start run step close stats dead_letters redrive __enter__ __exit__",
+    "Consumer": (
+        "on subscribe start run step close stats dead_letters redrive drop_dead_letters "
+        "__enter__ __exit__"
+    ),
     "Retry": "delay_level ack_index",
     "Outcome": "ack_count delay_level error timed_out elapsed_ms",
     "Hook": "before after",

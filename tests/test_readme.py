@@ -1,4 +1,4 @@
-"""The examples of the README run, word for word, twice each, as do those of the consumer's page."""
+"""The examples of the README run, word for word, twice each, as do those of two pages."""
 
 import os
 import re
@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 120
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/consumer.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/consumer.md", "docs/asyncio.md"])
 def test_readme_examples_run(name: str, tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder, and again in that folder.
 

@@ -32,6 +32,7 @@ Writing:
     append.py        the one appender: commit log with queues
     blank.py         what closes a segment
     filler.py        what stands where a log is lost
+    ackrecord.py     who has consumed what, when a put says so
     tally.py         counts of timers by topic
     tallysums.py     … summed over time
     consumequeue.py  the entries of a topic's queue

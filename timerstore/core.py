@@ -67,6 +67,9 @@ class Core:
         self.at_close: list[Callable[[], None]] = []
         """Called while the store is closed, once nobody gets in any more; each may be twice."""
         self.failure = Failure()
+        self.deferring: set[int] = set()
+        """Threads in the midst of a call that waits for nothing: an event loop's (`aio/`), which
+        waits elsewhere for room before it, for durability after it."""
         self._refusal: str | None = None
         self._reported: set[tuple[str, int]] = set()
         self._stages: list[Stage] = []
@@ -266,13 +269,19 @@ class Core:
             self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
-        if self.is_group:
+        if self.is_group and not self.is_deferring:
             self.flusher.wait_durable(self.engine.commitlog.end)
 
     @inside
     def wait_durable(self) -> None:
         """Return once all that was appended is durable."""
-        self.flusher.wait_durable(self.engine.commitlog.end)
+        if not self.is_deferring:
+            self.flusher.wait_durable(self.engine.commitlog.end)
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether the calling thread's call may not wait."""
+        return bool(self.deferring) and threading.get_ident() in self.deferring
 
     @inside
     def flush(self) -> None:

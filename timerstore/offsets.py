@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from timerstore.errors import CorruptStoreError
+from timerstore.ranges import Ranges, merged
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.jsonfile import read_json, write_json
+
+AHEAD: Final = "timerstoreDoneAhead"
+"""Beside a broker's table: what is done behind a committed index, [start, stop) each. By the same
+names, as one file: what a put has acknowledged is known as a whole, or not at all."""
 
 
 class CommittedIndexes:
@@ -45,10 +50,18 @@ class ConsumerOffsets:
                 str(name): {str(int(queue)): int(index) for queue, index in queues.items()}
                 for name, queues in table.items()
             }
+            self.ahead: dict[str, dict[str, Ranges]] = {
+                str(name): {
+                    str(int(q)): merged((int(a), int(b)) for a, b in r) for q, r in qs.items()
+                }
+                for name, qs in content.get(AHEAD, {}).items()
+            }
         except (AttributeError, TypeError, ValueError) as e:
             raise CorruptStoreError(path.name, 0, f"offsetTable: {e}") from e
         self._durable = {name: dict(entry) for name, entry in self.table.items()}
-        self._rest: dict[str, Any] = {k: v for k, v in content.items() if k != "offsetTable"}
+        self._rest: dict[str, Any] = {
+            k: v for k, v in content.items() if k not in ("offsetTable", AHEAD)
+        }
 
     def get(self, topic: str, group: str, queue_id: int) -> int:
         """Return a committed index; 0 where the group never read the queue."""
@@ -66,7 +79,22 @@ class ConsumerOffsets:
 
     def is_new(self, topic: str, group: str) -> bool:
         """Tell whether a group never read a topic."""
-        return f"{topic}@{group}" not in self.table
+        name = f"{topic}@{group}"
+        return name not in self.table and name not in self.ahead
+
+    def get_ahead(self, topic: str, group: str, queue_id: int) -> Ranges:
+        """Return what is done behind the committed index, as far as it is to be kept."""
+        return self.ahead.get(f"{topic}@{group}", {}).get(str(queue_id), [])
+
+    def add_ahead(self, topic: str, group: str, queue_id: int, ranges: Ranges) -> None:
+        """Say what is done behind the committed index; `write` makes it durable."""
+        name, queue = f"{topic}@{group}", str(queue_id)
+        with self._lock:
+            known = self.ahead.get(name, {}).get(queue, [])
+            found = merged([*known, *ranges])
+            if found != known:
+                self.ahead.setdefault(name, {})[queue] = found
+                self._changed = True
 
     def set(self, topic: str, group: str, queue_id: int, index: int) -> None:
         """Commit an index, which only grows; `write` makes it durable."""
@@ -82,6 +110,11 @@ class ConsumerOffsets:
         for name, entry in self.table.items():
             if name.rpartition("@")[0] == text(topic) and entry.get(queue_id, 0) > end:
                 entry[queue_id] = end
+                self._changed = True
+        for name, ahead in self.ahead.items():
+            ranges = ahead.get(queue_id, [])
+            if name.rpartition("@")[0] == text(topic) and ranges and ranges[-1][1] > end:
+                ahead[queue_id] = merged((start, min(stop, end)) for start, stop in ranges)
                 self._changed = True
 
     def cut_missing(self, queues: ConsumeQueues) -> None:
@@ -117,10 +150,21 @@ class ConsumerOffsets:
                 if not self._changed:
                     return
                 table = {name: dict(entry) for name, entry in self.table.items()}
+                ahead = self._still_ahead()
                 self._changed = False
+            content = {"offsetTable": table, **({AHEAD: ahead} if ahead else {}), **self._rest}
             try:
-                write_json(self._disk, self._path, {"offsetTable": table, **self._rest})
+                write_json(self._disk, self._path, content)
             except BaseException:
                 self._changed = True
                 raise
             self._durable = table
+
+    def _still_ahead(self) -> dict[str, dict[str, Ranges]]:
+        """Return what is done behind the committed indexes, without what these have passed."""
+        for name, queues in self.ahead.items():
+            first = self.table.get(name, {})
+            for queue, ranges in queues.items():
+                queues[queue] = [each for each in ranges if each[1] > first.get(queue, 0)]
+        found = {name: {q: r for q, r in qs.items() if r} for name, qs in self.ahead.items()}
+        return {name: queues for name, queues in found.items() if queues}

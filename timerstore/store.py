@@ -21,6 +21,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import (
     LISTED_MAX,
     DeadLetter,
+    drop,
     list_dead_letters,
     redrive,
 )
@@ -365,6 +366,16 @@ class TimerStore:
         crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
         """
         return redrive(self.consuming, group, limit, ids)
+
+    def drop_dead_letters(
+        self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give a group's dead letters up for good, `limit` at most, or those with `ids`.
+
+        Return how many. They are not listed any more, and keep no disk space back. Durable on
+        return. O(dead letters) with `ids`.
+        """
+        return drop(self.consuming, group, limit, ids)
 
     # --- switches
 

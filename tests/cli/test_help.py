@@ -11,6 +11,9 @@ from timerstore.cli.commands import app
 
 GROUP = typer.main.get_command(app)
 NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
+DEAD = GROUP.commands["dead"].commands  # type: ignore[attr-defined]
+COMMANDS = {(name,): GROUP.commands[name] for name in NAMES}  # type: ignore[attr-defined]
+COMMANDS |= {("dead", name): command for name, command in DEAD.items()}
 _SHELL_BLOCK = re.compile(r"### At the shell\n+```\n(.*?)```", re.DOTALL)
 
 
@@ -21,14 +24,18 @@ def check(line: str) -> None:
     command = GROUP.commands[name]  # type: ignore[attr-defined]
     with command.make_context(name, arguments):
         pass
+    if name == "dead":
+        name, *arguments = arguments if arguments[0] in DEAD else ["list", *arguments]
+        with DEAD[name].make_context(name, arguments):
+            pass
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_command_says_what_it_does_with_an_example(name: str) -> None:
-    text = GROUP.commands[name].help or ""  # type: ignore[attr-defined]
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_each_command_says_what_it_does_with_an_example(names: tuple[str, ...]) -> None:
+    text = COMMANDS[names].help or ""
     assert text[0].isupper() and text.split("\n\n")[0].rstrip().endswith((".", ":"))
     (example,) = re.findall(r"^Example: (timerstore .+)$", text, re.MULTILINE)
-    assert example.split()[1] == name
+    assert tuple(example.split()[1 : 1 + len(names)]) == names
     check(example)
 
 
@@ -45,6 +52,6 @@ def test_the_readme_s_lines_are_commands() -> None:
 
 
 def test_every_command_writes_json() -> None:
-    for name in NAMES:
-        options = {each for p in GROUP.commands[name].params for each in p.opts}  # type: ignore[attr-defined]
-        assert "--json" in options or name == "warmup"
+    for names, command in COMMANDS.items():
+        options = {each for p in command.params for each in p.opts}
+        assert "--json" in options or names in (("warmup",), ("dead",))

@@ -88,7 +88,11 @@ def test_import_and_clean(
 
 def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
     consumer = timerstore.Consumer(owner, "mailer", max_attempts=0)
-    consumer.subscribe("t", lambda d: timerstore.Retry())
+
+    @consumer.on("t")
+    def fail(d: timerstore.Delivery) -> None:
+        raise OSError(f"no {d.body.decode()}")
+
     ids = list(owner.put_many([b"a", b"b", b"c"], topic="t", keys=["k", "l", "m"]))
     with consumer:
         while not any(each.dead_letter_count == 3 for each in owner.stats().groups):
@@ -104,10 +108,24 @@ def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) 
 
     told = run("dead", path, "mailer", "--json").stdout.splitlines()
     letters = [json.loads(line) for line in told]
+    assert {each["error_type"] for each in letters} == {"OSError"}
+    plain = run("dead", "list", path, "mailer").stdout.splitlines()
+    assert {line.split("\t")[-1] for line in plain} == {f"OSError: no {each}" for each in "abc"}
     found = sorted((each["id"], each["body"], each["key"]) for each in letters)
     assert found == [*zip(ids, "abc", "klm", strict=True)]
     assert letters[0]["id"] in run("dead", path, "mailer", "-n", 1, env=terminal).stdout
     assert run("redrive", path, "mailer", ids[1]).stdout == "1\n"
     left = [line.split("\t")[2] for line in run("dead", path, "mailer").stdout.splitlines()]
     assert sorted(left) == [ids[0], ids[2]]
-    assert run("redrive", path, "mailer").stdout == "2\n"
+    shown = run("dead", "show", path, "mailer", ids[0], env=terminal).stdout
+    assert "OSError: no a" in shown and "first failed" in shown
+    assert json.loads(run("dead", "show", path, "mailer", ids[0], "--json").stdout)["key"] == "k"
+    assert run("dead", "drop", path, "mailer", ids[0]).stdout == "1\n"
+    run("dead", "show", path, "mailer", ids[0], exits=1)
+    assert "--all" in run("dead", "drop", path, "mailer", exits=2).stderr
+    assert "--all" in run("dead", "drop", path, "mailer", ids[2], "--all", exits=2).stderr
+    assert run("dead", "retry", path, "mailer").stdout == "1\n"
+    assert json.loads(run("dead", "drop", path, "mailer", "--all", "--json").stdout) == {
+        "group": "mailer",
+        "dropped": 0,
+    }

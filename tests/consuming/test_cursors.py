@@ -60,13 +60,16 @@ class Cursors(RuleBasedStateMachine):
             self.cursor.take_back("t", self.flights[index], [index])
             self.state[index] = NEW
 
-    @rule()
-    def reopen(self) -> None:
-        done = self.cursor.done_ahead()
+    @rule(by_ranges=st.booleans())
+    def reopen(self, by_ranges: bool) -> None:
+        done, ranges = self.cursor.done_ahead(), self.cursor.done_ranges()
         self.cursor = QueueCursor(0, self.cursor.committed)
-        for index in done:
-            assert self.cursor.take(index) is not None
-            self.cursor.settle(index)
+        if by_ranges:
+            self.cursor.pass_done([*ranges, (0, self.cursor.next)])
+        else:
+            for index in done:
+                assert self.cursor.take(index) is not None
+                self.cursor.settle(index)
         self.flights.clear()
         self.state = {i: DONE if state == DONE else NEW for i, state in self.state.items()}
 

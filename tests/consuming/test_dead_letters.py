@@ -218,3 +218,90 @@ def test_none_is_lost_wherever_putting_back_stops(tmp_path: Path, some: bool) ->
         stop_at += 1
     assert stop_at > 3
     assert letters == ([b"0", b"3"] if some else []) and len(again) == (2 if some else 4)
+
+
+# --- why
+
+
+class Clinic(Ward):
+    """A store whose handlers fail as their message says."""
+
+    def open(self) -> None:
+        super().open()
+        self.consumer = Consumer(self.store, "g", max_attempts=2)
+        self.consumer.subscribe("t", self.fail)
+        self.consumer.start()
+
+    def fail(self, delivery: timerstore.Delivery) -> Retry | None:
+        if delivery.body == b"retry":
+            return Retry(-1)
+        if delivery.body == b"slow":
+            self.clock.advance(timedelta(minutes=16))
+            return None
+        raise json.JSONDecodeError(f"attempt {delivery.attempt}", "x", 0)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_letter_says_why_and_since_when(tmp_path: Path, crash: bool) -> None:
+    clinic = Clinic(tmp_path)
+    start_ms = clinic.clock.now_ms
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    told = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "a": "b"}
+    clinic.store.put(b"x", topic="t", delay=SECOND, properties=told)
+    clinic.clock.advance(2 * SECOND)
+    clinic.consumer.close()
+    clinic.store.flush()
+    clinic.reopen(crash=crash)  # what it failed first is carried by its retry
+    clinic.clock.advance(timedelta(hours=1))
+    (letter,) = clinic.store.dead_letters("g")
+    assert (letter.attempts, letter.topic, letter.properties) == (3, "t", told)
+    assert (letter.first_failed_ms, letter.died_ms) == (start_ms + 1_000, start_ms + 41_000)
+    assert letter.error_type == "json.decoder.JSONDecodeError"
+    assert letter.error_text == "attempt 2: line 1 column 1 (char 0)"
+    assert letter.trace_id == trace
+    # Put back it is as new.
+    assert clinic.consumer.redrive() == 1
+    (again,) = clinic.store.consume("t", group="g", timeout=0)
+    assert (again.attempt, again.properties) == (0, told)
+    assert "TIMER_ERROR_TEXT" not in again._batch.message(again._i).properties
+    again.nack(SECOND)
+    clinic.clock.advance(timedelta(hours=1))
+    (letter,) = clinic.store.dead_letters("g")
+    assert letter.first_failed_ms == start_ms + 3_602_000
+    clinic.consumer.close()
+    clinic.store.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "error_text"),
+    [(b"retry", "retry", ""), (b"slow", "timeout", "no end after 900000 ms")],
+)
+def test_what_raised_nothing_says_so(
+    tmp_path: Path, body: bytes, error_type: str, error_text: str
+) -> None:
+    clinic = Clinic(tmp_path)
+    clinic.store.put(body, topic="t")
+    clinic.clock.advance(timedelta(hours=2))
+    (letter,) = clinic.store.dead_letters("g")
+    assert (letter.error_type, letter.error_text) == (error_type, error_text)
+    clinic.consumer.close()
+    clinic.store.close()
+
+
+# --- dropped
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_is_dropped_is_gone(ward: Ward, crash: bool) -> None:
+    ids = ward.lose(b"0", b"1", b"2", b"3")
+    assert ward.store.drop_dead_letters("g", ids=[ids[2], "0" * 32]) == 1
+    ward.reopen(crash=crash)
+    assert ward.letters() == [b"0", b"1", b"3"]
+    assert ward.consumer.drop_dead_letters(1) == 1
+    assert ward.letters() == [b"1", b"3"] and ward.counted() == 2
+    assert ward.store.drop_dead_letters("g") == 2
+    ward.reopen(crash=crash)
+    ward.kind = True
+    assert ward.letters() == [] and ward.store.redrive("g") == 0 and ward.consumer.step() == 0
+    with pytest.raises(InvalidArgumentError):
+        ward.store.drop_dead_letters("no/group")

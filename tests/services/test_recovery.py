@@ -20,6 +20,7 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore
+from timerstore.timelog.ackrecord import ACKS_TOPIC
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
 
 START_MS = 1_800_000_000_000
@@ -76,6 +77,19 @@ def tear_tail(path: Path) -> None:
     half = data[: len(data) // 2]
     room = CONFIG.commitlog_segment_bytes - end % CONFIG.commitlog_segment_bytes
     commitlog_bytes(path, end, half[: room - 8])
+
+
+def tear_acknowledgement(path: Path) -> None:
+    """A record that two puts shall follow, and one of them."""
+    last = read_messages(path)[-1]
+    end, known = last.offset + last.size_bytes, [m for m in read_messages(path) if m.topic == "a"]
+    record = naive.Message(ACKS_TOPIC.decode(), b'["g", "a", 0, 1, 2]', offset=end)
+    record.stored_ms = record.born_ms = last.stored_ms
+    put = naive.Message("a", b"torn", queue_offset=len(known), offset=end + record.size_bytes)
+    put.stored_ms = put.born_ms = last.stored_ms
+    data = naive.encode_message(record) + naive.encode_message(put)
+    assert end % CONFIG.commitlog_segment_bytes + len(data) < CONFIG.commitlog_segment_bytes
+    commitlog_bytes(path, end, data)
 
 
 def tear_reschedule(path: Path) -> None:
@@ -227,6 +241,7 @@ CASES = [
     Case("kill, then a stop longer than the ring", "kill", findings=KILLED, now_slots=700),
     Case("kill, then a clock set back", "kill", findings=KILLED, now_slots=-40),
     Case("torn tail", "kill", tear_tail, KILLED),
+    Case("torn acknowledgement", "kill", tear_acknowledgement, KILLED),
     Case("torn reschedule", "kill", tear_reschedule, KILLED | {"repaired_reschedule": True}),
     Case("no consume queues", "close", remove("consumequeue"), QUEUES),
     Case("no timer log", "close", remove("timerlog"), {"rebuilt": ["timer index"]}),

@@ -9,7 +9,8 @@ operating.py   health, pause, resume
 top.py         top
 topview.py     what top draws
 tail.py        tail
-backlog.py     groups, dead, redrive
+backlog.py     groups
+dead.py        dead, redrive
 writing.py     put, cancel, reschedule
 consuming.py   consume
 checking.py    verify, validate

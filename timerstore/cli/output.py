@@ -28,7 +28,7 @@ from timerstore.cli.status import Status
 from timerstore.cli.texts import shown
 
 _GAP = 2
-_SHORTENED = (("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
+_SHORTENED = (("error", 8), ("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
 """Columns that give way on a narrow terminal, in this order, each down to so many characters."""
 
 

@@ -41,6 +41,9 @@ class Changer(Protocol):
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back; return how many."""
 
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up; return how many."""
+
     def clean(self) -> int:
         """Clean now; return the bytes freed."""
 
@@ -92,6 +95,10 @@ class Here:
         """Put dead letters back."""
         return self.store.redrive(group, limit, ids=ids)
 
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up."""
+        return self.store.drop_dead_letters(group, ids=ids)
+
     def stats(self) -> dict[str, Any]:
         """Return the statistics."""
         return self.store.stats().to_dict()
@@ -131,6 +138,10 @@ class There:
     def redrive(self, group: str, limit: int | None, ids: Sequence[str] | None) -> int:
         """Put dead letters back."""
         return int(self._owner.call("redrive", group=group, limit=limit, ids=ids))
+
+    def drop_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
+        """Give dead letters up."""
+        return int(self._owner.call("drop_dead_letters", group=group, ids=ids))
 
     def clean(self) -> int:
         """Clean now."""

@@ -31,6 +31,7 @@ from timerstore.consuming.consuming import dead_topic
 from timerstore.consuming.dead_letters import (
     LISTED_MAX,
     DeadLetter,
+    drop,
     list_dead_letters,
     redrive,
 )
@@ -214,6 +215,7 @@ class Consumer:
 
         >>> sys.exit(consumer.run())  # doctest: +SKIP
         """
+        self._core.check_process()
         check_main_thread()
         timeout_s = _seconds(timeout)
         check_bool(close_store, "close_store")
@@ -384,6 +386,12 @@ class Consumer:
         May be called before `start` too.
         """
         return redrive(self._consuming, self.group, limit, ids)
+
+    def drop_dead_letters(
+        self, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Give the group's dead letters up for good; see `TimerStore.drop_dead_letters`."""
+        return drop(self._consuming, self.group, limit, ids)
 
 
 def _seconds(timeout: timedelta | None) -> float | None:

@@ -12,12 +12,13 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
@@ -62,32 +63,60 @@ class Handling:
 
     def run(self, task: Task) -> None:
         """Call a task's handler, then do what the rules say."""
-        deliveries, handler = task.deliveries, task.subscription.handler
+        self.begin(task)
+        result: Any = None
+        error: Exception | None = None
+        try:
+            result = task.subscription.handler(self.argument(task))
+        except Exception as e:
+            error = e
+        except SystemExit as e:
+            error = exited(e)
+        except BaseException:
+            self.break_off(task)
+            raise
+        self._wait_through(self.end(task, result, error))
+
+    def begin(self, task: Task) -> None:
+        """Note that a task's handler is being called."""
         if self._hooks:
             self._call_before(task)
         task.started_ms = self.now_ms()
         self._running[task] = task.started_ms
-        result: Any = None
-        error: Exception | None = None
-        try:
-            result = handler(list(deliveries) if self._as_list else deliveries[0])
-        except Exception as e:
-            error = e
-        except SystemExit as e:
-            error = RuntimeError(f"the handler called sys.exit({e.code!r})")
-        except BaseException:
-            if self._running.pop(task, None) is not None:
-                self.hand_in_again(task, 0)
-            raise
+
+    def argument(self, task: Task) -> Any:
+        """Return what the handler gets."""
+        return list(task.deliveries) if self._as_list else task.deliveries[0]
+
+    def break_off(self, task: Task) -> None:
+        """Have a task handed in again whose handler came to no end, which says nothing of it."""
+        if self._running.pop(task, None) is not None:
+            self.hand_in_again(task, 0)
+
+    def end(self, task: Task, result: Any, error: Exception | None) -> Iterable[None]:
+        """Do what the rules say of what a handler returned, or raised.
+
+        Go through what this returns: at each step wait until all that was appended is durable.
+        """
+        deliveries = task.deliveries
         if self._running.pop(task, None) is None:
             log.warning("the handler of message %s ended after its time-out", deliveries[0].id)
         elif (elapsed_ms := (now_ms := self.now_ms()) - task.started_ms) >= self.timeout_ms:
-            self._finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
+            return self.finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
         elif result is None and error is None and not self._hooks:
             task.subscription.group.tally.respond(now_ms, elapsed_ms, len(deliveries))
             self._done(task, deliveries, task.bytes_held)
         else:
-            self._finish(task, self._judge(task, result, error, elapsed_ms))
+            return self.finish(task, self._judge(task, result, error, elapsed_ms))
+        return ()
+
+    def _wait_through(self, steps: Iterable[None]) -> None:
+        """Wait at each step, in the calling thread; what a closed store has not, comes again."""
+        try:
+            for _ in steps:
+                wait_durable(self._putting)
+        except StoreClosedError:
+            return
 
     def _call_before(self, task: Task) -> None:
         try:
@@ -116,8 +145,14 @@ class Handling:
             error = TypeError(f"the handler returned {result!r}. Return None, or a Retry.")
         return Outcome(0, 0, error, False, elapsed_ms)
 
-    def _finish(self, task: Task, outcome: Outcome) -> None:
-        """Acknowledge what succeeded, send back the rest, and tell the hooks."""
+    def finish(self, task: Task, outcome: Outcome) -> Iterator[None]:
+        """Acknowledge what succeeded, send back the rest, and tell the hooks; steps as of `end`."""
+        try:
+            yield from self._settle(task, outcome)
+        finally:
+            call_after(self._hooks, task.deliveries, outcome)
+
+    def _settle(self, task: Task, outcome: Outcome) -> Iterator[None]:
         good, bad = task.deliveries[: outcome.ack_count], task.deliveries[outcome.ack_count :]
         group = task.subscription.group
         group.tally.respond(self.now_ms(), outcome.elapsed_ms, len(good), len(bad))
@@ -131,10 +166,9 @@ class Handling:
             if self._broadcast:
                 self._done(rest, bad, rest.bytes_held, handled=False)
             else:
-                self._send_back(rest, outcome.delay_level or 0)
+                yield from self._send_back(rest, outcome)
         else:
             self._done(task, good, task.bytes_held)
-        call_after(self._hooks, task.deliveries, outcome)
 
     def _tell(self, rest: Task, outcome: Outcome) -> None:
         """Log what failed, with its id."""
@@ -158,19 +192,16 @@ class Handling:
         else:
             log.info("%s: message %s shall come again", topic, names, extra=fields)
 
-    def _send_back(self, task: Task, delay_level: int) -> None:
+    def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
         """Send each message of a task back; where that fails, hand them in again later."""
         sent, dead, failure = 0, 0, None
         try:
             for delivery in task.deliveries:
-                dead += self._append_again(delivery, delay_level)
+                dead += self._append_again(delivery, outcome)
                 sent += 1
         except (TimerStoreError, OSError) as e:
             failure = e
-        try:
-            wait_durable(self._putting)
-        except StoreClosedError:
-            return
+        yield
         good, rest = task.deliveries[:sent], task.deliveries[sent:]
         length = body_bytes(good)
         if good:
@@ -184,15 +215,22 @@ class Handling:
             again = Task(task.subscription, task.batch, rest, task.bytes_held - length)
             self.hand_in_again(again, AGAIN_MS)
 
-    def _append_again(self, delivery: Delivery, delay_level: int) -> bool:
+    def _append_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Append a message again; tell whether it is a dead letter now."""
+        batch, index = delivery._batch, delivery._batch._index_of[delivery._i]
+        if batch._flight is not None and batch._flight.is_done(index):
+            return False  # a put has acknowledged it
+        with batch._group.claiming(batch, index):
+            return self._send_again(delivery, outcome)
+
+    def _send_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         message = delivery._batch.message(delivery._i)
-        level = level_after(message.reconsume_times, delay_level, self._max_attempts)
+        level = level_after(message.reconsume_times, outcome.delay_level or 0, self._max_attempts)
         if level == DEAD:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-            send_to_dead(self._putting, self._group, message, wait=False)
+            send_to_dead(self._putting, self._group, message, _failure(outcome), wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
         return level == DEAD
@@ -223,12 +261,21 @@ class Handling:
 
     def tend(self) -> list[Task]:
         """Send back what takes too long; return the tasks that are to be handed in again now."""
+        for task, outcome in self.take_late():
+            self._wait_through(self.finish(task, outcome))
+        return self.take_again()
+
+    def take_late(self) -> Iterator[tuple[Task, Outcome]]:
+        """Yield each task whose handler takes too long; what that returns counts no more."""
         now_ms = self.now_ms()
         for task, started_ms in list(self._running.items()):
             late = now_ms - started_ms >= self.timeout_ms
             if late and self._running.pop(task, None) is not None:
-                self._finish(task, Outcome(0, TIMEOUT_LEVEL, None, True, now_ms - started_ms))
-        tasks = []
+                yield task, Outcome(0, TIMEOUT_LEVEL, None, True, now_ms - started_ms)
+
+    def take_again(self) -> list[Task]:
+        """Return the tasks that are to be handed in again now."""
+        now_ms, tasks = self.now_ms(), []
         with self._again_lock:
             while self._again and self._again[0][0] <= now_ms:
                 tasks.append(heapq.heappop(self._again)[2])
@@ -245,3 +292,15 @@ class Handling:
     def running(self) -> list[Subscription]:
         """Return the subscription of each task that is being handled."""
         return [task.subscription for task in list(self._running)]
+
+
+def exited(error: SystemExit) -> Exception:
+    """Return the error of a handler that would end the program."""
+    return RuntimeError(f"the handler called sys.exit({error.code!r})")
+
+
+def _failure(outcome: Outcome) -> Failure:
+    """Return what a dead letter is to say that it died of; the words are those of traces."""
+    if outcome.timed_out:
+        return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")
+    return Failure("retry") if outcome.error is None else Failure.of(outcome.error)

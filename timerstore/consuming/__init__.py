@@ -1,7 +1,8 @@
 """Consuming: what is due is handed out, each group remembers how far it has come.
 
     consuming.py    the calls
-    group.py        a group's reading of a topic; deliveries, batches
+    group.py        a group's reading of a topic; batches
+    delivery.py     one message that was handed out
     batchcolumns.py a batch's columns
     blocks.py       the memory that they lie in
     cursors.py      how far one group has come in a queue
@@ -12,7 +13,10 @@
     retries.py      what a group sent back
     queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
-    dead_letters.py putting dead letters back
+    ackput.py       acknowledging one with what is put in its place
+    putacks.py      … which of that the offsets file knows of
+    failures.py     why it failed, as it carries that along
+    dead_letters.py putting dead letters back, or dropping them
 
 A room imports `core.py`, never the store.
 """

@@ -10,6 +10,7 @@ from typing import Final
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.group import Batch, Delivery, Group
+from timerstore.consuming.putacks import PutAcks
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.tally import Tally
 from timerstore.consuming.tallyfile import TALLY_FILE, DoneAhead, TallyFile, cut_done
@@ -45,6 +46,8 @@ class Consuming:
         self.tallies, self._done_ahead = self._tally_file.read()
         if cut_done(self._done_ahead, core.engine.queues):  # before anything fires, as offsets are
             self.write_tallies(at_once=True)
+        self._put_acks = PutAcks(core)
+        self._put_acks.apply()
         self._blocks = Blocks()
         self._lock = threading.Lock()
 
@@ -61,7 +64,7 @@ class Consuming:
                 retries = self.retries(name)
                 tally = self.tallies.setdefault((topic, name), Tally())
                 known = self.done_ahead(topic, name)
-                shared = self.core, self.putting, retries, self._blocks
+                shared = self.core, self.putting, retries, self._put_acks, self._blocks
                 found = Group(*shared, tally, topic, name, known)
                 self._groups[topic, name] = found
             return found
@@ -136,11 +139,26 @@ class Consuming:
     # --- how far they have come
 
     def write_offsets(self) -> None:
-        """Make durable how far all groups have come."""
-        offsets = self.core.offsets
-        for group in list(self._groups.values()):
-            for (topic, queue_id), index in group.committed().items():
-                offsets.set(topic, group.name, queue_id, index)
+        """Make durable how far all groups have come.
+
+        First is read which records are settled, then what is ahead, then what is committed: what
+        moves meanwhile is in the later one. Then the log must be durable as far as they say; only
+        then does anybody know of them who may write the file. All of it only grows, so several may
+        do this at once (`tests/models/ack_model.py`).
+        """
+        offsets, groups = self.core.offsets, list(self._groups.values())
+        covered = self._put_acks.covered()
+        ahead = [(group.name, group.ahead_to_keep()) for group in groups]
+        committed = [(group.name, group.committed()) for group in groups]
+        self._put_acks.wait_durable()
+        for name, known in ahead:
+            for (topic, queue_id), ranges in known.items():
+                offsets.add_ahead(topic, name, queue_id, ranges)
+        for name, indexes in committed:
+            for (topic, queue_id), index in indexes.items():
+                offsets.set(topic, name, queue_id, index)
+        if covered is not None:
+            self._put_acks.cover(covered)
         offsets.write()
 
     def write_tallies(self, *, at_once: bool = False) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from timerstore.ranges import Ranges, behind, merged
+
 
 class Flight:
     """A run of indexes of one queue that was handed out."""
@@ -30,6 +32,24 @@ class Flight:
         if self.left == 0:
             return self.stop
         return self.start if self.done is None else self.start + self.done.find(0)
+
+    def is_done(self, index: int) -> bool:
+        """Tell whether an index is done."""
+        return self.left == 0 or bool(self.done and self.done[index - self.start])
+
+    def done_ranges(self) -> Ranges:
+        """Return what is done."""
+        if self.left == 0:
+            return [(self.start, self.stop)]
+        found: Ranges = []
+        done = self.done or b""
+        at = done.find(1)
+        while at >= 0:
+            end = done.find(0, at)
+            end = len(done) if end < 0 else end
+            found.append((self.start + at, self.start + end))
+            at = done.find(1, end)
+        return found
 
 
 class QueueCursor:
@@ -97,6 +117,21 @@ class QueueCursor:
         self.given_back.remove(index)
         return next(each for each in self.flights if each.start <= index < each.stop)
 
+    def pass_done(self, ranges: Ranges) -> None:
+        """Take entries that are not handed out yet for done. O(entries before them)."""
+        for start, stop in merged(ranges):
+            start = max(start, self.next)
+            if start >= stop:
+                continue
+            if start > self.next:
+                self.flights.append(Flight(self.next, start))
+                self.given_back.extend(range(self.next, start))
+            flight = Flight(start, stop)
+            flight.left = 0
+            self.flights.append(flight)
+            self.next = stop
+        self.trim()
+
     def settle(self, index: int) -> None:
         """Say that an entry that was taken is done."""
         next(each for each in self.flights if each.start <= index < each.stop).settle(index)
@@ -104,14 +139,12 @@ class QueueCursor:
 
     def done_ahead(self) -> list[int]:
         """Return the indexes behind the committed one that are done. O(entries in flight)."""
-        found: list[int] = []
-        for flight in self.flights:
-            if flight.left == 0:
-                found += range(flight.start, flight.stop)
-            elif flight.done is not None:
-                found += [flight.start + i for i, done in enumerate(flight.done) if done]
-        committed = self.committed
-        return [index for index in found if index > committed]
+        return [index for start, stop in self.done_ranges() for index in range(start, stop)]
+
+    def done_ranges(self) -> Ranges:
+        """Return what is done behind the committed index. O(flights and their entries)."""
+        found = [each for flight in self.flights for each in flight.done_ranges()]
+        return behind(merged(found), self.committed)
 
     def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
         """Take back entries that were handed out, but not used."""

@@ -1,9 +1,9 @@
-"""Dead letters: what a group gave up, to be looked at, to be put back."""
+"""Dead letters: what a group gave up, to be looked at, put back, or dropped."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from timerstore.arguments import check_group
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.failures import error_of, first_failed_ms, trace_id
 from timerstore.consuming.queued import read_queued
 from timerstore.consuming.sendback import send_to, wait_durable
 from timerstore.inside import inside
@@ -30,7 +31,10 @@ class DeadLetter:
     """A message that a group gave up.
 
     `id`: the one that its put returned. `topic`: the one that it was put to. `attempts`: how often
-    it was handled. `died_ms`: when it was given up.
+    it was handled. `died_ms`: when it was given up, its last failure; `first_failed_ms`: its first,
+    None where that is not known. `error_type`, `error_text`: the exception that the last attempt
+    raised, shortened; or `timeout`, or `retry` for a `Retry` that it returned; "" where it does not
+    say. `trace_id`: of the trace that it was put in, where it carries one.
     """
 
     id: str
@@ -41,6 +45,10 @@ class DeadLetter:
     properties: dict[str, str]
     attempts: int
     died_ms: int
+    first_failed_ms: int | None
+    error_type: str
+    error_text: str
+    trace_id: str | None
 
 
 @inside
@@ -67,44 +75,74 @@ def redrive(
     doubles what was appended: up to 256 messages, with the same ids. What somebody reads under the
     group's own name just now is left alone. O(dead letters) with `ids`. Raises StoreFullError.
     """
+    retries = RETRY_PREFIX + check_group(group).encode()
+
+    def put_back(message: Message) -> None:
+        send_to(consuming.putting, retries, message, 0, wait=False)
+
+    return _settle(consuming, group, limit, ids, put_back)
+
+
+def drop(
+    consuming: Consuming,
+    group: str,
+    limit: int | None = None,
+    ids: Collection[str] | None = None,
+) -> int:
+    """Give a group's dead letters up for good, as many as `redrive` would put back.
+
+    Durable on return. What somebody reads under the group's own name just now is left alone.
+    """
     check_group(group)
+    return _settle(consuming, group, limit, ids, lambda _: None)
+
+
+def _settle(
+    consuming: Consuming,
+    group: str,
+    limit: int | None,
+    ids: Collection[str] | None,
+    act: Callable[[Message], None],
+) -> int:
+    """Act on dead letters, then have them done, durably; return how many."""
     left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
     wanted = None if ids is None else set(check_names(ids, "ids"))
     consuming.core.check_writable()
     if wanted is not None:
-        return _redrive_some(consuming, group, left, wanted)
-    core, putting, retries = consuming.core, consuming.putting, RETRY_PREFIX + group.encode()
-    count = 0
+        return _settle_some(consuming, group, left, wanted, act)
+    core, count = consuming.core, 0
     while left > 0:
         letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
         if len(letters) == 0:
             break
-        revived = 0
+        done = 0
         try:
             for i in range(len(letters)):
-                send_to(putting, retries, letters.message(i), 0, wait=False)
-                revived += 1
+                act(letters.message(i))
+                done += 1
         finally:
             _make_durable(consuming)
-            letters._group.settle_some(letters, list(range(revived)), handled=False)
-            letters._group.give_back(letters, revived)
+            letters._group.settle_some(letters, list(range(done)), handled=False)
+            letters._group.give_back(letters, done)
             with core.gate:
                 core.check_open()
                 consuming.write_offsets()
-        left -= revived
-        count += revived
+        left -= done
+        count += done
     return count
 
 
 @inside
-def _redrive_some(consuming: Consuming, group: str, limit: int, ids: set[str]) -> int:
-    """Put those with some ids back, wherever they stand among the others."""
+def _settle_some(
+    consuming: Consuming, group: str, limit: int, ids: set[str], act: Callable[[Message], None]
+) -> int:
+    """Act on those with some ids, wherever they stand among the others."""
     reader, count = consuming.group(dead_topic(group), group), 0
     reader.has_hidden()  # it knows its queues now
     letters = (each for each in _waiting(consuming, group) if _id_of(each[2]) in ids)
     chosen = list(islice(letters, limit))
     for start in range(0, len(chosen), _AT_ONCE):
-        revived: list[tuple[QueueCursor, int]] = []
+        done: list[tuple[QueueCursor, int]] = []
         try:
             for row, index, message in chosen[start : start + _AT_ONCE]:
                 cursor = reader.cursors[row]
@@ -113,21 +151,20 @@ def _redrive_some(consuming: Consuming, group: str, limit: int, ids: set[str]) -
                 if flight is None:
                     continue
                 try:
-                    retries = RETRY_PREFIX + group.encode()
-                    send_to(consuming.putting, retries, message, 0, wait=False)
+                    act(message)
                 except BaseException:
                     with reader.lock:
                         cursor.take_back(reader.topic, flight, [index])
                     raise
-                revived.append((cursor, index))
+                done.append((cursor, index))
         finally:
             _make_durable(consuming)
             with reader.lock:
-                for cursor, index in revived:
+                for cursor, index in done:
                     cursor.settle(index)
             consuming.write_offsets()
             consuming.write_tallies(at_once=True)
-        count += len(revived)
+        count += len(done)
     return count
 
 
@@ -152,6 +189,7 @@ def _id_of(message: Message) -> str:
 
 
 def _shown(message: Message) -> DeadLetter:
+    error_type, error_text = error_of(message.properties)
     return DeadLetter(
         id=_id_of(message),
         topic=message.properties.get(_RETRY_TOPIC, ""),
@@ -161,4 +199,8 @@ def _shown(message: Message) -> DeadLetter:
         properties=user_properties(message.properties),
         attempts=message.reconsume_times,
         died_ms=message.stored_ms,
+        first_failed_ms=first_failed_ms(message.properties),
+        error_type=error_type,
+        error_text=error_text,
+        trace_id=trace_id(message.properties),
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +20,20 @@ import pyarrow as pa
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.delivery import Delivery as Delivery
+from timerstore.consuming.delivery import body_bytes as body_bytes
 from timerstore.consuming.pace import Pace
+from timerstore.consuming.putacks import PutAcks
 from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.consuming.sendback import send_back
 from timerstore.consuming.tally import Tally
 from timerstore.core import Core
-from timerstore.errors import CorruptStoreError
+from timerstore.errors import CorruptStoreError, TooLateError
 from timerstore.inside import inside
 from timerstore.kinds import check_int
 from timerstore.putting.putting import Putting
-from timerstore.timelog.decode import Message, decode_message, text, user_properties
+from timerstore.ranges import Ranges
+from timerstore.timelog.decode import Message, decode_message, text
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pull import (
@@ -49,6 +54,7 @@ from timerstore.timelog.record import Bytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Room = Callable[[QueueCursor, int, int], int]
+_D = TypeVar("_D")
 
 
 class Batch:
@@ -128,9 +134,13 @@ class Batch:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
+        return self._each(Delivery)
+
+    def _each(self, kind: Callable[..., _D]) -> Iterator[_D]:
+        """Yield something for each message, made of what a `Delivery` is."""
         bodies, self._index_of = self.bodies.to_pylist(), self._indexes.tolist()
         due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
-        return map(Delivery, repeat(self), range(len(bodies)), bodies, due, fired)
+        return map(kind, repeat(self), range(len(bodies)), bodies, due, fired)
 
     def ack(self) -> None:
         """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
@@ -158,73 +168,6 @@ class Batch:
         self._group.send_back(self, i, delay)
 
 
-class Delivery:
-    """One message that was handed out. Acknowledge it, or it comes again after reopening."""
-
-    __slots__ = ("_batch", "_i", "body", "due_ms", "fired_ms")
-
-    def __init__(self, batch: Batch, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
-        """Made by a batch."""
-        self._batch, self._i = batch, i
-        self.body, self.due_ms, self.fired_ms = body, due_ms, fired_ms
-
-    @property
-    def id(self) -> str:
-        """The id that the put returned; the same over every redelivery."""
-        return str(self._batch.ids[self._i].as_py())
-
-    @property
-    def topic(self) -> str:
-        """The topic it was put to."""
-        return self._batch.topic
-
-    @property
-    def lateness_ms(self) -> int:
-        """How long after its due time it was fired into the log."""
-        return self.fired_ms - self.due_ms
-
-    @property
-    def key(self) -> str | None:
-        """The key given at put."""
-        return self._batch.message(self._i).properties.get("KEYS")
-
-    @property
-    def tag(self) -> str | None:
-        """The tag given at put."""
-        return self._batch.message(self._i).properties.get("TAGS")
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The user's properties."""
-        return user_properties(self._batch.message(self._i).properties)
-
-    @property
-    def attempt(self) -> int:
-        """How often it was sent back before: 0 at the first time."""
-        return self._batch.message(self._i).reconsume_times
-
-    def ack(self) -> None:
-        """Acknowledge: it will not come again; durable with the next flush. O(1)."""
-        batch = self._batch
-        batch._group.settle(batch, batch._index_of[self._i])
-
-    def nack(self, delay: timedelta | None = None) -> None:
-        """Send it back: it comes again after `delay`, at once without one, with the same id.
-
-        On return the retry is as durable as a put.
-        """
-        self._batch._nack(self._i, delay)
-
-    def __repr__(self) -> str:
-        """Show the id, and how late it is."""
-        return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
-
-
-def body_bytes(deliveries: list[Delivery]) -> int:
-    """Return how long their bodies are, as they came; a handler may have put others in place."""
-    return sum(each._batch.bodies[each._i].as_buffer().size for each in deliveries)
-
-
 class Group:
     """A group's reading of one topic, shared by all its iterators and pulls."""
 
@@ -233,6 +176,7 @@ class Group:
         core: Core,
         putting: Putting,
         retries: GroupRetries,
+        put_acks: PutAcks,
         blocks: Blocks,
         tally: Tally,
         topic: str,
@@ -244,9 +188,11 @@ class Group:
         `done_ahead`: by queue id, what is done behind them.
         """
         self.core, self.topic, self.name = core, topic, name
-        self.gate, self._putting = core.gate, putting
+        self.gate, self.putting, self.put_acks = core.gate, putting, put_acks
         self.retries, self.lock = retries, retries.lock
         self._blocks, self.tally, self._done_ahead = blocks, tally, done_ahead
+        self._claimed: set[tuple[int, int]] = set()  # row and index of what is being appended again
+        self._keeps_ahead = False
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = 0
         self.pace = Pace()
@@ -326,6 +272,7 @@ class Group:
         committed = self.core.offsets.get(topic, self.name, queue_id)
         first = queues.first_kept(row, self.core.engine.commitlog.start)
         cursor = QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+        cursor.pass_done(self.core.offsets.get_ahead(topic, self.name, queue_id))
         for index in sorted(self._done_ahead.get(queue_id, ())):
             if cursor.next <= index < queues.next_index(row) and (flight := cursor.take(index)):
                 flight.settle(index)
@@ -517,6 +464,8 @@ class Group:
                     self.tally.handled += 1
                 if flight.left == 0 and batch._cursor is not None:
                     batch._cursor.trim()
+            if self._claimed and batch._cursor is not None:
+                self._claimed.discard((batch._cursor.row, index))
 
     def settle_some(self, batch: Batch, places: list[int], *, handled: bool = True) -> None:
         """Acknowledge the messages at some places of a batch, which were `handled` or not."""
@@ -537,6 +486,8 @@ class Group:
                 self.tally.handled += before - flight.left
             if flight.left == 0:
                 cursor.trim()
+            if self._claimed:
+                self._claimed.difference_update((cursor.row, int(indexes[i])) for i in places)
 
     def give_back(self, batch: Batch, start: int) -> None:
         """Take back the messages of a batch from `start` on, to be handed out again."""
@@ -552,9 +503,63 @@ class Group:
 
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
-        send_back(self._putting, self.name, batch.message(i), delay=delay)
-        self.settle(batch, int(batch._indexes[i]), handled=False)
+        index = int(batch._indexes[i])
+        with self.claiming(batch, index):
+            send_back(self.putting, self.name, batch.message(i), delay=delay)
+        self.settle(batch, index, handled=False)
         self.count_failed(1, 1, 0)
+
+    # --- what is appended again, or has a put in its place
+
+    def claim(self, batch: Batch, index: int) -> bool:
+        """Take a message for who appends what comes in its place; False: it is too late for that.
+
+        Of several that try only one may; `settle` ends it, or `release`.
+        """
+        self.core.check_process()
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
+        with self.lock:
+            if flight.is_done(index) or (cursor.row, index) in self._claimed:
+                return False
+            self._claimed.add((cursor.row, index))
+            return True
+
+    def release(self, batch: Batch, index: int) -> None:
+        """Say that nothing came in its place."""
+        self.core.check_process()
+        assert batch._cursor is not None
+        with self.lock:
+            self._claimed.discard((batch._cursor.row, index))
+
+    @contextmanager
+    def claiming(self, batch: Batch, index: int) -> Iterator[None]:
+        """Claim a message; where an exception comes out, it is released."""
+        if not self.claim(batch, index):
+            raise TooLateError("The message was acknowledged or sent back before.")
+        try:
+            yield
+        except BaseException:
+            self.release(batch, index)
+            raise
+
+    def settle_by_put(self, batch: Batch, index: int) -> None:
+        """Acknowledge a message whose record is in the log."""
+        self.core.check_process()
+        self._keeps_ahead = True  # first, for a checkpoint
+        self.settle(batch, index)
+
+    def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
+        """Return what is done behind the committed indexes, where a put has acknowledged any."""
+        self.core.check_process()
+        if not self._keeps_ahead:
+            return {}
+        queues = self.core.engine.queues
+        with self.lock:
+            return {
+                (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.done_ranges()
+                for row, cursor in self.cursors.items()
+            }
 
     def count_failed(self, failed: int, retried: int, dead: int) -> None:
         """Count what failed, and what became of it: sent back, or given up."""

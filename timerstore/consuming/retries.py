@@ -120,4 +120,5 @@ class GroupRetries:
                 first = engine.queues.first_kept(row, engine.commitlog.start)
                 start = max(first, min(committed, engine.queues.next_index(row)))
                 self._cursor = RetryCursor(self.core, row, start)
+                self._cursor.pass_done(self.core.offsets.get_ahead(self.topic, self._name, 0))
         return self._cursor

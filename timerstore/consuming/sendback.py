@@ -3,7 +3,8 @@
 It goes to its group's `%RETRY%` topic through a delay level, or after a delay as a timer; or to the
 group's dead letters, or to any other topic, at once. It keeps body, flag, born time, tags, keys,
 the user's properties and `UNIQ_KEY`, which is its id. `RETRY_TOPIC` is the first topic that it was
-consumed from, `ORIGIN_MESSAGE_ID` its first id.
+consumed from, `ORIGIN_MESSAGE_ID` its first id. What failed carries since when, and in the end why
+(`failures.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from timerstore.arguments import check_due_ms, whole_ms
+from timerstore.consuming.failures import FAILED, Failure, failed_properties
 from timerstore.errors import InvalidArgumentError
 from timerstore.ids import parse_id
 from timerstore.inside import inside
@@ -34,7 +36,11 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.frame import encode_property
-from timerstore.timelog.limits import CARRIED_BYTES_MAX, SENT_BACK_GROWTH_BYTES
+from timerstore.timelog.limits import (
+    CARRIED_BYTES_MAX,
+    CONTENT_SPARE_BYTES,
+    SENT_BACK_GROWTH_BYTES,
+)
 from timerstore.timelog.text import java_hash_of
 
 _DROPPED: Final = frozenset(
@@ -42,6 +48,7 @@ _DROPPED: Final = frozenset(
         *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),
         *("TIMER_ROLL_TIMES", "TIMER_ORIGIN", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
         *("REAL_TOPIC", "REAL_QID", "TIMER_REPLACES", "UNIQ_KEY", "__CRC32#"),
+        *FAILED,
     )
 )
 """Properties that say how a message came here; a message that is sent back comes another way."""
@@ -74,7 +81,7 @@ def send_back(
             level,
             topic,
             message.body,
-            _carried(message),
+            _carried(message) + _failed(engine, message, now_ms),
             now_ms,
             key=message.properties.get("UNIQ_KEY", "").encode(),
             born_ms=message.born_ms,
@@ -86,31 +93,48 @@ def send_back(
         due_ms = check_due_ms(now_ms + _delay_ms(delay), "the due time")
         putting.congestion.count(due_ms, now_ms)
         putting.admission.enter()
-        entry = _as_timer(engine, topic, message, due_ms)
+        entry = _as_timer(engine, topic, message, due_ms, now_ms)
     _append(putting, entry, now_ms, due_ms, wait)
 
 
-def send_to_dead(putting: Putting, group: str, message: Message, *, wait: bool = True) -> None:
-    """Append a consumed message to `%DLQ%group`, at once; durable as by `send_back`."""
-    topic = DEAD_PREFIX + group.encode()
-    send_to(putting, topic, message, message.reconsume_times + 1, wait=wait)
+def send_to_dead(
+    putting: Putting,
+    group: str,
+    message: Message,
+    failure: Failure | None = None,
+    *,
+    wait: bool = True,
+) -> None:
+    """Append a consumed message to `%DLQ%group`, at once; durable as by `send_back`.
+
+    It carries what it died of.
+    """
+    topic, failure = DEAD_PREFIX + group.encode(), failure or Failure()
+    send_to(putting, topic, message, message.reconsume_times + 1, failure, wait=wait)
 
 
 @inside
 def send_to(
-    putting: Putting, topic: bytes, message: Message, reconsume_times: int, *, wait: bool = True
+    putting: Putting,
+    topic: bytes,
+    message: Message,
+    reconsume_times: int,
+    failure: Failure | None = None,
+    *,
+    wait: bool = True,
 ) -> None:
     """Append a consumed message to any topic, at once; durable as by `send_back`.
 
-    The next who consumes it sees `reconsume_times` as its attempt.
+    The next who consumes it sees `reconsume_times` as its attempt, and what it failed with.
     """
     core = putting.core
     core.check_writable()
     engine, now_ms = core.engine, core.clock.now_ms
+    failed = b"" if failure is None else _failed(engine, message, now_ms, failure)
     composed = compose(
         topic,
         message.body,
-        _key(message) + _carried(message),
+        _key(message) + _carried(message) + failed,
         born_ms=message.born_ms,
         flag=message.flag,
         reconsume_times=reconsume_times,
@@ -136,14 +160,14 @@ def _delay_ms(delay: timedelta | None) -> int:
     return whole_ms(delay)
 
 
-def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int) -> Staged:
+def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int, now_ms: int) -> Staged:
     properties = encode_property(PROPERTY_DUE, str(due_ms).encode()) + _key(message)
     properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
     properties += encode_property(PROPERTY_REAL_TOPIC, topic)
     composed = compose(
         TIMER_TOPIC,
         message.body,
-        properties + _carried(message),
+        properties + _carried(message) + _failed(engine, message, now_ms),
         born_ms=message.born_ms,
         flag=message.flag,
         reconsume_times=message.reconsume_times + 1,
@@ -190,6 +214,15 @@ def _carried(message: Message) -> bytes:
             f"more. {CARRIED_BYTES_MAX} at most can be sent back: acknowledge it."
         )
     return carried
+
+
+def _failed(engine: Engine, message: Message, now_ms: int, failure: Failure | None = None) -> bytes:
+    """Return since when it fails, and what with, in the room that its other content leaves."""
+    carried_bytes = len(_carried(message))
+    around_bytes = CONTENT_SPARE_BYTES + SENT_BACK_GROWTH_BYTES
+    left = engine.message_bytes_max - len(message.body) - carried_bytes - around_bytes
+    room_bytes = min(CARRIED_BYTES_MAX - carried_bytes, left)
+    return failed_properties(message.properties, now_ms, failure, room_bytes)
 
 
 def _first_origin(message: Message) -> bytes:

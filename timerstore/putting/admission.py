@@ -18,7 +18,7 @@ from copy import copy
 from typing import Final
 
 from timerstore.core import Core
-from timerstore.errors import StoreFullError
+from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.services.state import (
     ENQUEUE_GET,
 )
@@ -26,7 +26,6 @@ from timerstore.services.world import (
     PUTTERS_WOKEN_AT,
 )
 from timerstore.timelog.append import STAGE_COUNT_MAX
-from timerstore.waiting import Waiter
 
 UNLIMITED: Final = 1 << 62
 """The room where nothing is bounded."""
@@ -34,6 +33,10 @@ PIECE_COUNT_MAX: Final = STAGE_COUNT_MAX
 """Timers that one look for room admits."""
 _POLL_MS: Final = 50
 """Who waits looks up at least this often: services may have stopped."""
+
+
+class WouldWaitError(TimerStoreError):
+    """There is no room, in a call that may not wait for it; the caller has put nothing more."""
 
 
 class Admission:
@@ -84,6 +87,8 @@ class Admission:
         return room
 
     def _wait(self) -> int:
+        if self.core.is_deferring:
+            raise WouldWaitError("There is no room just now.")
         started = time.monotonic()
         with self.core.putters.waiter() as waiter:
             while True:
@@ -92,16 +97,14 @@ class Admission:
                 room = self._room()
                 if room > 0:
                     return room
-                self._check_space()
-                self._sleep(waiter, (time.monotonic() - started) * 1000)
+                waiter.wait(self.next_look_ms((time.monotonic() - started) * 1000))
 
-    def _check_space(self) -> None:
-        """Raise where services wait for space: there may be no room before somebody makes some."""
-        error = self.core.runner.waiting_for_space
-        if error is not None:
-            raise copy(error)  # others may raise it too
+    def next_look_ms(self, waited_ms: float) -> float:
+        """Return after how long who waits for room looks again, and see to it that it is made.
 
-    def _sleep(self, waiter: Waiter, waited_ms: float) -> None:
+        Raises what ends the wait: there is no space on the disk, or the time is over.
+        """
+        self._check_space()
         wait_ms = float(_POLL_MS)
         if self._timeout_ms is not None:
             wait_ms = min(wait_ms, self._timeout_ms - waited_ms)
@@ -112,4 +115,10 @@ class Admission:
                     f"({self.count_max}) or admission_timeout_ms."
                 )
         self.core.runner.wake(ENQUEUE_GET)
-        waiter.wait(wait_ms)
+        return wait_ms
+
+    def _check_space(self) -> None:
+        """Raise where services wait for space: there may be no room before somebody makes some."""
+        error = self.core.runner.waiting_for_space
+        if error is not None:
+            raise copy(error)  # others may raise it too

@@ -10,12 +10,13 @@ from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
 from timerstore.kinds import check_int, check_name
+from timerstore.timelog.ackrecord import ACKS_TOPIC
 from timerstore.timelog.decode import Message, user_properties
 from timerstore.timelog.format import DEAD_PREFIX, LEVEL_TOPIC, RETRY_PREFIX, TIMER_TOPIC
 
 FIRED_MAX: Final = 10_000
 """Messages of one call at most."""
-_OWN: Final = (TIMER_TOPIC, LEVEL_TOPIC)
+_OWN: Final = (TIMER_TOPIC, LEVEL_TOPIC, ACKS_TOPIC)
 _PREFIXES: Final = (RETRY_PREFIX, DEAD_PREFIX)
 
 Places = dict[str, int]

@@ -15,6 +15,7 @@ from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.tally import ResponseStats, Tally
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.ackrecord import ACKS_TOPIC
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.format import (
     DEAD_PREFIX,
@@ -110,6 +111,7 @@ class _Groups:
     def _shown(self) -> set[tuple[str, str]]:
         """Return the (topic, group) that have a row."""
         pairs = self._pairs | set(self._unread())
+        pairs = {(topic, group) for topic, group in pairs if topic != text(ACKS_TOPIC)}
         for topic, group in list(pairs):
             if topic == RETRY_PREFIX.decode() + group:
                 backlog = self._backlog(topic, group)

@@ -1,0 +1,440 @@
+"""Acknowledging with a put: both happen or neither does, over any crash."""
+
+import contextlib
+import random
+import shutil
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.models.ack_model import BY_PUT, CHECKPOINT, PLAIN, WRONG, FoundError, play
+from tests.models.power_disk import PowerCutError, PowerDisk
+from tests.small_store import SMALL
+from timerstore import (
+    Consumer,
+    Delivery,
+    InvalidArgumentError,
+    ManualClock,
+    PausedError,
+    StoreFullError,
+    TimerStore,
+    TooLateError,
+)
+from timerstore.offsets import AHEAD
+from timerstore.timelog.ackrecord import ACKS_TOPIC
+
+START_MS = 1_800_000_000_000
+SECOND = timedelta(seconds=1)
+SCENES = (
+    (PLAIN, BY_PUT, CHECKPOINT),
+    (BY_PUT, BY_PUT, CHECKPOINT),
+    (PLAIN, BY_PUT, BY_PUT, CHECKPOINT),
+    (PLAIN, BY_PUT, CHECKPOINT, CHECKPOINT),
+)
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("scene", SCENES[:3])
+def test_the_model_holds(scene: tuple[str, ...]) -> None:
+    assert play(scene) > 50
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_model_finds(wrong: str) -> None:
+    def play_all() -> None:
+        for scene in SCENES:
+            play(scene, wrong=wrong)
+
+    with pytest.raises(FoundError):
+        play_all()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Any:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
+        yield store
+
+
+def handed_out(store: TimerStore, topic: str = "t", group: str = "g") -> list[Delivery]:
+    """All that a group has not done, nor holds."""
+    return list(store.consume(topic, group=group, timeout=0))
+
+
+def test_the_next_one_is_what_was_asked_for(store: TimerStore, clock: ManualClock) -> None:
+    for i in range(5):
+        store.put(b"%d" % i, topic="t", key=f"k{i}")
+    first, second, third, fourth, fifth = handed_out(store)
+    described = {"key": "k", "tag": "tag", "properties": {"a": "b"}}
+    id = first.ack_and_put(b"next", delay=SECOND, **described)
+    timer = store.get(id)
+    assert timer is not None
+    assert (timer.body, timer.topic, timer.due_ms) == (b"next", "t", START_MS + 1_000)
+    assert (timer.key, timer.tag, timer.properties) == ("k", "tag", {"a": "b"})
+    in_level = second.ack_and_put(b"level", topic="u", delay_level=2)
+    assert store.get(in_level).topic == "u"  # type: ignore[union-attr]
+    at = third.ack_and_put(b"at", at=datetime.fromtimestamp(START_MS / 1000 + 3, UTC))
+    ids = fourth.ack_and_put_many([{"body": b"x", "topic": "u"}, {"body": b"y", "delay": SECOND}])
+    assert store.get(at) is not None and store.get(ids[0]) is None
+    assert [d.id for d in handed_out(store, "u")] == ids[:1]
+    clock.advance(5 * SECOND)
+    assert [d.body for d in handed_out(store)] == [b"next", b"y", b"at"]
+    assert [d.id for d in handed_out(store, "u")] == [in_level]
+    fifth.ack()
+    (row,) = [each for each in store.stats().groups if each.topic == "t"]
+    assert (row.handled_count, row.lag_count) == (5, 3)
+    assert not any(ACKS_TOPIC.decode() in each.topic for each in store.stats().groups)
+
+
+def test_only_once(store: TimerStore) -> None:
+    store.put_many([b"a", b"b", b"c"], topic="t")
+    acked, sent_back, done = handed_out(store)
+    acked.ack()
+    sent_back.nack(delay=SECOND)
+    done.ack_and_put(b"next", delay=SECOND)
+    count = store.count()
+    for each in (acked, sent_back, done):
+        with pytest.raises(TooLateError):
+            each.ack_and_put(b"again")
+    with pytest.raises(TooLateError):
+        done.nack()
+    done.ack()
+    assert store.count() == count == 2
+
+
+@pytest.mark.parametrize(
+    "puts",
+    [
+        [],
+        [b"x"],
+        {"body": b"x"},
+        b"x",
+        None,
+        [{}],
+        [{"topic": "t"}],
+        [{"body": "x"}],
+        [{"body": b""}],
+        [{"body": b"x"}, {"body": b"x", "topic": "a b"}],
+        [{"body": b"x"}, {"body": b"x", "delay": 5}],
+        [{"body": b"x", "delay": SECOND, "delay_level": 1}],
+        [{"body": b"x", "when": SECOND}],
+        [{"body": b"x", "key": ""}],
+        [{"body": b"x"}] * 2_000,
+        [{"body": b"x" * 60_000}] * 80,
+    ],
+)
+def test_bad_arguments_change_nothing(store: TimerStore, puts: Any) -> None:
+    store.put(b"a", topic="t")
+    (delivery,) = handed_out(store)
+    end = store.core.engine.commitlog.end
+    with pytest.raises(InvalidArgumentError):
+        delivery.ack_and_put_many(puts)
+    assert store.core.engine.commitlog.end == end
+    delivery.ack_and_put(b"good")
+
+
+def test_an_error_leaves_the_message_open(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "s"
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        store.put_many([b"a", b"b"], topic="t")
+        paused, full = handed_out(store)
+        store.pause("putting")
+        with pytest.raises(PausedError):
+            paused.ack_and_put(b"x")
+        store.resume("putting")
+        with pytest.MonkeyPatch.context() as patch:
+
+            def refuse() -> None:
+                raise StoreFullError("full")
+
+            patch.setattr(store.putting.putter, "check_space", refuse)
+            with pytest.raises(StoreFullError):
+                full.ack_and_put(b"x")
+        store.flush()
+        store.abandon()
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        again = handed_out(store)
+        assert [d.body for d in again] == [b"a", b"b"]
+        assert [each.ack_and_put(b"x", delay=SECOND) is None for each in again] == [False, False]
+        assert store.count() == 2
+
+
+def test_in_a_consumer(tmp_path: Path, clock: ManualClock) -> None:
+    """A chain that goes on; what raises after it is done; what is retried goes on as well."""
+    config = replace(SMALL, delay_levels="1s 1s 1s")
+    with TimerStore(tmp_path / "s", config=config, clock=clock) as store:
+        consumer, came = Consumer(store, "g"), list[tuple[bytes, int]]()
+
+        @consumer.on("t")
+        def handle(d: Delivery) -> None:
+            came.append((d.body, d.attempt))
+            n = int(d.body)
+            if n == 2 and d.attempt == 0:
+                raise ValueError("at once")
+            d.ack_and_put(b"%d" % (n + 1), delay=SECOND)
+            if n == 3:
+                raise ValueError("too late")
+
+        store.put(b"0", topic="t")
+        with consumer:
+            for _ in range(8):
+                while consumer.step():
+                    pass
+                clock.advance(SECOND)
+        expected = [(b"0", 0), (b"1", 0), (b"2", 0), (b"2", 1), (b"3", 0), (b"4", 0), (b"5", 0)]
+        assert came[:7] == expected and store.count() <= 1
+        assert not store.dead_letters("g")
+
+
+def test_a_handler_that_took_too_long_puts_nothing(tmp_path: Path, clock: ManualClock) -> None:
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
+        consumer, told = Consumer(store, "g", timeout=SECOND), list[str]()
+
+        @consumer.on("t")
+        def handle(d: Delivery) -> None:
+            if d.attempt == 0:
+                clock.advance(2 * SECOND)
+                consumer._handling.tend()
+                with pytest.raises(TooLateError) as e:
+                    d.ack_and_put(b"next")
+                told.append(str(e.value))
+
+        store.put(b"a", topic="t")
+        with consumer:
+            consumer.step()
+        assert len(told) == 1 and "took too long" in told[0]
+        assert [timer.topic for timer in store.pending()] == ["%RETRY%g"]
+
+
+@pytest.mark.parametrize("durability", ["group", "process"])
+def test_what_is_ahead_outlasts_checkpoints(tmp_path: Path, durability: Any) -> None:
+    """A message stays open; those behind it are done, also in lives that do not read the group."""
+    config, path = replace(SMALL, durability=durability), tmp_path / "s"
+    clock = ManualClock(START_MS)
+    with TimerStore(path, config=config, clock=clock) as store:
+        store.put_many([b"%d" % i for i in range(10)], topic="t")
+        _held, *rest = handed_out(store)
+        for d in rest[:4]:
+            d.ack_and_put(b"next " + d.body, delay=SECOND)
+        store.flush()
+        rest[5].ack_and_put(b"next 6", delay=SECOND)
+        store.abandon()
+    for end in ("abandon", "close", "flush and abandon"):
+        with TimerStore(path, config=config, clock=clock) as store:
+            if end == "flush and abandon":
+                store.flush()
+            store.close() if end == "close" else store.abandon()
+    with TimerStore(path, config=config, clock=clock) as store:
+        assert [d.body for d in handed_out(store)] == [b"0", b"5", b"7", b"8", b"9"]
+        assert store.count() == 5
+        clock.advance(SECOND)
+        for d in handed_out(store):
+            d.ack()
+        store.abandon()
+    with TimerStore(path, config=config, clock=clock) as store:
+        everything = handed_out(store)
+        assert len(everything) == 10
+        for d in everything:
+            d.ack()
+    content = (path / "config" / "consumerOffset.json").read_text()
+    assert AHEAD not in content
+    assert timerstore.verify(path, config=config).ok
+
+
+def test_a_batch_that_was_torn_is_not_there(tmp_path: Path, clock: ManualClock) -> None:
+    """The log ends anywhere in a record and its puts: nothing of them counts."""
+    path = tmp_path / "s"
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        store.put_many([b"a", b"b"], topic="t")
+        first, _ = handed_out(store)
+        store.flush()
+        begin = store.core.engine.commitlog.end
+        first.ack_and_put_many(
+            [
+                {"body": b"x" * 99, "delay": SECOND},
+                {"body": b"level", "delay_level": 3},
+                {"body": b"y", "delay": SECOND},
+            ]
+        )
+        ids = [timer.id for timer in store.pending()]
+        places = [int(id[12:24], 16) & ~(1 << 47) for id in ids]
+        end = store.core.engine.commitlog.end
+        store.abandon()
+    log = "commitlog/" + "0" * 20
+    stops = {begin, begin + 1, begin + 90, *places, *(p + 50 for p in places)}
+    for stop in sorted(stops | set(random.Random(1).sample(range(begin, end), 12))):
+        image = tmp_path / f"at{stop}"
+        shutil.copytree(path, image)
+        with open(image / log, "r+b") as file:
+            file.seek(stop)
+            file.write(bytes(end - stop))
+        for _ in range(2):
+            with TimerStore(image, config=SMALL, clock=clock) as store:
+                assert store.core.engine.commitlog.end == begin
+                assert store.count() == 0
+                store.abandon()
+        with TimerStore(image, config=SMALL, clock=clock) as store:
+            assert [d.body for d in handed_out(store)] == [b"a", b"b"]
+            store.put(b"new", topic="t")
+            assert [d.body for d in handed_out(store)] == [b"new"]
+        assert timerstore.verify(image, config=SMALL).ok
+        shutil.rmtree(image)
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        assert [d.body for d in handed_out(store)] == [b"b"]
+        assert store.count() == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_many_threads(tmp_path: Path) -> None:
+    """Each message has one put in its place, whoever tries, while checkpoints are made."""
+    config = replace(SMALL, durability="group", flush_interval_ms=10)
+    with TimerStore(tmp_path / "s", config=config) as store:
+        store.put_many([b"%d" % i for i in range(200)], topic="t")
+        deliveries = list[Delivery]()
+        while len(deliveries) < 200:
+            deliveries += store.pull("t", group="g", timeout=5)
+        done, late = list[int](), list[int]()
+
+        def work(step: int) -> None:
+            for d in deliveries[::step]:
+                try:
+                    d.ack_and_put(b"next", delay=3600 * SECOND)
+                    done.append(int(d.body))
+                except TooLateError:
+                    late.append(int(d.body))
+
+        threads = [threading.Thread(target=work, args=(step,)) for step in (1, -1, 1, -1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == list(range(200)) and len(late) == 600
+        assert store.count() == 200
+        store.abandon()
+    with TimerStore(tmp_path / "s", config=config) as store:
+        assert len(store.pull("t", group="g", timeout=0)) == 0
+
+
+class Life:
+    """Chains that go on by acknowledging with a put, in a store that is cut off again and again."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.rnd, self.number = folder, random.Random(seed), 0
+        durability: Any = self.rnd.choice(("group", "process"))
+        self.config = replace(
+            SMALL,
+            durability=durability,
+            commitlog_segment_bytes=self.rnd.choice((4096, 1 << 16)),
+            delay_levels="1s 2s",
+            retention_ms=self.rnd.choice((1, 3_600_000)),
+        )
+        self.now_ms, self.path, self.synced = START_MS, folder / "s0", dict[Path, bytes]()
+        self.held = list[Delivery]()
+        self.chains = self.rnd.randrange(1, 6)
+        self.open()
+        for c in range(self.chains):
+            self.store.put(b"%d:0" % c, topic="t")
+        self.store.flush()
+
+    def open(self) -> None:
+        self.disk = PowerDisk(self.path, self.synced)
+        self.clock = ManualClock(self.now_ms)
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        self.held = []
+        self.keeps = False  # what is done behind an open message, with the next checkpoint
+
+    def act(self) -> None:
+        rnd, store = self.rnd, self.store
+        what = rnd.choice(("pull", "next", "next", "next", "advance", "flush", "noise", "back"))
+        if what == "pull":
+            self.held += store.pull("t", group="g", max_count=rnd.randrange(1, 5), timeout=0)
+        elif what == "advance":
+            step = timedelta(milliseconds=rnd.randrange(1, 1_500))
+            self.now_ms += step // timedelta(milliseconds=1)
+            self.clock.advance(step)
+        elif what == "flush":
+            store.flush()
+        elif what == "noise":
+            store.put(b"noise" * rnd.randrange(1, 40), topic="t")
+        elif self.held:
+            self.go_on(self.held.pop(rnd.randrange(len(self.held))), back=what == "back")
+
+    def go_on(self, d: Delivery, *, back: bool) -> None:
+        if d.body.startswith(b"noise"):
+            d.ack()
+        elif back and self.keeps:  # at least once: what follows at once leaves no doubt
+            d.nack(delay=self.rnd.choice((None, SECOND)))
+            self.store.flush()
+        else:
+            chain, n = map(int, d.body.split(b":"))
+            when = self.rnd.choice(({}, {"delay": SECOND}, {"delay_level": 2}))
+            put: Any = {"body": b"%d:%d" % (chain, n + 1), **when}
+            receipts: Any = [{"body": d.body, "topic": "receipts"}] if n % 3 == 0 else []
+            d.ack_and_put_many([put, *receipts])
+            self.keeps = True
+
+    def end(self) -> None:
+        """The process is killed, or the power is cut, perhaps within a checkpoint."""
+        how, store = (
+            self.rnd.choice(("kill", "power", "power in a checkpoint", "close")),
+            self.store,
+        )
+        if how == "power in a checkpoint":
+            self.disk.stop_after = self.rnd.randrange(1, 14)
+            with contextlib.suppress(PowerCutError):
+                store.flush()
+            self.disk.stop_after = -1
+        if how.startswith("power"):
+            self.number += 1
+            target = self.folder / f"s{self.number}"
+            self.disk.image(target, self.rnd)
+            store.abandon()
+            shutil.rmtree(self.path)
+            self.path = target
+            self.synced = {each: each.read_bytes() for each in target.rglob("*") if each.is_file()}
+        elif how == "kill":
+            store.abandon()
+        else:
+            store.close()
+
+    def check(self) -> None:
+        """Each chain has one token; each receipt that it should have left is there once."""
+        store = self.store
+        tokens = [timer.body for timer in store.pending() if timer.topic in ("t", "%RETRY%g")]
+        fresh = list(store.consume("t", group="g", timeout=0))
+        tokens = [each for each in tokens if b":" in each]
+        tokens += [d.body for d in fresh if b":" in d.body]
+        chains = dict(tuple(map(int, each.split(b":"))) for each in tokens)
+        assert len(tokens) == len(chains) == self.chains, tokens
+        found = sorted(
+            d.body for d in store.consume("receipts", group=f"look{self.number}", timeout=0)
+        )
+        expected = sorted(b"%d:%d" % (c, n) for c in chains for n in range(0, chains[c], 3))
+        assert set(expected) >= set(found) if self.config.retention_ms == 1 else expected == found
+        assert len(found) == len(set(found))
+        self.held = fresh
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_token_for_each_chain(tmp_path: Path, seed: int) -> None:
+    life = Life(tmp_path, seed)
+    try:
+        for _ in range(6):
+            for _ in range(life.rnd.randrange(40)):
+                life.act()
+            life.end()
+            life.open()
+            life.check()
+    finally:
+        life.store.abandon()

@@ -1,0 +1,61 @@
+"""Chains that go on by acknowledging with a put, in a process that is killed with SIGKILL.
+
+After each kill every chain has one token, and each receipt is there once.
+
+CHAIN_KILLS=200 in the environment kills more often; CI does with few.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.models.ledger import read_messages
+from tests.rigs.chain_worker import CHAINS, GROUP, RECEIPTS, TOPIC, config_of
+from tests.test_kill import Nursery
+from timerstore import ManualClock, TimerStore
+
+KILLS = int(os.environ.get("CHAIN_KILLS", "6"))
+WORKER = Path(__file__).parents[1] / "rigs" / "chain_worker.py"
+
+
+def check(path: Path, durability: str) -> int:
+    """Open the store without anybody who goes on; return how far all chains have come."""
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    store = TimerStore(path, config=config_of(durability), clock=clock)
+    try:
+        tokens = [t.body for t in store.pending() if t.topic == TOPIC]
+        tokens += [d.body for d in store.consume(TOPIC, group=GROUP, timeout=0)]
+        chains = dict(tuple(map(int, each.split(b":"))) for each in tokens)
+        assert len(tokens) == len(chains) == CHAINS, sorted(tokens)
+        receipts = [d.body for d in store.consume(RECEIPTS, group="look", timeout=0)]
+        expected = [b"%d:%d" % (c, n) for c in chains for n in range(0, chains[c], 3)]
+        assert sorted(receipts) == sorted(expected)
+        return sum(chains.values())
+    finally:
+        store.abandon()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 3 * KILLS)
+@pytest.mark.parametrize("durability", ["group", "process"])
+def test_killed_again_and_again(tmp_path: Path, durability: str) -> None:
+    rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
+    path, nursery = tmp_path / "store", Nursery(WORKER)
+    try:
+        with TimerStore(path, config=config_of(durability)) as store:
+            for c in range(CHAINS):
+                store.put(b"%d:0" % c, topic=TOPIC)
+        count = 0
+        for _ in range(KILLS):
+            nursery.run(path, rnd.randrange(1 << 30), rnd.uniform(0.05, 0.6), durability)
+            if rnd.random() < 0.7:  # else killed twice without a look
+                count = check(path, durability)
+        count = check(path, durability)
+    finally:
+        nursery.close()
+    assert count > 100
+    torn = [each for each in read_messages(path) if each.topic == "rmq_sys_timerstore_acks"]
+    print(f"{KILLS} kills, {count} steps of {CHAINS} chains, {len(torn)} records")

@@ -1,0 +1,81 @@
+"""A nursery of processes that carry chains on by acknowledging with a put, until they are killed.
+
+It reads lines "path seed durability" from stdin. For each it forks a child, which opens the store
+on the wall clock. Each message "chain:n" is acknowledged with "chain:n+1", and at every third with
+a receipt beside it; some handlers raise before, some after.
+"""
+
+import logging
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from timerstore import Config, Consumer, Delivery, TimerStore
+
+GROUP, TOPIC, RECEIPTS, THREADS, CHAINS = "workers", "chains", "receipts", 6, 40
+
+
+def config_of(durability: Any) -> Config:
+    """Many checkpoints, small files."""
+    return Config(
+        durability=durability,
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_segment_bytes=20 * 5000,
+        flush_interval_ms=10,
+        delay_levels="1s 1s 1s",
+        retention_ms=86_400_000,
+    )
+
+
+def carry_on(store: TimerStore, seed: int) -> Consumer:
+    """A consumer that carries all chains on."""
+    rnd = random.Random(seed)
+    consumer = Consumer(store, GROUP, threads=THREADS)
+
+    @consumer.on(TOPIC)
+    def handle(d: Delivery) -> None:
+        chain, n = map(int, d.body.split(b":"))
+        after = timedelta(milliseconds=rnd.choice((0, 1, 3, 40)))
+        puts: Any = [{"body": b"%d:%d" % (chain, n + 1), "delay": after}]
+        if n % 3 == 0:
+            puts.append({"body": d.body, "topic": RECEIPTS})
+        d.ack_and_put_many(puts)
+        if rnd.random() < 0.05:
+            raise ValueError("too late: it is acknowledged")
+
+    return consumer
+
+
+def main() -> None:
+    """Warm up, so that children find all kernels loaded, then fork them."""
+    logging.disable(logging.CRITICAL)  # failures are meant
+    folder = tempfile.TemporaryDirectory()
+    with folder as path, TimerStore(Path(path) / "s", config=config_of("group")) as store:
+        store.put(b"0:0", topic=TOPIC)
+        with carry_on(store, 1):
+            time.sleep(0.5)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        path, seed, durability = line.split()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                carry_on(TimerStore(path, config=config_of(durability)), int(seed)).start()
+                threading.Event().wait()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        print("child", pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print("ended", os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The store for asyncio: the same names, awaited.
+
+    opening.py    open a directory, or attach to an open store
+    store.py      the public class
+    consuming.py  what it hands out
+    side.py       one store as one event loop sees it: what runs in the loop, what apart from it
+    commits.py    one thread that waits for group commits
+    wakeups.py    an eventfd in the loop, for who waits until a kernel has done something
+
+A loop's thread makes each call that waits for nothing itself. It stands above the store, as a
+client of it.
+"""
+
+from __future__ import annotations
+
+from timerstore.aio.consuming import Batch, Delivery
+from timerstore.aio.opening import attach, open
+from timerstore.aio.store import TimerStore
+
+__all__ = ["Batch", "Delivery", "TimerStore", "attach", "open"]

@@ -1,0 +1,186 @@
+"""What an event loop consumes: batches, deliveries, the iterator over them.
+
+Reading what is there waits for nothing, so the loop's thread does it, by the same groups as all
+others. It takes `CONSUME_COUNT` at once, and iterators that find more than they can hand out in
+`TURN_S` let the loop have its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.consuming.group import Batch as PlainBatch
+from timerstore.consuming.group import Delivery as PlainDelivery
+from timerstore.consuming.group import Group
+from timerstore.consuming.sendback import send_back
+from timerstore.errors import StoreClosedError
+
+CONSUME_COUNT: Final = 256
+"""Messages that an iterator takes from its group at once; it gives back what it did not yield."""
+PULL_COUNT_MAX: Final = 4_096
+"""Messages that one pull reads in the loop's thread: some milliseconds."""
+_TURN_S_MIN: Final = 0.00005
+"""However many iterators share a turn, each goes on for so long."""
+
+
+class Batch(PlainBatch):
+    """Messages handed out together, by columns; as `timerstore.Batch`."""
+
+    __slots__ = ("_side",)
+
+    def __init__(self, side: LoopSide, batch: PlainBatch) -> None:
+        """Take over what a group has handed out."""
+        super().__init__(
+            *(batch._group, batch._cursor, batch._flight, batch._columns, len(batch), batch._pins)
+        )
+        self._side = side
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        return self._each(Delivery)
+
+
+class Delivery(PlainDelivery):
+    """One message that was handed out; as `timerstore.Delivery`, but that `nack` is awaited.
+
+    `ack` waits for nothing, so it is no coroutine, and can stand in a `finally`.
+    """
+
+    __slots__ = ()
+    _batch: Batch
+
+    async def nack(self, delay: timedelta | None = None) -> None:  # type: ignore[override]
+        """Send it back: it comes again after `delay`, at once without one, with the same id.
+
+        On return the retry is as durable as a put. Cancelling the task that waits for that changes
+        nothing: it is sent back all the same.
+        """
+        side = self._batch._side
+        side.check()
+        await asyncio.shield(side.loop.create_task(self._send_back(delay)))
+
+    async def _send_back(self, delay: timedelta | None) -> None:
+        batch, i, group = self._batch, self._i, self._batch._group
+        side = batch._side
+        message = batch.message(i)
+        await side.append(send_back, side.store.putting, group.name, message, delay=delay)
+        group.settle(batch, int(batch._indexes[i]), handled=False)  # only now, as it is durable
+        group.count_failed(1, 1, 0)
+
+
+async def next_batch(
+    side: LoopSide, group: Group, count_max: int, timeout: float | None
+) -> PlainBatch | None:
+    """Return what a group can hand out, waiting for it; None when the time is over.
+
+    Nothing is awaited behind the pull, so a task that is cancelled has taken nothing.
+    """
+    side.check()
+    core = side.core
+    core.check_open()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    if core.clock.manual:
+        side.here(core.play_now)
+        await make_visible(side, group)
+    elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
+        await asyncio.sleep(wait_s if timeout is None else min(wait_s, timeout))
+    batch = group.pull(count_max)
+    if batch is not None or (core.clock.manual and timeout is not None):
+        return batch
+    while True:
+        side.arrivals.arm()
+        await make_visible(side, group)
+        batch = group.pull(count_max)
+        if batch is not None:
+            return batch
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            return None
+        await side.arrivals.wait(left_s, tuple(group.cursors))
+        core.check_open()
+
+
+async def make_visible(side: LoopSide, group: Group) -> None:
+    """Under "group" durability, make durable what was fired for who waits."""
+    if side.core.is_group and group.has_hidden():
+        await side.commits.wait()
+
+
+class Messages:
+    """The messages of a topic, as they fall due: an asynchronous iterator.
+
+    When it is closed, or dropped, its group gets back what it did not yield.
+    """
+
+    def __init__(self, side: LoopSide, group: Group, timeout: float | None) -> None:
+        """Begin with nothing taken."""
+        self._side, self._group, self._timeout = side, group, timeout
+        self._batch: PlainBatch | None = None
+        self._left: Iterator[Delivery] = iter(())
+        self._yielded = self._count = 0
+        self._turn_s = time.monotonic()
+        self._is_open = True
+        side.reader_count += 1
+
+    def __aiter__(self) -> Messages:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """Return the next message; end after `timeout` seconds of nothing, or as the store ends."""
+        await self._share_turn()
+        while self._yielded == self._count:
+            if not self._is_open or not await self._take():
+                self._close()
+                raise StopAsyncIteration
+        self._yielded += 1
+        return next(self._left)
+
+    async def _share_turn(self) -> None:
+        """Let the loop have its turn, where this iterator has had its share of one."""
+        side, now_s = self._side, time.monotonic()
+        busy_count = max(1, side.reader_count - len(side.arrivals.waiting))
+        if now_s - self._turn_s > max(TURN_S / busy_count, _TURN_S_MIN):
+            await asyncio.sleep(0)
+            self._turn_s = time.monotonic()
+        if side.core.forked:
+            side.core.check_process()
+
+    async def _take(self) -> bool:
+        """Wait for messages, and take some; tell whether there are any."""
+        try:
+            batch = await next_batch(self._side, self._group, CONSUME_COUNT, self._timeout)
+        except StoreClosedError:
+            return False
+        if batch is None:
+            return False
+        if not self._is_open:  # closed meanwhile, by another task
+            self._group.give_back(batch, 0)
+            return False
+        self._batch, self._count, self._yielded = batch, len(batch), 0
+        self._left = iter(Batch(self._side, batch))
+        return True
+
+    async def aclose(self) -> None:
+        """Give back what was not yielded; nothing is yielded any more."""
+        self._close()
+
+    def _close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._side.reader_count -= 1
+        batch, at, core = self._batch, self._yielded, self._side.core
+        self._batch, self._count, self._yielded = None, 0, 0
+        if batch is not None and at < len(batch) and not (core.closed or core.forked):
+            self._group.give_back(batch, at)
+
+    def __del__(self) -> None:
+        """Close, as a generator that is dropped does."""
+        if hasattr(self, "_is_open"):
+            self._close()

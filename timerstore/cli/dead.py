@@ -1,0 +1,209 @@
+"""Commands about dead letters: what a group gave up, listed, shown, put back, dropped."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from timerstore.cli.app import (
+    CHANGE,
+    LOOK,
+    AsJson,
+    ConfigFile,
+    StorePath,
+    answering,
+    app,
+    as_rows,
+)
+from timerstore.cli.backlog import GroupName
+from timerstore.cli.opening import looking
+from timerstore.cli.owner import changing
+from timerstore.cli.status import TOO_LATE
+from timerstore.cli.texts import (
+    body_field,
+    shown_body,
+    shown_from,
+    shown_here,
+    shown_time,
+    whole_text,
+)
+from timerstore.errors import InvalidArgumentError
+
+WIDE = 110
+"""A terminal of so many columns has room for key, tag and body beside the error."""
+_FIELDS = (
+    *("id", "topic", "key", "tag", "properties", "attempts", "first_failed_ms", "died_ms"),
+    *("error_type", "error_text", "trace_id"),
+)
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="These alone; else all.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="So many at most.")]
+
+
+class _ListsByItself(TyperGroup):
+    """`dead PATH GROUP` lists."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+dead = typer.Typer(cls=_ListsByItself, no_args_is_help=True)
+
+
+@dead.callback()
+def of_dead_letters() -> None:
+    """List, show, put back or drop a group's dead letters: what it gave up. Alone it lists.
+
+    Example: timerstore dead timers/ mailer
+    """
+
+
+@dead.command("list")
+def list_(
+    path: StorePath,
+    group: GroupName,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=0, help="So many; else all, or what fits a terminal."),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """List a group's dead letters, the oldest first: what it gave up, and why.
+
+    Example: timerstore dead list timers/ mailer
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        letters = look.dead_letters(group, out.rows_max if limit is None else limit)
+        if as_json:
+            for each in letters:
+                out.json(letter_fields(each))
+        elif out.on_terminal:
+            width, wide = out.console.width, out.console.width >= WIDE
+            columns = ["died", "topic", "id", ">tries", "error"]
+            rows = []
+            for each in letters:
+                died = shown_from(each["died_ms"], look.as_of_ms)
+                short = each | {"error_type": each["error_type"].rpartition(".")[2]}
+                row = [died, each["topic"], each["id"], each["attempts"], error_text(short)]
+                more = [each["key"] or "", each["tag"] or "", shown_body(each["body"], width)]
+                rows.append(row + more if wide else row)
+            out.table([*columns, "key", "tag", "body"] if wide else columns, rows)
+        else:
+            for each in letters:
+                described = (each[name] or "" for name in ("topic", "id", "key", "tag", "attempts"))
+                died, body = shown_time(each["died_ms"]), whole_text(each["body"])
+                out.line(died, *described, body, error_text(each))
+
+
+@dead.command()
+def show(
+    path: StorePath,
+    group: GroupName,
+    id: Annotated[str, typer.Argument(metavar="ID", help="As list writes it.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Show all of one dead letter. Exit status 1: it is none, or none any more.
+
+    Example: timerstore dead show timers/ mailer 019C0F3A5B7C00000000000051C4D1E0
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        found = [each for each in look.dead_letters(group, None) if each["id"] == id]
+        if not found:
+            out.status = TOO_LATE
+            out.note(f"{id} is no dead letter of {group}: it was put back, dropped, or never one.")
+            return
+        letter = found[-1]
+        if as_json:
+            out.json(letter_fields(letter))
+            return
+        told = {name: letter[name] for name in ("id", "topic", "key", "tag")}
+        told["attempts"] = letter["attempts"]
+        for name, ms in (("first failed", letter["first_failed_ms"]), ("died", letter["died_ms"])):
+            if ms is not None:
+                told[name] = shown_time(ms)
+                if out.on_terminal:
+                    told[name] = f"{shown_here(ms)}, {shown_from(ms, look.as_of_ms)}"
+        told |= {"error": error_text(letter) or None, "trace": letter["trace_id"]}
+        told |= {f"property {name}": value for name, value in letter["properties"].items()}
+        out.table(["what", "value"], as_rows(told | {"body": whole_text(letter["body"])}))
+
+
+@dead.command()
+def retry(
+    path: StorePath,
+    group: GroupName,
+    ids: Ids = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put dead letters back, each at once, with its id, as attempt 0; write how many.
+
+    Example: timerstore dead retry timers/ mailer --limit 10
+    """
+    redrive(path, group, ids, limit, as_json, config)
+
+
+@app.command(rich_help_panel=CHANGE)
+def redrive(
+    path: StorePath,
+    group: GroupName,
+    ids: Ids = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put a group's dead letters back, as `dead retry` does; write how many.
+
+    Example: timerstore redrive timers/ mailer --limit 10
+    """
+    with answering(as_json=as_json) as out, changing(path, config) as changer:
+        count = changer.redrive(group, limit, ids or None)
+        if as_json:
+            out.json({"group": group, "redriven": count})
+        else:
+            out.line(count)
+
+
+@dead.command()
+def drop(
+    path: StorePath,
+    group: GroupName,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="These; or say --all.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Give dead letters up for good; write how many.
+
+    Example: timerstore dead drop timers/ mailer --all
+    """
+    with answering(as_json=as_json) as out:
+        if bool(ids) == everything:
+            raise InvalidArgumentError("Dropped is dropped. Name some ids, or pass --all.")
+        with changing(path, config) as changer:
+            count = changer.drop_dead_letters(group, ids or None)
+        if as_json:
+            out.json({"group": group, "dropped": count})
+        else:
+            out.line(count)
+
+
+app.add_typer(dead, name="dead", rich_help_panel=LOOK)
+
+
+def letter_fields(letter: dict[str, Any]) -> dict[str, Any]:
+    """Return a dead letter for JSON."""
+    return {name: letter[name] for name in _FIELDS} | body_field(letter["body"])
+
+
+def error_text(letter: dict[str, Any]) -> str:
+    """Return what it died of, in one line."""
+    return ": ".join(filter(None, (letter["error_type"], letter["error_text"])))

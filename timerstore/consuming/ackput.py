@@ -1,0 +1,168 @@
+"""Acknowledging a message with what is put in its place, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypedDict
+
+from timerstore.arguments import (
+    check_body,
+    check_topic,
+    encode_properties,
+    resolve_due_ms,
+)
+from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.putacks import PutAcks
+from timerstore.core import Core
+from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
+from timerstore.ids import format_id
+from timerstore.inside import inside
+from timerstore.putting.levels import check_level, stage_at_level
+from timerstore.putting.putter import compose_timer
+from timerstore.putting.putting import Putting
+from timerstore.services.deletes import append_all
+from timerstore.timelog.ackrecord import ACKS_TOPIC, PUTS_MAX, AckRecord, compose_record
+from timerstore.timelog.append import STAGE_BYTES
+from timerstore.timelog.compose import Staged, stage_messages
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.locks import Gate
+
+
+class Put(TypedDict, total=False):
+    """What `put` takes, by name; without a topic, that of the message."""
+
+    body: bytes
+    topic: str | None
+    delay: timedelta | None
+    at: datetime | None
+    at_ms: int | None
+    key: str | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    delay_level: int | None
+
+
+_NAMES = frozenset(Put.__annotations__)
+
+
+class Handed(Protocol):
+    """A batch that was handed out, as far as it matters here."""
+
+    topic: str
+    _index_of: list[int]
+    _cursor: QueueCursor | None
+    _flight: Flight | None
+
+
+class Reader(Protocol):
+    """The group that got it."""
+
+    core: Core
+    gate: Gate
+    name: str
+    putting: Putting
+    put_acks: PutAcks
+
+    def claim(self, batch: Any, index: int) -> bool:
+        """Take a message for who appends what comes in its place."""
+
+    def release(self, batch: Any, index: int) -> None:
+        """Say that nothing came in its place."""
+
+    def settle_by_put(self, batch: Any, index: int) -> None:
+        """Acknowledge a message whose record is in the log."""
+
+
+@inside
+def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> list[str]:
+    """Acknowledge message `i` of a batch, and put; return the ids. See `Delivery.ack_and_put`.
+
+    The one append is what decides: its first message says who has consumed what, the puts follow.
+    """
+    core, putting = group.core, group.putting
+    core.check_putting()
+    now_ms = core.clock.now_ms
+    entries = [_compose(putting, batch.topic, put, now_ms) for put in _checked(puts)]
+    due_ms = [entry.due_ms for entry in entries]
+    if any(entry.row == 0 for entry in entries):
+        putting.admission.enter()
+    assert batch._cursor is not None
+    index, row = batch._index_of[i], batch._cursor.row
+    queues = core.engine.queues
+    where = text(queues.topics[row]), int(queues.table.queue_id[row])
+    record = compose_record(AckRecord(group.name, *where, index, len(entries)), now_ms)
+    first = Staged(record, queues.row(ACKS_TOPIC), 0, -1, 0)
+    if sum(len(entry.message) for entry in (first, *entries)) > STAGE_BYTES:
+        raise InvalidArgumentError("All puts together take more than 4 MiB. Put fewer at once.")
+    if not group.claim(batch, index):
+        raise TooLateError(
+            "The message was acknowledged or sent back before, perhaps because its handler took "
+            "too long. Nothing was put."
+        )
+    try:
+        putting.putter.check_space()
+        number = group.put_acks.begin()
+        places = _append(group, number, [first, *entries], now_ms)
+    except TimerStoreError:
+        group.release(batch, index)
+        raise
+    group.settle_by_put(batch, index)
+    group.put_acks.end(number)
+    core.after_append(now_ms, min(due_ms))
+    tag, marks = core.engine.store_tag, [LEVEL_MARK if each.row else 0 for each in entries]
+    told = zip(due_ms, places[1:], marks, strict=True)
+    return [format_id(due, place | mark, tag) for due, place, mark in told]
+
+
+def _append(group: Reader, number: int, entries: list[Staged], now_ms: int) -> list[int]:
+    """Append all as one; return where they are. After an error of ours nothing is there.
+
+    A signal's exception may come when they are there: then what is under way stays so, and the
+    record is applied when the store is opened again.
+    """
+    core = group.core
+    stage = core.take_stage()
+    try:
+        count = stage_messages(stage, entries)
+        append_all(core.engine, stage, count, now_ms, together=True)
+        places: list[int] = stage.offset[:count].tolist()
+        group.put_acks.appended(core.engine.commitlog.end)
+    except TimerStoreError:
+        group.put_acks.end(number)
+        raise
+    finally:
+        core.free_stage(stage)
+    return places
+
+
+def _checked(puts: Any) -> list[dict[str, Any]]:
+    """Return the arguments of each put, or refuse them."""
+    if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
+        raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
+    if not 1 <= len(puts) <= PUTS_MAX:
+        raise InvalidArgumentError(f"puts has {len(puts)}. Pass 1 to {PUTS_MAX}.")
+    for each in puts:
+        if not isinstance(each, Mapping) or not set(each) <= _NAMES or "body" not in each:
+            raise InvalidArgumentError(
+                f"puts has {each!r}. Pass a dict with body, and any of "
+                f"{', '.join(sorted(_NAMES - {'body'}))}."
+            )
+    return [dict(each) for each in puts]
+
+
+def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int) -> Staged:
+    """Compose one message, and say where it is staged."""
+    core, engine = putting.core, putting.core.engine
+    given = dict.fromkeys(_NAMES) | put
+    topic = check_topic(own_topic if given["topic"] is None else given["topic"])
+    encoded = encode_properties(given["key"], given["tag"], given["properties"])
+    body = check_body(given["body"], len(encoded), engine.content_bytes_max)
+    times = given["delay"], given["at"], given["at_ms"]
+    if given["delay_level"] is not None:
+        level = check_level(engine, given["delay_level"], *times)
+        return stage_at_level(engine, level, topic, body, encoded, now_ms)
+    due_ms = resolve_due_ms(now_ms, *times, core.engine.config.max_delay_ms)
+    putting.congestion.check(due_ms, now_ms)
+    return compose_timer(engine, topic, body, due_ms, encoded, given["tag"])
