@@ -56,7 +56,7 @@ class Handlers:
         self.stopping = False
         for each in subscriptions:
             each.remake = lambda batch: Batch(side, batch)
-        handling.on_room = self._wake
+        handling.on_room, handling.on_next = self._wake, self._begin_next
 
     def start(self) -> None:
         """Begin to pull, and to call handlers."""
@@ -205,6 +205,10 @@ class Handlers:
     def _wake(self) -> None:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
+
+    def _begin_next(self, task: Task) -> None:
+        self._ready.append(task)
+        self._wake()
 
     # --- a call
 
