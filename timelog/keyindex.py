@@ -56,7 +56,13 @@ from timerstore.timelog.message import (
     stored_at,
 )
 from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Words, record
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import (
+    END,
+    SEGMENT_BYTES,
+    SegmentTable,
+    prefetch_message,
+    segment_at,
+)
 from timerstore.timelog.text import java_hash_of
 
 FILE_COUNT_MAX: Final = 1_024
@@ -76,6 +82,7 @@ SEEN: Final = 7  # entries of queues that were looked at since the record was wr
 TIMERS_PREFIX: Final = java_hash_of(TIMER_TOPIC.decode() + "#") & 0xFFFFFFFF
 LEVELS_PREFIX: Final = java_hash_of(LEVEL_TOPIC.decode() + "#") & 0xFFFFFFFF
 _BLANK: Final = 32
+_AHEAD: Final = 4
 
 
 @record
@@ -232,6 +239,9 @@ def index_some(
     segment_bytes, end = commitlog.words[SEGMENT_BYTES], commitlog.words[END]
     prefix = TIMERS_PREFIX if queue == 0 else LEVELS_PREFIX
     for i in range(count):
+        if i + _AHEAD < count:
+            ahead = get_i64(entries, at + ENTRY_BYTES * (i + _AHEAD) + ENTRY_OFFSET_AT)
+            prefetch_message(commitlog, ahead)
         message = get_i64(entries, at + ENTRY_BYTES * i + ENTRY_OFFSET_AT)
         if message >= floor and message < end:
             buf = segment_at(commitlog, message)

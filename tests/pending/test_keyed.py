@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -271,10 +272,8 @@ def test_many_at_once_make_one(tmp_path: Path) -> None:
                     store.cancel_key("t", key)
                 elif how == "move":
                     if found := store.get_key("t", key):
-                        try:
+                        with suppress(timerstore.TooLateError):
                             store.reschedule(found.id, delay=HOUR)
-                        except timerstore.TooLateError:
-                            pass
                 else:
                     given = {"if_absent": True} if how == "absent" else {"replace": True}
                     store.put(b"x", topic="t", delay=delay, key=key, **given)

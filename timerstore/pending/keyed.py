@@ -138,6 +138,12 @@ class Keyed:
         """
         names, done, is_told = _names(topic, key), set[str](), True
         with self._keys.lock:
+            if self._keys.is_used:
+                count, is_all = self._cancel_usual(*names, now_ms)
+                if is_all:
+                    return count, False
+            else:
+                count = 0
             for id in self._ids(*names):
                 if id not in done:
                     cancelled = self._by_id.cancel(id, now_ms)
@@ -145,7 +151,23 @@ class Keyed:
                         cancelled, is_told = bool(cancel_many(self.core, [id])[0]), False
                     if cancelled:
                         done.add(id)
-        return len(done), not is_told
+        return count + len(done), not is_told
+
+    def _cancel_usual(self, topic: bytes, key: bytes, now_ms: int) -> tuple[int, bool]:
+        """Cancel those that lie ahead; return how many, and whether there are certainly no others.
+
+        Without the loop over all kinds: half the cost.
+        """
+        count, is_all, how = 0, True, BEGIN
+        while True:
+            with self._log, self._queue:
+                said = self._search.next(key, topic, how)
+            if said != FOUND:
+                return count, is_all and said == NOTHING_LEFT
+            cancelled = self._by_id.cancel_once(self._search.id, now_ms)
+            count += cancelled is True
+            is_all = is_all and cancelled is True  # else it may have been moved meanwhile
+            how = GO_ON if cancelled is None else GO_ON_WITHOUT
 
     # --- putting
 
