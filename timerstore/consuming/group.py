@@ -8,7 +8,7 @@ so what was not acknowledged comes again after reopening, with the same id.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import repeat
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from timerstore.consuming.ackput import Put, ack_and_put
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
@@ -166,6 +167,9 @@ class Batch:
 
     def _nack(self, i: int, delay: timedelta | None) -> None:
         self._group.send_back(self, i, delay)
+
+    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        return ack_and_put(self._group, self, i, puts)
 
 
 class Group:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.consuming.group import Batch
 from timerstore.control.calls import ask
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
@@ -73,6 +74,7 @@ class Answers:
             "pull": self._pull,
             "ack": self._ack,
             "nack": self._nack,
+            "ack_and_put": self._ack_and_put,
             "give_back": self._give_back,
             "describe": self._describe,
             "beat": lambda asked: (None, ()),
@@ -93,26 +95,29 @@ class Answers:
     # --- putting
 
     def _put(self, asked: Asked, **given: Any) -> Answer:
-        if asked.again:
-            found = find_put_by(self._core, asked.put_by, asked.since)
-            if found:
-                self._make_durable()
-                id = found[0]
-                return TimerIds(np.array([id.due_ms]), np.array([id.offset]), id.tag)[0], ()
-        properties = given.pop("properties", None) or {}
-        properties[PROPERTY_PUT_BY.decode()] = asked.put_by
-        return self._store.put(properties=properties, **given), ()
+        if asked.again and (ids := self._put_before(asked)):
+            return ids[0], ()
+        return self._store.put(**self._by(asked, given)), ()
+
+    def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a put, with who puts it."""
+        properties = given.get("properties") or {}
+        return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
+
+    def _put_before(self, asked: Asked) -> TimerIds:
+        """Return what was put when this was asked before; it is durable on return."""
+        found = find_put_by(self._core, asked.put_by, asked.since)
+        if found and self._core.is_group:
+            self._core.wait_durable()
+        due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
+        return TimerIds(_int64s(due_ms), _int64s(offsets), self._core.engine.store_tag)
 
     def _put_many(self, asked: Asked, **given: Any) -> Answer:
         """Put the rows that were not put when this was asked before."""
         table = read_table(asked.parts)
         tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
         if asked.again:
-            found = find_put_by(self._core, asked.put_by, asked.since)[: table.num_rows]
-            done = TimerIds(
-                _int64s([id.due_ms for id in found]), _int64s([id.offset for id in found]), tag
-            )
-            self._make_durable()
+            done = self._put_before(asked)[: table.num_rows]
             table = table.slice(len(done))
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         if "body" not in columns or not columns.keys() <= {"body", "at_ms", "key"}:
@@ -147,13 +152,10 @@ class Answers:
             if asked.again and isinstance(id, str):
                 moved = find_moved(self._core, id.upper(), due_ms, asked.since)
                 if moved is not None:
-                    self._make_durable()
+                    if self._core.is_group:
+                        self._core.wait_durable()
                     return moved, ()
             raise
-
-    def _make_durable(self) -> None:
-        if self._core.is_group:
-            self._core.wait_durable()
 
     # --- looking
 
@@ -203,7 +205,27 @@ class Answers:
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
         delay = None if delay_s is None else timedelta(seconds=delay_s)
-        return asked.session.send_back(batch, place, delay), ()
+        asked.session.use(batch, place, lambda held: held._nack(place, delay))
+        return None, ()
+
+    def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
+        if asked.again and (ids := self._put_before(asked)):
+            return list(ids), ()
+        if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
+            raise InvalidArgumentError("puts is no list of objects. Send one.")
+        named = [self._by(asked, each) for each in puts]
+
+        def do(held: Batch) -> list[str]:
+            held._index_of = held._index_of or held._indexes.tolist()
+            return held._ack_and_put(place, named)
+
+        ids_now = asked.session.use(batch, place, do)
+        if ids_now is None:
+            raise TooLateError(
+                "The message was acknowledged or sent back before, or comes again from another "
+                "owner. Nothing was put."
+            )
+        return ids_now, ()
 
     def _give_back(self, asked: Asked, batch: Any, places: Any) -> Answer:
         asked.session.give_back(batch, places)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
+from timerstore.arguments import check_body, encode_properties, resolve_due_ms
+from timerstore.consuming.ackput import Put, checked
 from timerstore.consuming.group import Batch, Delivery, Int64s
+from timerstore.control.wire import to_json
+from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_int
 from timerstore.serving.link import Link
 from timerstore.timelog.decode import Message
+from timerstore.timelog.format import MESSAGE_BYTES_MAX
 
 
 class _Group:
@@ -93,10 +99,33 @@ class ClientBatch(Batch):
         delay_s = None if delay is None else delay.total_seconds()
         self._ask("nack", place=i, delay_s=delay_s)
 
+    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        ids: list[str] = self._ask(
+            "ack_and_put", place=i, puts=[_said(each) for each in checked(puts)]
+        )
+        return ids
+
     def _ask(self, name: str, **arguments: Any) -> Any:
         self._link.check_session(self._session)
-        header, _ = self._link.ask(name, {"batch": self._name, **arguments})
+        try:
+            said = to_json({"batch": self._name, **arguments})
+            header, _ = self._link.ask(name, said)
+        except TypeError as e:
+            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
         return header["result"]
+
+
+def _said(put: dict[str, Any]) -> dict[str, Any]:
+    """Return a put as it is sent: due when the client's clock says."""
+    given = {name: value for name, value in put.items() if value is not None}
+    times = [given.pop(name, None) for name in ("delay", "at", "at_ms")]
+    if "delay_level" not in given:
+        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, *times, None)
+    elif any(each is not None for each in times):
+        raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
+    given["body"] = check_body(given.get("body"), 0, MESSAGE_BYTES_MAX)
+    encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
+    return given
 
 
 def _one(table: pa.Table, name: str) -> Any:
