@@ -213,7 +213,7 @@ class Answers:
             return list(ids), ()
         if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
             raise InvalidArgumentError("puts is no list of objects. Send one.")
-        named = [self._by(asked, each) for each in puts]
+        named: Any = [self._by(asked, each) for each in puts]
 
         def do(held: Batch) -> list[str]:
             held._index_of = held._index_of or held._indexes.tolist()

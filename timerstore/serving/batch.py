@@ -100,9 +100,8 @@ class ClientBatch(Batch):
         self._ask("nack", place=i, delay_s=delay_s)
 
     def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
-        ids: list[str] = self._ask(
-            "ack_and_put", place=i, puts=[_said(each) for each in checked(puts)]
-        )
+        said = [_said(each) for each in checked(puts)]
+        ids: list[str] = self._ask("ack_and_put", place=i, puts=said)
         return ids
 
     def _ask(self, name: str, **arguments: Any) -> Any:
@@ -118,10 +117,10 @@ class ClientBatch(Batch):
 def _said(put: dict[str, Any]) -> dict[str, Any]:
     """Return a put as it is sent: due when the client's clock says."""
     given = {name: value for name, value in put.items() if value is not None}
-    times = [given.pop(name, None) for name in ("delay", "at", "at_ms")]
+    delay, at, at_ms = (given.pop(name, None) for name in ("delay", "at", "at_ms"))
     if "delay_level" not in given:
-        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, *times, None)
-    elif any(each is not None for each in times):
+        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
+    elif any(each is not None for each in (delay, at, at_ms)):
         raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
     given["body"] = check_body(given.get("body"), 0, MESSAGE_BYTES_MAX)
     encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
