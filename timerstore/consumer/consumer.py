@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
@@ -53,6 +53,14 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
+class Served(Protocol):
+    """A store that another process serves."""
+
+    @staticmethod
+    def _consumer_kind() -> type[Consumer]:
+        """Return the class of its consumers."""
+
+
 class Consumer:
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
@@ -72,9 +80,19 @@ class Consumer:
     b'hello'
     """
 
+    _store_kind: ClassVar[type] = TimerStore
+    _handling_kind: ClassVar[type[Handling]] = Handling
+    _subscription_kind: ClassVar[type[Subscription]] = Subscription
+
+    def __new__(cls, store: Any, *args: Any, **options: Any) -> Consumer:
+        """Make one; that of a client asks the process that has the store open."""
+        is_served = cls is Consumer and hasattr(store, "_consumer_kind")
+        kind: type[Consumer] = store._consumer_kind() if is_served else cls
+        return object.__new__(kind)
+
     def __init__(
         self,
-        store: TimerStore,
+        store: TimerStore | Served,
         group: str,
         *,
         threads: int = 20,
@@ -105,14 +123,15 @@ class Consumer:
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
         check_start(start)
         check_group(group)
-        check_kind(store, TimerStore, "store")
+        check_kind(store, self._store_kind, "store")
+        here: Any = store
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
         check_kind(hooks, Sequence, "hooks")
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
-        self.store, self.group = store, group
-        self._core, self._consuming = store.core, store.consuming
+        self.store, self.group = here, group
+        self._core, self._consuming = here.core, here.consuming
         self._reads_as = group
         if broadcast:
             self._reads_as = check_group(BROADCAST_PREFIX + group + (instance and "%" + instance))
@@ -124,8 +143,8 @@ class Consumer:
         self._state = _NEW
         self._threads: Threads | None = None
         self._stepping = False
-        self._handling = Handling(
-            store.putting,
+        self._handling = self._handling_kind(
+            here.putting,
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
@@ -159,7 +178,7 @@ class Consumer:
         check_handler(handler)
         if any(known.topic == topic for known in self._subscriptions):
             raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
-        self._subscriptions.append(Subscription(topic, handler, tags))
+        self._subscriptions.append(self._subscription_kind(topic, handler, tags))
 
     # --- running
 
@@ -338,7 +357,7 @@ class Consumer:
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(timeout_s)
-        _broadcasting[self.store].discard(self._reads_as)
+        _broadcasting.get(self.store, set()).discard(self._reads_as)
         return ended
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.consumer.retry_rules import DEAD
+from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Batch
+from timerstore.consuming.retries import RetryCursor
+from timerstore.consuming.sendback import send_back, send_to_dead
+from timerstore.consuming.starting import begin_groups, check_start
 from timerstore.control.calls import ask
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
@@ -36,6 +43,9 @@ REPLY_BYTES: Final = 32 << 20
 _WAITING_MAX: Final = 32
 """Pulls that wait at once: a kernel wakes 64 threads, and the owner has some of its own."""
 _LISTED_AT_ONCE: Final = 500
+_LOOK_MS: Final = 50.0
+TOPICS_MAX: Final = 1_000
+"""In one pull."""
 
 Answer = tuple[Any, Sequence[Part]]
 
@@ -72,7 +82,9 @@ class Answers:
             "pending": self._pending,
             "pending_columns": self._pending_columns,
             "pull": self._pull,
+            "begin_groups": self._begin_groups,
             "ack": self._ack,
+            "retry": self._retry,
             "nack": self._nack,
             "ack_and_put": self._ack_and_put,
             "give_back": self._give_back,
@@ -174,34 +186,88 @@ class Answers:
 
     # --- consuming
 
-    def _pull(self, asked: Asked, topic: Any, group: Any, max_count: Any, timeout: Any) -> Answer:
+    def _pull(
+        self, asked: Asked, topics: Any, group: Any, max_count: Any, timeout: Any, tags: Any = None
+    ) -> Answer:
+        """Pull from the first topic that has something; with `tags` say more of each message."""
+        if not isinstance(topics, list) or not 1 <= len(topics) <= TOPICS_MAX:
+            raise InvalidArgumentError(f"Send 1 to {TOPICS_MAX} topics.")
         wait_s = min(WAIT_S, timeout) if isinstance(timeout, int | float) else WAIT_S
-        options = {"group": group, "max_count": max_count}
-        batch = self._store.pull(topic, timeout=0, **options)
-        if not len(batch) and wait_s > 0:
+        batch = self._pull_now(topics, group, max_count)
+        if batch is None and wait_s > 0:
             if not self._waiting.acquire(timeout=wait_s):
                 return None, ()
             try:
-                batch = self._store.pull(topic, timeout=wait_s, **options)
+                if len(topics) == 1:
+                    options = {"group": group, "max_count": max_count, "timeout": wait_s}
+                    batch = self._store.pull(topics[0], **options)
+                else:
+                    batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
             finally:
                 self._waiting.release()
-        if not len(batch):
+        if batch is None or not len(batch):
             return None, ()
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = batch.to_arrow().slice(0, count)
-            parts = write_table(table)
+            table = batch.to_arrow()
+            if tags:
+                table = table.append_column("tags_code", pa.array(batch.tags_codes))
+            parts = write_table(table.slice(0, count))
         except BaseException:
             batch._group.give_back(batch, 0)
             raise
         if count < len(batch):
             batch._group.give_back(batch, count)
         asked.pulled = asked.session.hold(batch, count)
-        return asked.pulled, parts
+        told = {"batch": asked.pulled, "topic": batch.topic}
+        return told | {"retry": isinstance(batch._cursor, RetryCursor)}, parts
 
-    def _ack(self, asked: Asked, batch: Any, places: Any = None) -> Answer:
-        return asked.session.settle(batch, places), ()
+    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Batch | None:
+        for topic in topics:
+            batch = self._store.pull(topic, group=group, max_count=max_count, timeout=0)
+            if len(batch):
+                return batch
+        return None
+
+    def _pull_soon(
+        self, topics: list[Any], group: Any, max_count: Any, until_s: float
+    ) -> Batch | None:
+        """Pull once one of the topics has something, until a time."""
+        with self._core.waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                batch = self._pull_now(topics, group, max_count)
+                left_s = until_s - time.monotonic()
+                if batch is not None or left_s <= 0:
+                    return batch
+                waiter.wait(min(_LOOK_MS, 1_000 * left_s))
+
+    def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
+        return asked.session.settle(batch, places, handled=handled is not False), ()
+
+    def _retry(self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any) -> Answer:
+        """Send a message back through a delay level, or to the dead letters."""
+
+        def do(held: Batch) -> bool:
+            group, message = held._group, held.message(place)
+            if level == DEAD:
+                send_to_dead(self._store.putting, group.name, message, Failure(*failure))
+            else:
+                send_back(self._store.putting, group.name, message, delay_level=level)
+            group.settle_some(held, [place], handled=False)
+            group.count_failed(1, int(level != DEAD), int(level == DEAD))
+            return True
+
+        return asked.session.use(batch, place, do), ()
+
+    def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
+        for topic, group in pairs:
+            check_topic_to_consume(topic)
+            check_group(group)
+        check_start(start)
+        begin_groups(self._store.consuming, [(topic, group) for topic, group in pairs], start)
+        return None, ()
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
         delay = None if delay_s is None else timedelta(seconds=delay_s)

@@ -36,16 +36,19 @@ class ClientBatch(Batch):
     What it acknowledges after its owner has ended comes again all the same.
     """
 
-    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session")
+    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
 
     def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
         """Made by a client."""
         self._link, self._session, self._name = link, link.session, name
         self.topic, self._count, self._group = topic, table.num_rows, _GROUP
-        table = table.combine_chunks()
+        table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
         self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._tags: Int64s | None = None
+        if "tags_code" in names:
+            self._tags = table.column("tags_code").to_numpy()
         self._messages: list[Message] | None = None
         self._index_of = []
 
@@ -59,6 +62,12 @@ class ClientBatch(Batch):
         """When each was fired into the log."""
         return self._fired_ms
 
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, where they were asked for."""
+        assert self._tags is not None
+        return self._tags
+
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
         self._index_of = list(range(self._count))
@@ -70,14 +79,21 @@ class ClientBatch(Batch):
         """Acknowledge all messages; durable with the owner's next flush."""
         self.settle(None)
 
-    def settle(self, places: list[int] | None) -> None:
-        """Acknowledge the messages at some places, None for all."""
+    def settle(self, places: list[int] | None, *, handled: bool = True) -> None:
+        """Acknowledge the messages at some places, None for all; they were `handled`, or not."""
         if self._count:
-            self._ask("ack", places=places)
+            self._ask("ack", places=places, handled=handled)
 
-    def give_back(self, start: int) -> None:
-        """Let what stands from a place on be pulled again, by whoever asks."""
-        self._ask("give_back", places=list(range(start, self._count)))
+    def give_back(self, places: list[int]) -> None:
+        """Let the messages at some places be pulled again, by whoever asks."""
+        self._ask("give_back", places=places)
+
+    def retry(self, i: int, level: int, failure: tuple[str, str]) -> None:
+        """Send a message back through a delay level, or to the dead letters.
+
+        Where it is not held any more, it comes again anyway.
+        """
+        self._ask("retry", place=i, level=level, failure=failure)
 
     def message(self, i: int) -> Message:
         """Return message `i` with all its properties; they are asked for once for all of them."""

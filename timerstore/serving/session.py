@@ -67,14 +67,14 @@ class Session:
             held = self._held.get(name) if isinstance(name, str) else None
             return None if held is None else held.batch
 
-    def settle(self, name: str, places: list[int] | None) -> bool:
+    def settle(self, name: str, places: list[int] | None, *, handled: bool = True) -> bool:
         """Acknowledge messages of a batch, None for all; tell whether it was held."""
         batch, mine = self._take(name, places)
         if batch is not None and mine:
-            if len(mine) == len(batch):
+            if len(mine) == len(batch) and handled:
                 batch.ack()
             else:
-                batch._group.settle_some(batch, mine)
+                batch._group.settle_some(batch, mine, handled=handled)
         return batch is not None
 
     def use(self, name: str, place: int, do: Callable[[Batch], T]) -> T | None:
