@@ -171,11 +171,15 @@ class Consumer:
         are done for the whole group, so all its consumers need the same subscriptions. What comes
         again after a failure is not filtered.
         """
+        check_handler(handler)
+        self._take(topic, handler, tags)
+
+    def _take(self, topic: str, handler: Any, tags: str) -> None:
+        """Take a handler of any kind."""
         self._core.check_process()
         check_topic_to_consume(topic)
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started. Subscribe before start().")
-        check_handler(handler)
         if any(known.topic == topic for known in self._subscriptions):
             raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
         self._subscriptions.append(self._subscription_kind(topic, handler, tags))
@@ -188,17 +192,21 @@ class Consumer:
         On a manual clock no thread is started; the clock's `advance` then calls handlers on its
         way, at the very time at which something falls due.
         """
+        self._begin()
+        if isinstance(self._core.clock, ManualClock):
+            self._core.clock.attend(self)
+        else:
+            self._threads = Threads(self._core, self._handling, self._pull)
+            self._threads.start(self._threads_count, f"timerstore-{self.group}")
+
+    def _begin(self) -> None:
+        """Begin to read, without anybody who calls handlers yet."""
         self._core.check_writable()
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started before. Make another one.")
         if not self._subscriptions:
             raise InvalidArgumentError("There is no handler. Subscribe one before start().")
         self._open()
-        if isinstance(self._core.clock, ManualClock):
-            self._core.clock.attend(self)
-        else:
-            self._threads = Threads(self._core, self._handling, self._pull)
-            self._threads.start(self._threads_count, f"timerstore-{self.group}")
 
     def _open(self) -> None:
         names = _broadcasting.setdefault(self.store, set())

@@ -76,6 +76,8 @@ class Subscription:
         if self.tags is not None:
             self._codes = np.array([java_hash_of(tag) for tag in self.tags], np.int64)
         self.limited = False
+        self.remake: Callable[[Batch], Batch] | None = None
+        """Makes of what was pulled what handlers are to have, where that is something else."""
 
     def open(
         self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
@@ -97,6 +99,8 @@ class Subscription:
             if batch is None:
                 return []
             try:
+                if self.remake is not None:
+                    batch = self.remake(batch)
                 deliveries = list(batch)
                 if self._codes is not None and not isinstance(batch._cursor, RetryCursor):
                     deliveries = self._with_my_tags(batch, deliveries)

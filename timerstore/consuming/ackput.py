@@ -75,6 +75,11 @@ class Reader(Protocol):
         """Acknowledge a message whose record is in the log."""
 
 
+def ack_and_put_in(batch: Any, i: int, puts: Sequence[Put]) -> list[str]:
+    """Acknowledge message `i` of a store's own batch, and put; see `ack_and_put`."""
+    return ack_and_put(batch._group, batch, i, puts)
+
+
 @inside
 def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> list[str]:
     """Acknowledge message `i` of a batch, and put; return the ids. See `Delivery.ack_and_put`.

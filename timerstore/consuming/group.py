@@ -1,14 +1,13 @@
 """Consuming: what groups hand out.
 
 A group reads all queues of a topic, and its own retry queue. Everything handed out is *in flight*
-until it is acknowledged; the committed offset of a queue is the smallest index that is not done,
-so what was not acknowledged comes again after reopening, with the same id.
+until it is acknowledged; a queue's committed offset is the smallest index that is not done.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import repeat
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.ackput import Put, ack_and_put
+from timerstore.consuming.ackput import ack_and_put_in
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
@@ -69,6 +68,7 @@ class Batch:
         *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
         *("_index_of", "_pins", "_pulled_ms", "topic"),
     )
+    _ack_and_put = ack_and_put_in
 
     def __init__(
         self,
@@ -167,9 +167,6 @@ class Batch:
 
     def _nack(self, i: int, delay: timedelta | None) -> None:
         self._group.send_back(self, i, delay)
-
-    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
-        return ack_and_put(self._group, self, i, puts)
 
 
 class Group:

@@ -1,4 +1,4 @@
-"""A consumer of a store that another process owns: handlers here, retries and offsets there.
+"""A consumer of a store that another process owns: handlers here, offsets, retries there.
 
 Handlers, threads, rules and time limits are those of any consumer; what pulls, acknowledges, or
 sends back asks the owner. Messages whose owner ended come again, from the next one.
@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -30,8 +31,9 @@ from timerstore.consuming.tally import Tally
 from timerstore.errors import ForkedProcessError, InvalidArgumentError, StoreClosedError
 from timerstore.services.background import Flag
 from timerstore.serving.batch import ClientBatch
-from timerstore.serving.client import Client
+from timerstore.serving.link import Link
 from timerstore.serving.wire import read_table
+from timerstore.stats import Stats
 
 log = logging.getLogger("timerstore")
 
@@ -39,6 +41,32 @@ _WAIT_S: Final = 0.2
 """A pull waits so long at the owner; `close` waits for it."""
 _AGAIN_S: Final = 1.0
 """Where no process has served the store for a while, it is asked again after this."""
+
+
+class Served(Protocol):
+    """A client, as far as it matters here."""
+
+    _link: Link
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+
+    def _ask(self, name: str, arguments: dict[str, Any]) -> Any: ...
+
+    def stats(self) -> Stats:
+        """Return the owner's statistics."""
+
+    def dead_letters(self, group: str, limit: int | None) -> list[DeadLetter]:
+        """Return what a group gave up."""
+
+    def redrive(self, group: str, limit: int | None, *, ids: Collection[str] | None) -> int:
+        """Put dead letters back."""
+
+    def drop_dead_letters(
+        self, group: str, limit: int | None, *, ids: Collection[str] | None
+    ) -> int:
+        """Give dead letters up."""
 
 
 class _Waiter:
@@ -63,7 +91,7 @@ class _Waiter:
 class _Core:
     """What a consumer asks of a store's core, as far as a client can tell it."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Served) -> None:
         self._client, self._pid = client, os.getpid()
         self.clock = SimpleNamespace(manual=False)
         self.engine = SimpleNamespace(config=Config())
@@ -112,7 +140,7 @@ class _Group:
 class _Facade:
     """What a consumer takes for its store while it is made."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Served) -> None:
         self.core, self.consuming = _Core(client), None
         self.putting = SimpleNamespace(core=self.core)
 
@@ -208,7 +236,7 @@ class ClientConsumer(Consumer):
     _handling_kind: ClassVar[type[Handling]] = _Handling
     _subscription_kind: ClassVar[type[Subscription]] = _Subscription
 
-    def __init__(self, store: Client, group: str, **options: Any) -> None:
+    def __init__(self, store: Served, group: str, **options: Any) -> None:
         """Prepare; see `Consumer`."""
         for name in ("broadcast", "ordered"):
             if options.get(name):
@@ -223,15 +251,15 @@ class ClientConsumer(Consumer):
 
     def _open(self) -> None:
         topics = [each.topic for each in self._subscriptions]
-        self._begin([[topic, self.group] for topic in topics], self._start)
+        self._begin_groups([[topic, self.group] for topic in topics], self._start)
         # Where nobody has read the dead letters, this keeps retention from removing them.
-        self._begin([[dead_topic(self.group), self.group]], "earliest")
+        self._begin_groups([[dead_topic(self.group), self.group]], "earliest")
         for each in self._subscriptions:
             assert isinstance(each, _Subscription)
             each.begin()
         self._state = "started"
 
-    def _begin(self, pairs: list[list[str]], start: Any) -> None:
+    def _begin_groups(self, pairs: list[list[str]], start: Any) -> None:
         self._client._ask("begin_groups", {"pairs": pairs, "start": start})
 
     def _pull(self) -> tuple[list[Task], bool]:
