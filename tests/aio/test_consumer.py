@@ -370,3 +370,39 @@ def test_wrong_handlers_are_told_what_to_pass(tmp_path: Path) -> None:
                 timerstore.aio.Consumer(store.sync, "g")  # type: ignore[arg-type]
 
     run("asyncio", main)
+
+
+@kinds
+@pytest.mark.parametrize("ordered", [True, "key"])
+def test_in_order(tmp_path: Path, kind: str, config: Any, ordered: Any) -> None:
+    """Of each line one after the other, also where one fails; lines beside each other."""
+
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=config) as store:
+            seen, running, most = dict[str, list[int]](), set[str](), 0
+            failed = set[bytes]()
+            consumer = timerstore.aio.Consumer(store, "g", ordered=ordered)
+
+            @consumer.on("t")
+            async def handle(d: timerstore.aio.Delivery) -> None:
+                nonlocal most
+                line = "" if ordered is True else d.key or ""
+                assert line not in running
+                running.add(line)
+                most = max(most, len(running))
+                await asyncio.sleep(0.0005)
+                running.discard(line)
+                if d.body in (b"3", b"40") and d.body not in failed:
+                    failed.add(d.body)
+                    raise OSError("no luck")
+                seen.setdefault(line, []).append(int(d.body))
+
+            async with consumer:
+                keys = [f"{i % 5}" for i in range(60)]
+                await store.put_many([b"%d" % i for i in range(60)], topic="t", keys=keys)
+                await until(lambda: sum(map(len, seen.values())) == 60)
+            assert all(each == sorted(each) for each in seen.values())
+            assert (len(seen), most > 1) == ((1, False) if ordered is True else (5, True))
+
+    run(kind, main)
+    assert left(tmp_path / "s") == []

@@ -129,8 +129,11 @@ def test_it_outlives_its_owner(store: TimerStore, client: Client) -> None:
 
 
 def test_what_needs_the_owner_is_refused(store: TimerStore, client: Client) -> None:
-    with pytest.raises(InvalidArgumentError, match="broadcast needs the process"):
-        Consumer(client, "g", broadcast=True)
+    for needed in ({"broadcast": True}, {"ordered": "key"}):
+        refused = Consumer(client, "g", **needed)  # type: ignore[arg-type]
+        refused.subscribe("t", lambda d: None)
+        with pytest.raises(InvalidArgumentError, match="need the process that has the store open"):
+            refused.start()
     with pytest.raises(InvalidArgumentError, match="threads is"):
         Consumer(client, "g", threads=0)
     with pytest.raises(InvalidArgumentError, match="store is"):

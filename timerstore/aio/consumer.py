@@ -19,6 +19,7 @@ from timerstore.arguments import check_topic_to_consume
 from timerstore.consumer.consumer import Consumer as PlainConsumer
 from timerstore.consumer.consumerstats import ConsumerStats
 from timerstore.consumer.hooks import Hook
+from timerstore.consumer.lines import Ordered
 from timerstore.consumer.retry_rules import Retry
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
@@ -53,10 +54,11 @@ class Consumer:
         concurrency: int = 100,
         batch_count: int = 1,
         pull_count: int = 32,
-        max_attempts: int = 16,
+        max_attempts: int | None = 16,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
+        ordered: Ordered = False,
         hooks: Sequence[Hook] = (),
         start: Start = "earliest",
     ) -> None:
@@ -77,6 +79,7 @@ class Consumer:
             timeout=timeout,
             broadcast=broadcast,
             instance=instance,
+            ordered=ordered,
             hooks=hooks,
             start=start,
         )

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import Context, copy_context
 from typing import Any, Final
 
 from timerstore.aio.consuming import Batch
@@ -55,7 +56,7 @@ class Handlers:
         self.stopping = False
         for each in subscriptions:
             each.remake = lambda batch: Batch(side, batch)
-        handling.on_room = self._wake
+        handling.on_room, handling.on_next = self._wake, self._begin_next
 
     def start(self) -> None:
         """Begin to pull, and to call handlers."""
@@ -81,13 +82,14 @@ class Handlers:
     async def step(self) -> int:
         """Run what is there, one call after the other; return how many messages that were."""
         for task, outcome in self._handling.take_late():
-            await self._finish(self._handling.finish(task, outcome))
+            await self._finish(self._handling.finish(task, outcome), copy_context())
         self._ready += self._handling.take_again() or await self._pull()
         count = 0
         while self._ready:
             task = self._ready.popleft()
             count += len(task.deliveries)
-            await self._call(task)
+            context = copy_context()
+            await self._side.loop.create_task(self._call(task, context), context=context)
         return count
 
     async def ended(self) -> None:
@@ -144,7 +146,9 @@ class Handlers:
             started_s = time.monotonic()
             for _ in range(min(len(self._ready), self._burst, self._room())):
                 task = self._ready.popleft()
-                self._calls[task] = side.loop.create_task(self._call(task))
+                context = copy_context()
+                call = side.loop.create_task(self._call(task, context), context=context)
+                self._calls[task] = call
             await asyncio.sleep(0)
             # They have begun now. A turn that took long is to be shorter next time.
             is_short = time.monotonic() - started_s < TURN_S
@@ -202,10 +206,14 @@ class Handlers:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
+    def _begin_next(self, task: Task) -> None:
+        self._ready.append(task)
+        self._wake()
+
     # --- a call
 
-    async def _call(self, task: Task) -> None:
-        """Call a handler, then do what the rules say."""
+    async def _call(self, task: Task, context: Context) -> None:
+        """Call a handler, then do what the rules say; in a context of its own, hooks too."""
         handling = self._handling
         result: Any = None
         error: Exception | None = None
@@ -231,11 +239,11 @@ class Handlers:
             self._wake()
         steps = handling.end(task, result, error)
         if steps:
-            await asyncio.shield(self._finish(steps))
+            await asyncio.shield(self._finish(steps, context))
 
-    def _finish(self, steps: Iterable[None]) -> asyncio.Task[None]:
+    def _finish(self, steps: Iterable[None], context: Context) -> asyncio.Task[None]:
         """Go through the steps of an end in a task that nobody cancels."""
-        end = self._side.loop.create_task(self._guarded_end(steps))
+        end = self._side.loop.create_task(self._guarded_end(steps), context=context)
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
         return end
@@ -262,7 +270,7 @@ class Handlers:
                 call = self._calls.get(task)
                 if call is not None:
                     call.cancel()
-                self._finish(handling.finish(task, outcome))
+                self._finish(handling.finish(task, outcome), copy_context())
             if self._ready or handling.next_ms() <= handling.now_ms():
                 self._wake()
 

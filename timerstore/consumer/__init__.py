@@ -1,7 +1,9 @@
-"""The concurrent consumer: handlers in threads.
+"""The consumer: handlers in threads, all at once or in order.
 
     consumer.py       the public class
     subscription.py   a topic's handler, pulling within limits
+    ordered.py        the same for an ordered one
+    lines.py          which message of a line comes next
     running.py        as a program's main part, until a signal comes
     threads.py        the threads, which pull and handle in turn
     handling.py       a handler's call, with what becomes of its messages

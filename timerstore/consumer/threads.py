@@ -57,7 +57,7 @@ class Threads:
         self._stop = Flag()
         self._threads: list[BackgroundThread] = []
         self._tending: list[BackgroundThread] = []  # the one that looks at the time
-        handling.on_room = self._room_was_made
+        handling.on_room, handling.on_next = self._room_was_made, self._ready.append
 
     def start(self, count: int, name: str) -> None:
         """Start `count` threads for handlers, and one that looks at the time."""
@@ -80,6 +80,7 @@ class Threads:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in (*self._threads, *self._tending):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._handling.shut()
         self._handling.give_back_all(self._take_ready())
         return not any(each.is_alive and not each.is_current for each in self._threads)
 

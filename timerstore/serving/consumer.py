@@ -92,7 +92,7 @@ class _Core:
     """What a consumer asks of a store's core, as far as a client can tell it."""
 
     def __init__(self, client: Served) -> None:
-        self._client, self._pid = client, os.getpid()
+        self.store, self._pid = client, os.getpid()
         self.clock = SimpleNamespace(manual=False)
         self.engine = SimpleNamespace(config=Config())
         self.waiters = SimpleNamespace(waiter=self._waiter)
@@ -100,7 +100,7 @@ class _Core:
 
     @property
     def closed(self) -> bool:
-        return self._client._link.closed.is_set()
+        return self.store._link.closed.is_set()
 
     @property
     def forked(self) -> bool:
@@ -115,7 +115,7 @@ class _Core:
     def check_open(self) -> None:
         self.check_process()
         if self.closed:
-            raise StoreClosedError(f"The client of {self._client.path} was closed. Connect again.")
+            raise StoreClosedError(f"The client of {self.store.path} was closed. Connect again.")
 
     check_writable = check_open
 
@@ -141,7 +141,7 @@ class _Facade:
     """What a consumer takes for its store while it is made."""
 
     def __init__(self, client: Served) -> None:
-        self.core, self.consuming = _Core(client), None
+        self.store, self.core, self.consuming = client, _Core(client), None
         self.putting = SimpleNamespace(core=self.core)
 
 
@@ -236,20 +236,21 @@ class ClientConsumer(Consumer):
     _handling_kind: ClassVar[type[Handling]] = _Handling
     _subscription_kind: ClassVar[type[Subscription]] = _Subscription
 
-    def __init__(self, store: Served, group: str, **options: Any) -> None:
-        """Prepare; see `Consumer`."""
-        for name in ("broadcast", "ordered"):
-            if options.get(name):
-                raise InvalidArgumentError(
-                    f"{name} needs the process that has the store open. Leave it out here."
-                )
-        facade: Any = _Facade(store)
-        super().__init__(facade, group, **options)
-        client: Any = store
-        self.store, self._client = client, store
-        self._limits = Config()
+    @staticmethod
+    def _face_of(client: Served) -> _Facade:
+        """Return what stands for its store."""
+        return _Facade(client)
+
+    @property
+    def _client(self) -> Served:
+        client: Any = self.store
+        return client  # type: ignore[no-any-return]
 
     def _open(self) -> None:
+        if self._broadcast or self._ordered:
+            raise InvalidArgumentError(
+                "broadcast and ordered need the process that has the store open. Leave them out."
+            )
         topics = [each.topic for each in self._subscriptions]
         self._begin_groups([[topic, self.group] for topic in topics], self._start)
         # Where nobody has read the dead letters, this keeps retention from removing them.
@@ -298,7 +299,7 @@ class ClientConsumer(Consumer):
 
     def _fits(self, each: _Subscription) -> bool:
         """Tell whether more of a topic may be pulled."""
-        config, next_count = self._limits, each.held_count + self._pull_count
+        config, next_count = Config(), each.held_count + self._pull_count
         is_next = next_count <= max(config.inflight_count_max, self._pull_count)
         return is_next and each.held_bytes < config.inflight_bytes_max
 
