@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
+from timerstore.consumer.needs import Store
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.delivery import Delivery, body_bytes
@@ -47,6 +48,7 @@ class Handling:
     ) -> None:
         """Begin with nothing to do."""
         self._putting, self._group = putting, group
+        self._store: Store = putting.core
         self._as_list, self._max_attempts = as_list, max_attempts
         self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
         self._ordered = ordered
@@ -62,7 +64,7 @@ class Handling:
 
     def now_ms(self) -> float:
         """Return the time by which handlers are judged: one that is never set, or the manual."""
-        return self._putting.core.steady_ms()
+        return self._store.steady_ms()
 
     # --- handling
 
