@@ -1,9 +1,9 @@
 """Timers by their key: looked for, cancelled, put on condition."""
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -272,7 +272,7 @@ def test_many_at_once_make_one(tmp_path: Path) -> None:
                     store.cancel_key("t", key)
                 elif how == "move":
                     if found := store.get_key("t", key):
-                        with suppress(timerstore.TooLateError):
+                        with contextlib.suppress(timerstore.TooLateError):
                             store.reschedule(found.id, delay=HOUR)
                 else:
                     given = {"if_absent": True} if how == "absent" else {"replace": True}

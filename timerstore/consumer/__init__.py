@@ -9,6 +9,7 @@
     handling.py       a handler's call, with what becomes of its messages
     retry_rules.py    the rules of that; docs/consumer.md has them as a table
     consumerstats.py  how much it handles
+    needs.py          what it needs of a store, wherever that is
     hooks.py          a program's code around each call
 
 A room imports `core.py`, never the store.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
+from timerstore.consumer.needs import Store
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.delivery import Delivery, body_bytes
@@ -47,6 +48,7 @@ class Handling:
     ) -> None:
         """Begin with nothing to do."""
         self._putting, self._group = putting, group
+        self._store: Store = putting.core
         self._as_list, self._max_attempts = as_list, max_attempts
         self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
         self._ordered = ordered
@@ -62,7 +64,7 @@ class Handling:
 
     def now_ms(self) -> float:
         """Return the time by which handlers are judged: one that is never set, or the manual."""
-        return self._putting.core.steady_ms()
+        return self._store.steady_ms()
 
     # --- handling
 
@@ -249,7 +251,7 @@ class Handling:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-            send_to_dead(self._putting, self._group, message, _failure(outcome), wait=False)
+            send_to_dead(self._putting, self._group, message, failure_of(outcome), wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
         return level == DEAD
@@ -356,7 +358,7 @@ def _is_done(delivery: Delivery) -> bool:
     return batch._flight is not None and batch._flight.is_done(batch._index_of[delivery._i])
 
 
-def _failure(outcome: Outcome) -> Failure:
+def failure_of(outcome: Outcome) -> Failure:
     """Return what a dead letter is to say that it died of; the words are those of traces."""
     if outcome.timed_out:
         return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")

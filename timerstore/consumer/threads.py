@@ -22,11 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from timerstore.consumer.handling import Handling
+from timerstore.consumer.needs import Store, Waiter
 from timerstore.consumer.subscription import Task
-from timerstore.core import Core
 from timerstore.errors import StoreClosedError
 from timerstore.services.background import BackgroundThread, Failure, Flag
-from timerstore.waiting import Waiter
 
 log = logging.getLogger("timerstore")
 
@@ -41,10 +40,10 @@ class Threads:
     """Runs tasks in threads."""
 
     def __init__(
-        self, core: Core, handling: Handling, pull: Callable[[], tuple[list[Task], bool]]
+        self, store: Store, handling: Handling, pull: Callable[[], tuple[list[Task], bool]]
     ) -> None:
         """`pull` returns tasks, and whether limits kept any back; one thread calls it at a time."""
-        self.core, self._handling, self._pull = core, handling, pull
+        self.store, self._handling, self._pull = store, handling, pull
         self.failure = Failure()
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
@@ -133,7 +132,7 @@ class Threads:
             self._waits_for_room = False
             self._ready.extend(tasks)
             return
-        with self.core.waiters.waiter() as waiter:
+        with self.store.waiters.waiter() as waiter:
             self._waiter = waiter
             try:
                 while not (tasks or self._ready or self.stopping):
@@ -204,7 +203,7 @@ class Threads:
     def _fail(self, error: BaseException) -> None:
         """Stop all threads; the error is raised by the consumer's next call."""
         try:
-            if isinstance(error, StoreClosedError) or self.core.closed:
+            if isinstance(error, StoreClosedError) or self.store.closed:
                 log.debug("the consumer ends with its store: %s", error)
             else:
                 self.failure.keep(error)
