@@ -75,6 +75,11 @@ class Reader(Protocol):
         """Acknowledge a message whose record is in the log."""
 
 
+def ack_and_put_in(batch: Any, i: int, puts: Sequence[Put]) -> list[str]:
+    """Acknowledge message `i` of a store's own batch, and put; see `ack_and_put`."""
+    return ack_and_put(batch._group, batch, i, puts)
+
+
 @inside
 def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> list[str]:
     """Acknowledge message `i` of a batch, and put; return the ids. See `Delivery.ack_and_put`.
@@ -84,7 +89,7 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
     core, putting = group.core, group.putting
     core.check_putting()
     now_ms = core.clock.now_ms
-    entries = [_compose(putting, batch.topic, put, now_ms) for put in _checked(puts)]
+    entries = [_compose(putting, batch.topic, put, now_ms) for put in checked(puts)]
     due_ms = [entry.due_ms for entry in entries]
     if any(entry.row == 0 for entry in entries):
         putting.admission.enter()
@@ -137,7 +142,7 @@ def _append(group: Reader, number: int, entries: list[Staged], now_ms: int) -> l
     return places
 
 
-def _checked(puts: Any) -> list[dict[str, Any]]:
+def checked(puts: Any) -> list[dict[str, Any]]:
     """Return the arguments of each put, or refuse them."""
     if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
         raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
