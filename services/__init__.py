@@ -32,6 +32,7 @@ What is durable, what goes:
     capture.py       a checkpoint, captured in one kernel
     level_file.py    `config/delayOffset.json`
     counter_file.py  the counters of each topic
+    key_files.py     keeps the key index up with the queues
     ahead_file.py    … and what is pending, as of a clean close
     retention.py     removes the segments that nobody needs again
     reach.py         up to where only pending timers keep the log
@@ -79,6 +80,7 @@ Looking from outside:
 
 What calls do in one kernel:
 
+    key_search.py      looks for messages by their key
     put_batch.py       many puts
     by_id.py           `get`, `cancel` or `reschedule` of one timer
     first_puts.py      the first put of a timer, by what its id says

@@ -57,6 +57,7 @@ from timerstore.wheel.cancelled import (
 from timerstore.wheel.place import may_have_rolled
 
 # What `get_by_id` says: NOT_JUDGED, or one of these.
+CANCELLED: Final = -1  # and still ahead
 PENDING: Final = 1
 PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
 _NOT_FOUND: Final = -1
@@ -170,7 +171,7 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
 
 
 def _get(address: int, digits: int) -> int:
-    """Read a pending timer's message into `found`, and tell its parts.
+    """Read a timer's message into `found`, and tell its parts: PENDING, and what is beside it.
 
     NOT_JUDGED: go the long way.
     """
@@ -187,8 +188,9 @@ def _get(address: int, digits: int) -> int:
     index, verdict = _queue_index(world, offset), NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index):
-        if not cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
-            verdict = PENDING_ROLLED if rolled else PENDING
+        verdict = PENDING_ROLLED if rolled else PENDING
+        if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
+            verdict = CANCELLED
     lock_release(world.fire_lock)
     return verdict
 
@@ -258,7 +260,7 @@ class Kernels:
         self._reschedule = entry_point(_reschedule)
 
     def get(self, place: Place, digits: bytes) -> int:
-        """Tell the parts of a pending timer's message: PENDING, PENDING_ROLLED, or NOT_JUDGED."""
+        """Tell the parts of a timer's message: PENDING, PENDING_ROLLED, CANCELLED or NOT_JUDGED."""
         return self._get(_address(place), address_of(digits))
 
     def cancel(self, place: Place, delete: Template, digits: bytes, now_ms: int) -> int:

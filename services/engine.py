@@ -20,6 +20,7 @@ from timerstore.services.aside import FIRST_COUNT
 from timerstore.services.clock import Clock
 from timerstore.services.counter_file import CounterFile
 from timerstore.services.damage import Damage
+from timerstore.services.key_files import KeyFiles
 from timerstore.services.levels import LEVEL_COUNT, RETRY_WAIT_MS_MAX, new_level_table
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.sizes import find_sizes
@@ -154,6 +155,10 @@ class Engine:
             getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
         ]
         self.use_done(new_table(1), 0)
+        self.keys = KeyFiles(
+            *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
+            is_used=config.key_index,
+        )
         # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
         # slot, or F past the source.
         self.recovered_copy = -1
@@ -368,7 +373,7 @@ class Engine:
     def disk_bytes(self) -> int:
         """Bytes of all files of the store that grow."""
         logs = self.commitlog.disk_bytes + self.timerlog.disk_bytes + self.queues.disk_bytes
-        return logs + len(self.wheel.array.slots)
+        return logs + len(self.wheel.array.slots) + self.keys.disk_bytes
 
     def pending_count(self, topic: bytes | None = None) -> int:
         """Return the exact number of pending timers."""
@@ -382,6 +387,7 @@ class Engine:
         """Drop all maps and descriptors without flushing."""
         self.commitlog.close()
         self.queues.close()
+        self.keys.close()
         self.timerlog.close()
         self.wheel.close()
         while self.eventfds:

@@ -150,6 +150,7 @@ class Flusher:
         with self.commit.alone:
             self._check()
             engine, world = self.engine, self.engine.world
+            noted = engine.keys.note(clean=clean)  # before the log's end is captured
             # Before: what is asked for from now on is the next one's.
             world.dequeue_put.flush_wanted = 0
             captured = capture(world)
@@ -175,6 +176,7 @@ class Flusher:
             )
             try:
                 self._write(checkpoint, captured)
+                engine.keys.write(noted)
             except FlushFailedError as e:
                 self._fail(e)
                 raise
@@ -275,6 +277,7 @@ class Flusher:
             idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
+            full = _room_wanted(self.engine.keys.catch_up) or full
             if self.on_tick is not None:
                 full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s

@@ -36,6 +36,10 @@ class Pending:
             return None
         return self.by_id[id]
 
+    def is_cancelled(self, id: str) -> bool:
+        """Whether the short way knows that it was cancelled."""
+        return self.put_at(id) is not None and id in self.cancelled and self.is_ahead(id)
+
     def cancel(self, id: str) -> str:
         """What becomes of it by the short way: "now", "before", or "long" for the long way."""
         if self.put_at(id) is None:

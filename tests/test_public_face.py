@@ -15,9 +15,9 @@ from tests.markdown import ROOT
 
 CALLS = {
     "TimerStore": (
-        "put put_many cancel cancel_many reschedule get pending pending_columns count horizon "
-        "consume pull dead_letters redrive drop_dead_letters stats health pause resume "
-        "flush close handover"
+        "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
+        "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
+        "health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (

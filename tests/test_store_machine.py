@@ -39,6 +39,7 @@ GROUP = "workers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "3" if INTERPRETED else "25"))
 TOPICS = st.sampled_from(["a", "b"])
+KEYS = st.sampled_from(["k", "two words", " "])
 LEVELS = "1s 2s 7s 40s 1d"
 LEVELS_MS = naive.parse_levels(LEVELS)
 
@@ -63,6 +64,7 @@ class Expected:
     state: str = "pending"
     level: int = 0  # of the delay levels, 0 for a timer
     passed: bool = False  # its level's loop is behind it
+    key: str | None = None
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -166,9 +168,17 @@ class StoreMachine(RuleBasedStateMachine):
     def due(self, slots: float) -> int:
         return self.now_ms + round(slots * self.slot_ms)
 
-    def note(self, id: str, topic: str, body: bytes, due_ms: int, level: int = 0) -> None:
+    def note(
+        self,
+        id: str,
+        topic: str,
+        body: bytes,
+        due_ms: int,
+        level: int = 0,
+        key: str | None = None,
+    ) -> None:
         assert id not in self.timers
-        self.timers[id] = Expected(id, topic, body, due_ms, level=level)
+        self.timers[id] = Expected(id, topic, body, due_ms, level=level, key=key)
         self.order.append(id)
         if level:
             self.in_levels[level - 1].append(self.timers[id])
@@ -197,6 +207,57 @@ class StoreMachine(RuleBasedStateMachine):
         level = min(level, len(LEVELS_MS))
         self.note(id, topic, body, self.now_ms + LEVELS_MS[level - 1], level)
         self.settle()
+
+    # --- by a key
+
+    def of_key(self, topic: str, key: str) -> list[Expected]:
+        """The pending timers with a key."""
+        timers = self.timers.values()
+        return [t for t in timers if (t.topic, t.key, t.state) == (topic, key, "pending")]
+
+    @rule(topic=TOPICS, key=KEYS, slots=DELAYS, how=st.sampled_from(["", "if_absent", "replace"]))
+    def put_key(self, topic: str, key: str, slots: float, how: str) -> None:
+        body, due_ms, before = self.body(), self.due(slots), self.of_key(topic, key)
+        given: dict[str, Any] = {how: True} if how else {}
+        if how == "replace" and before and all(timer.level for timer in before):
+            with pytest.raises(InvalidArgumentError):
+                self.store.put(body, topic=topic, at_ms=due_ms, key=key, **given)
+            return
+        id = self.store.put(body, topic=topic, at_ms=due_ms, key=key, **given)
+        if how == "if_absent" and before:
+            assert id in [timer.id for timer in before]
+            return
+        if how == "replace" and before:
+            gone = [timer for timer in before if self.store.get(timer.id) is None]
+            assert len(gone) == 1
+            gone[0].state = "cancelled"
+        self.note(id, topic, body, due_ms, key=key)
+        self.settle()
+
+    @rule(topic=TOPICS, key=KEYS, level=st.integers(1, 4))
+    def put_key_at_level(self, topic: str, key: str, level: int) -> None:
+        body = self.body()
+        id = self.store.put(body, topic=topic, delay_level=level, key=key)
+        self.note(id, topic, body, self.now_ms + LEVELS_MS[level - 1], level, key)
+        self.settle()
+
+    @rule(topic=TOPICS, key=KEYS)
+    def get_key(self, topic: str, key: str) -> None:
+        expected = {timer.id: timer for timer in self.of_key(topic, key)}
+        timer = self.store.get_key(topic, key)
+        assert (timer is None) == (not expected)
+        if timer is not None:
+            found = expected[timer.id]
+            assert (timer.body, timer.due_ms, timer.key) == (found.body, found.due_ms, key)
+        listed = {timer.id for timer in self.store.pending(topic=topic, key=key)}
+        assert listed == expected.keys()
+
+    @rule(topic=TOPICS, key=KEYS)
+    def cancel_key(self, topic: str, key: str) -> None:
+        expected = self.of_key(topic, key)
+        assert self.store.cancel_key(topic, key) == len(expected)
+        for timer in expected:
+            timer.state = "cancelled"
 
     @rule(topic=TOPICS, level=st.integers(1, 4), count=st.integers(1, 8))
     def put_many_at_level(self, topic: str, level: int, count: int) -> None:
@@ -249,7 +310,8 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(errors):
                 self.store.reschedule(old.id, **given)
             return
-        self.note(self.store.reschedule(old.id, **given), old.topic, body or old.body, due_ms)
+        new = self.store.reschedule(old.id, **given)
+        self.note(new, old.topic, body or old.body, due_ms, key=old.key)
         old.state = "cancelled"
         self.settle()
 

@@ -36,6 +36,7 @@ Writing:
     tally.py         counts of timers by topic
     tallysums.py     … summed over time
     consumequeue.py  the entries of a topic's queue
+    keyindex.py      which messages carry a key, RocketMQ's IndexFile
     unit.py          the 52-byte units of the timer log
 
 Reading:

@@ -186,6 +186,42 @@ ENTRY_OFFSET_AT: Final = _at(QUEUE_ENTRY, "offset")
 ENTRY_SIZE_AT: Final = _at(QUEUE_ENTRY, "size")
 ENTRY_TAGS_AT: Final = _at(QUEUE_ENTRY, "tags_code")
 assert QUEUE_ENTRY.itemsize == ENTRY_BYTES
+
+# --- key index (`index/`): RocketMQ's IndexFile. A header, slots of four bytes, then entries, the
+# first of which is unused. A slot, or an entry, names the entry before it in its chain; 0: none.
+
+KEY_HEADER: Final = np.dtype(
+    [
+        ("begin_ms", ">i8"),  # stored time of the first message, and of the last
+        ("end_ms", ">i8"),
+        ("begin_offset", ">i8"),
+        ("end_offset", ">i8"),
+        ("used_slots", ">i4"),
+        ("next_entry", ">i4"),
+    ]
+)
+KEY_ENTRY: Final = np.dtype(
+    [
+        ("hash", ">i4"),  # |h| of Java's String.hashCode of topic + "#" + key
+        ("offset", ">i8"),
+        ("seconds", ">i4"),  # stored time since the first message's
+        ("previous", ">i4"),
+    ]
+)
+KEY_HEADER_BYTES: Final = 40
+KEY_SLOT_BYTES: Final = 4
+KEY_ENTRY_BYTES: Final = 20
+KEY_BEGIN_MS_AT: Final = _at(KEY_HEADER, "begin_ms")
+KEY_END_MS_AT: Final = _at(KEY_HEADER, "end_ms")
+KEY_BEGIN_OFFSET_AT: Final = _at(KEY_HEADER, "begin_offset")
+KEY_END_OFFSET_AT: Final = _at(KEY_HEADER, "end_offset")
+KEY_USED_SLOTS_AT: Final = _at(KEY_HEADER, "used_slots")
+KEY_NEXT_ENTRY_AT: Final = _at(KEY_HEADER, "next_entry")
+KEY_HASH_AT: Final = _at(KEY_ENTRY, "hash")
+KEY_OFFSET_AT: Final = _at(KEY_ENTRY, "offset")
+KEY_SECONDS_AT: Final = _at(KEY_ENTRY, "seconds")
+KEY_PREVIOUS_AT: Final = _at(KEY_ENTRY, "previous")
+assert KEY_HEADER.itemsize == KEY_HEADER_BYTES and KEY_ENTRY.itemsize == KEY_ENTRY_BYTES
 QUEUE_BLANK_SIZE: Final = 0x7FFFFFFF
 """The size in a blank (0, this, 0): a queue whose first messages are gone can begin with them."""
 

@@ -194,6 +194,10 @@ class KernelLock(Section):
         enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
         super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
 
+    def is_mine(self) -> bool:
+        """Tell whether this thread has taken it, in Python."""
+        return int(self.words[_HOLDER]) == threading.get_ident()
+
 
 class ServiceLocks(Section):
     """The three locks of the services, which `with` takes all, in their order: fire, near, wheel.

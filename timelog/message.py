@@ -390,11 +390,17 @@ def read_message(buf: Any, at: int, found: Words, verify: bool) -> int:
 
 @inlined
 def java_hash(buf: Any, at: int, count: int) -> int:
-    """Return Java's `String.hashCode` of UTF-8 bytes, as a signed 32-bit number.
+    """Return Java's `String.hashCode` of UTF-8 bytes, as a signed 32-bit number."""
+    code: int = java_hash_on(buf, at, count, 0)
+    return code
+
+
+@inlined
+def java_hash_on(buf: Any, at: int, count: int, code: int) -> int:
+    """Return the hash of a text that goes on with UTF-8 bytes behind what has the hash `code`.
 
     Java hashes UTF-16 units, so what lies beyond the basic plane counts as two.
     """
-    code = 0
     end = at + count
     while at < end:
         byte = get_u8(buf, at)

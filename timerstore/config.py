@@ -119,6 +119,10 @@ class Config:
     """Whether another process of the same user may ask this one, as `timerstore health` and `top`
     do, through the socket `control.sock` in the store's folder."""
 
+    key_index: bool = True
+    """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
+    that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
+
     delay_levels: str = DELAY_LEVELS
     """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
 
@@ -151,7 +155,7 @@ class Config:
             if hints[field.name] in (int, int | None) and value is not None:
                 minimum = 0 if field.name in _MAY_BE_0 else 1
                 check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
-        for name in ("cleaning", "control"):
+        for name in ("cleaning", "control", "key_index"):
             if not isinstance(getattr(self, name), bool):
                 value = getattr(self, name)
                 raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")

@@ -94,6 +94,7 @@ class Core:
             self.engine.damage.note(SWITCHES_FILE, damage.offset, damage.reason)
         if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
+        self.engine.keys.open(self.engine.world)
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
         if not self.engine.keeps_mark:
@@ -214,9 +215,12 @@ class Core:
         if self.closed or self.failure.error is not None or self._refusal is not None:
             self.end_short_way()  # looked at last: whoever ends it says why before
 
-    def check_unlocked(self) -> None:
-        """Raise where this thread holds a lock that the call would wait for: for ever."""
-        if self.engine.locks.is_mine():
+    def check_unlocked(self, *, keys: bool = False) -> None:
+        """Raise where this thread holds a lock that the call would wait for: for ever.
+
+        `keys`: it would wait for that of the key index as well.
+        """
+        if self.engine.locks.is_mine() or (keys and self.engine.keys.lock.is_mine()):
             raise TimerStoreError(
                 "This was called inside another call of the same thread, as a signal's handler may "
                 "do. Put a timer or set a flag there, and call this when the other has returned."
@@ -283,7 +287,7 @@ class Core:
     def flush(self) -> None:
         """Write a checkpoint; see `TimerStore.flush`."""
         self.check_open()
-        self.check_unlocked()
+        self.check_unlocked(keys=True)
         self.flusher.flush()
 
 

@@ -112,6 +112,8 @@ class TimerStore:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_level: int | None = None,
+        if_absent: bool = False,
+        replace: bool = False,
     ) -> str:
         """Put one timer and return its id.
 
@@ -120,12 +122,23 @@ class TimerStore:
         round up. `delay_level` counts the durations of `Config.delay_levels` from 1; a higher one
         than there are means the highest.
 
+        With `key` and `if_absent`: where a timer of that topic and key is pending, nothing is put,
+        and its id returned. With `replace` this one comes in its place, under a new id. Each is one
+        step, beside all others of the kind and over any crash; a put without them asks nobody. Of
+        several that are pending, as a rule the last that was put is meant.
+
         Durable on return as `Config.durability` says. O(size). Waits where `Config.admission` says
         so. Raises InvalidArgumentError, StoreFullError, StoreClosedError, FlushFailedError; then
         nothing was put.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
+        if if_absent is not False or replace is not False:
+            return self.timers.put_conditional(
+                *(body, topic, delay, at, at_ms, key, tag, properties, delay_level),
+                if_absent=if_absent,
+                replace=replace,
+            )
         is_plain = key is None and tag is None and properties is None
         if is_plain and delay is None and at is None and delay_level is None and at_ms is not None:
             id = self._short_way.put(topic, body, at_ms)
@@ -177,6 +190,17 @@ class TimerStore:
         """Cancel many timers; bool[n] as from `cancel`. One fsync for all."""
         return self.timers.cancel_many(ids)
 
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all pending timers with a key; return how many they were.
+
+        Durable like a put. O(timers with that key); O(pending) without `Config.key_index`.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5), key="user:7")
+        >>> store.cancel_key("default", "user:7")
+        1
+        """
+        return self.timers.cancel_key(topic, key)
+
     def reschedule(
         self,
         id: str,
@@ -210,6 +234,18 @@ class TimerStore:
         """
         return self.timers.get(id)
 
+    def get_key(self, topic: str, key: str) -> Timer | None:
+        """Return the pending timer with a key, or None; of several, as a rule the last.
+
+        O(1); O(pending) without `Config.key_index`, or read-only. Raises StoreFullError where the
+        index has no room on the disk.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5), key="user:7")
+        >>> store.get_key("default", "user:7").body
+        b'hello'
+        """
+        return self.timers.get_key(topic, key)
+
     def pending(
         self,
         *,
@@ -217,12 +253,14 @@ class TimerStore:
         start_ms: int | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
+        key: str | None = None,
     ) -> Iterator[Timer]:
         """Yield pending timers in the order of due time, those with start_ms <= due < end_ms.
 
-        It shows the store as it is when iteration begins.
+        It shows the store as it is when iteration begins. With `key`, and a `topic`, those that
+        have it, without looking at any other.
         """
-        return self.timers.list(topic, start_ms, end_ms, limit)
+        return self.timers.list(topic, start_ms, end_ms, limit, key)
 
     def pending_columns(
         self,

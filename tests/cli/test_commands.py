@@ -35,6 +35,24 @@ def test_put_pending_cancel(run: Run, path: Path) -> None:
     assert verdict == {"id": late["id"], "cancelled": False}
 
 
+def test_by_a_key(run: Run, path: Path) -> None:
+    for key in ("user:7", "user:7", "user:71", "other"):
+        run("put", path, key, "-t", "mail", "--delay", "1h", "--key", key)
+    lines = run("pending", path, "-t", "mail", "--key", "user:7").stdout.splitlines()
+    assert [line.split("\t")[-1] for line in lines] == ["user:7", "user:7"]
+    run("pending", path, "--key", "user:7", exits=2)
+
+    cancelled = run("cancel", path, "--topic", "mail", "--key", "user:7", "--json").stdout
+    assert json.loads(cancelled)["cancelled"] == 2
+    assert run("cancel", path, "-t", "mail", "--key", "user:7", exits=1).stdout == "0\n"
+    assert run("cancel", path, "-t", "mail", "--key-prefix", "us").stdout == "1\n"
+    assert run("cancel", path, "-t", "mail", "--key-prefix", "us", exits=1).stdout == "0\n"
+    (left,) = run("pending", path).stdout.splitlines()
+    assert left.endswith("other")
+    for wrong in ([], ["--key", "k"], ["0" * 32, "-t", "mail"], ["-t", "mail"]):
+        run("cancel", path, *wrong, exits=2)
+
+
 def test_put_makes_the_store_and_takes_every_option(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[timerstore]\ncommitlog_segment_bytes = 1048576\n")

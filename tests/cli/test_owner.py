@@ -42,6 +42,11 @@ def test_put_get_reschedule_cancel(run: Run, path: Path, owner: timerstore.Timer
     assert (timer.key, timer.tag, timer.properties) == ("k", "t", {"a": "b"})
     assert run("cancel", path, new).stdout == f"{new}\tcancelled\n"
     run("reschedule", path, new, "--delay", "1h", exits=1)
+    assert run("cancel", path, "--topic", "mail", "--key", "k", exits=1).stdout == "0\n"
+    for key in ("k1", "k1", "k2"):
+        owner.put(b"x", topic="mail", at_ms=FAR_MS, key=key)
+    assert run("cancel", path, "--topic", "mail", "--key", "k1").stdout == "2\n"
+    assert run("cancel", path, "--topic", "mail", "--key-prefix", "k").stdout == "1\n"
     assert owner.count() == 0
 
 

@@ -10,7 +10,9 @@ from tests import naive
 from tests.naive_by_id import Pending
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.services.by_id import (
+    CANCELLED,
     OTHER_TOPIC,
+    PENDING,
     PENDING_ROLLED,
     TOLD_DUE_MS,
     TOLD_OFFSET,
@@ -79,7 +81,8 @@ def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int
             id = spoilt(list(model.by_id)[which % len(model.by_id)], how)
             expected = model.get(id)
             verdict = kernels.get(place, id.encode())
-            assert (verdict != NOT_JUDGED) == (expected is not None)
+            assert (verdict >= PENDING) == (expected is not None)
+            assert (verdict == CANCELLED) == model.is_cancelled(id)
             if expected is not None:
                 told = place.told.tolist()
                 assert told[TOLD_DUE_MS] == int(id[:12], 16)

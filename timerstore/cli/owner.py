@@ -32,6 +32,9 @@ class Changer(Protocol):
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers; tell of each whether it worked."""
 
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key; return how many."""
+
     def reschedule(self, id: str, **options: Any) -> str:
         """Move or change a timer; return its new id."""
 
@@ -80,6 +83,10 @@ class Here:
         """Cancel timers."""
         return [bool(each) for each in self.store.cancel_many(ids)]
 
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key."""
+        return self.store.cancel_key(topic, key)
+
     def reschedule(self, id: str, **options: Any) -> str:
         """Move or change a timer."""
         return self.store.reschedule(id, **options)
@@ -119,6 +126,10 @@ class There:
         """Cancel timers."""
         verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
         return verdicts
+
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key."""
+        return int(self._owner.call("cancel_key", topic=topic, key=key))
 
     def reschedule(self, id: str, **options: Any) -> str:
         """Move or change a timer."""

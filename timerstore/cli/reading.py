@@ -189,6 +189,7 @@ def pending(
     topic: OfTopic = None,
     start: Start = None,
     end: End = None,
+    key: Annotated[str | None, typer.Option(help="Of this key; with --topic.")] = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
@@ -205,7 +206,7 @@ def pending(
         with looking(out, path, config) as look:
             shown_limit = out.rows_max if limit is None else limit
             timers = look.store.pending(
-                topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit
+                topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit, key=key
             )
             if as_json:
                 for timer in timers:
@@ -224,7 +225,7 @@ def pending(
                 for timer in timers
             ]
             out.table(["due", "topic", "id", "key", "tag", "body"], rows)
-            if limit is None and len(rows) == out.rows_max:
+            if limit is None and key is None and len(rows) == out.rows_max:
                 count = look.count(topic)
                 out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
 

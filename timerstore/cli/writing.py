@@ -14,6 +14,7 @@ from timerstore.cli.app import (
     TIME,
     AsJson,
     ConfigFile,
+    OfTopic,
     StorePath,
     answering,
     app,
@@ -21,6 +22,7 @@ from timerstore.cli.app import (
     tell_instant,
     topics_of,
 )
+from timerstore.cli.opening import check_is_there
 from timerstore.cli.output import Output
 from timerstore.cli.owner import Changer, changing
 from timerstore.cli.status import TOO_LATE
@@ -190,17 +192,35 @@ def show_ids(out: Output, ids: Iterable[str]) -> None:
 @app.command(rich_help_panel=CHANGE)
 def cancel(
     path: StorePath,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="-: from standard input.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="-: from standard input.")
+    ] = None,
+    topic: OfTopic = None,
+    key: Annotated[str | None, typer.Option(help="All of this key; with --topic.")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="All whose key begins so; with --topic.")
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Cancel timers by their ids. Exit status 1: one of them was too late.
+    """Cancel timers by their ids, or by a key. Exit status 1: one was too late, or there is none.
 
-    Example: timerstore cancel timers/ 019C0F3A5B7C00000000000051C4D1E0
+    Example: timerstore cancel timers/ --topic billing --key user:7
     """
     with answering(as_json=as_json) as out:
-        if ids == ["-"]:
-            ids = sys.stdin.read().split()
+        if sum((bool(ids), key is not None, key_prefix is not None)) != 1:
+            raise InvalidArgumentError("Pass ids, or --key, or --key-prefix.")
+        if (topic is None) != bool(ids):
+            raise InvalidArgumentError("--topic goes with --key or --key-prefix. Pass both.")
+        if topic is not None:
+            count = cancel_keys(path, config, topic, key, key_prefix)
+            out.status = out.status if count else TOO_LATE
+            if as_json:
+                out.json({"topic": topic, "key": key, "prefix": key_prefix, "cancelled": count})
+            else:
+                out.line(str(count))
+            return
+        ids = sys.stdin.read().split() if ids == ["-"] else ids or []
         with changing(path, config) as changer:
             verdicts = changer.cancel_many(ids)
         if not all(verdicts):
@@ -211,6 +231,24 @@ def cancel(
             return
         words = ["cancelled" if worked else "too late" for worked in verdicts]
         out.table(["id", "verdict"], list(zip(ids, words, strict=True)))
+
+
+def cancel_keys(
+    path: Path, config: Path | None, topic: str, key: str | None, prefix: str | None
+) -> int:
+    """Cancel all of a topic with a key, or whose key begins with `prefix`; return how many."""
+    from timerstore import open as open_store
+
+    if key is not None:
+        with changing(path, config) as changer:
+            return changer.cancel_key(topic, key)
+    check_is_there(path)
+    with open_store(path, read_only=True) as store:
+        table = store.pending_columns(topic=topic, columns=["id", "key"])
+    pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
+    ids = [id for id, each in pairs if each is not None and each.startswith(prefix or "")]
+    with changing(path, config) as changer:
+        return sum(changer.cancel_many(ids)) if ids else 0
 
 
 @app.command(rich_help_panel=CHANGE)

@@ -75,6 +75,7 @@ def handover(core: Core, consuming: Consuming) -> None:
             cut_chains(engine)
             core.check_open()
             _write_topics(core)
+            engine.keys.remove()
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0

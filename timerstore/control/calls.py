@@ -14,8 +14,8 @@ Call = Callable[..., Any]
 
 NAMES = (
     *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
-    *("dead_letters", "redrive", "drop_dead_letters", "health", "pause", "resume"),
-    *("flush", "clean"),
+    *("get_key", "cancel_key", "dead_letters", "redrive", "drop_dead_letters", "health"),
+    *("pause", "resume", "flush", "clean"),
 )
 """Calls of the store that are asked as they are."""
 

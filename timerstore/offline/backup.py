@@ -50,7 +50,9 @@ from timerstore.timelog.smallfile import read_small
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
 
-_LEFT_OUT: Final = frozenset(("config/wheelsums", "config/timermetrics", "config/rebuild.json"))
+_LEFT_OUT: Final = frozenset(
+    f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json")
+)
 """They belong to the indexes."""
 _SAME_BYTES: Final = 1 << 16
 """So much before its end is compared with the store before a log is continued."""

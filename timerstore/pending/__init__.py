@@ -9,6 +9,7 @@
     cancel.py      cancelling
     reschedule.py  moving to another time
     moved.py       timers whose first message is gone
+    keyed.py       timers by their key
     found.py       messages that wait, as arrays
     overdue.py     what may have been taken already
     foreign.py     ids of delay levels, and what a broker wrote

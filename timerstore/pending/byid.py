@@ -7,7 +7,6 @@ taken, or may have rolled, a segment that is not mapped) goes the long way, `get
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
@@ -48,13 +47,9 @@ TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
 
 
-def _described(
-    view: Bytes, found: Words, part: list[int], own: Mapping[str, str] | None
-) -> tuple[int, bytes]:
-    """Return a message's tag as a number, and what describes it, as it stands in a message.
-
-    `own`: what comes in the place of the user's own properties; None: as they were.
-    """
+def _described(view: Bytes, found: Words, part: list[int], payload: Payload) -> tuple[int, bytes]:
+    """Return the tag as a number, and what describes it, of what comes in a message's place."""
+    own = payload.properties
     properties_at, stop = part[PART_PROPERTIES], part[PART_PROPERTIES_END]
     if own is None and part[PART_ROW] >= 0 and found[WHOLE_CRC] == 1:  # nothing else stands there
         described = view[int(found[USUAL_END]) : stop - CRC_PROPERTY_BYTES].tobytes()
@@ -63,6 +58,9 @@ def _described(
     properties = decode_properties(view[properties_at:stop].tobytes())
     if own is not None:
         properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
+    if not payload.keeps_tag:
+        properties.pop("TAGS", None)
+        properties |= {} if payload.tag is None else {"TAGS": payload.tag}
     return java_hash_of(properties.get("TAGS", "")), encode_described(properties)
 
 
@@ -127,6 +125,19 @@ class ById:
         finally:
             self._places.append(taken)
 
+    def is_pending(self, id: object) -> bool | None:
+        """Tell whether a timer is pending; None: go the long way."""
+        digits = _digits_of(id)
+        if digits is None:
+            return None
+        place, reading = taken = self._take()
+        try:
+            with reading:
+                verdict = self._kernels.get(place, digits)
+                return None if verdict == NOT_JUDGED else verdict >= PENDING
+        finally:
+            self._places.append(taken)
+
     def reschedule(self, id: object, due_ms: int, now_ms: int, payload: Payload) -> str | None:
         """Move a timer that lies ahead; return its new id, or None: go the long way.
 
@@ -140,13 +151,13 @@ class ById:
         found = place.found
         try:
             with reading:
-                if self._kernels.get(place, digits) == NOT_JUDGED:
+                if self._kernels.get(place, digits) < PENDING:
                     return None
                 told = place.told.tolist()
                 view = log.existing(told[TOLD_OFFSET] // log.segment_bytes).view
-                body, own = payload
-                tags_code, described = _described(view, found, told[:PART_COLUMNS], own)
-                if own is not None and len(described) > DESCRIPTION_BYTES_MAX:
+                body = payload.body
+                tags_code, described = _described(view, found, told[:PART_COLUMNS], payload)
+                if payload.properties is not None and len(described) > DESCRIPTION_BYTES_MAX:
                     return None
                 body_bytes = int(found[BODY_BYTES]) if body is None else len(body)
                 if body_bytes + len(described) > engine.content_bytes_max:

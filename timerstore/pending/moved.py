@@ -19,6 +19,9 @@ class Payload(NamedTuple):
     body: bytes | None = None
     properties: Mapping[str, str] | None = None
     """The user's own, all of them; key and tag stay."""
+    tag: str | None = None
+    keeps_tag: bool = True
+    """False: `tag` comes in the place of the old one, too."""
 
 
 UNCHANGED: Final = Payload()
@@ -35,14 +38,14 @@ def check_payload(core: Core, body: object, properties: Mapping[str, str] | None
 def compose_moved(core: Core, timer: Timer, due_ms: int, id: str, payload: Payload) -> Staged:
     """Compose the timer that comes in the place of another one, and say where it is staged."""
     own = timer.properties if payload.properties is None else payload.properties
-    described = {"TAGS": timer.tag, "KEYS": timer.key, **own}
+    tag = timer.tag if payload.keeps_tag else payload.tag
+    described = {"TAGS": tag, "KEYS": timer.key, **own}
     properties = encode_described({k: v for k, v in described.items() if v is not None})
     if payload.properties is not None:
         check_description(len(properties))
     body = timer.body if payload.body is None else payload.body
     check_body(body, len(properties), core.engine.content_bytes_max)
     topic = timer.topic.encode("utf-8", "surrogateescape")
-    tag = timer.tag
     return compose_timer(core.engine, topic, body, due_ms, properties, tag, replaces=id)
 
 

@@ -7,17 +7,18 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from timerstore.arguments import resolve_due_ms
+from timerstore.arguments import DUE_MS_MAX, resolve_due_ms
 from timerstore.core import Core
-from timerstore.errors import TooLateError
+from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.inside import inside
 from timerstore.kinds import check_name
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.columns import pending_columns
 from timerstore.pending.get import get
-from timerstore.pending.listing import Horizon, count_by_bucket, list_pending
-from timerstore.pending.moved import UNCHANGED, check_payload
+from timerstore.pending.keyed import Keyed, check_condition
+from timerstore.pending.listing import Horizon, check_range, count_by_bucket, list_pending
+from timerstore.pending.moved import UNCHANGED, Payload, check_payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import Bools
@@ -31,6 +32,7 @@ class PendingTimers:
         """Know no topic yet."""
         self.core, self.gate, self._putting = core, core.gate, putting
         self._by_id = ById(core.engine)
+        self._keyed = Keyed(core, putting, self._by_id)
 
     def get(self, id: str) -> Timer | None:
         """Return a timer; see `TimerStore.get`."""
@@ -39,12 +41,45 @@ class PendingTimers:
             self.core.check_unlocked()
             return self._by_id.get(id) or get(self.core, id)
 
+    def get_key(self, topic: str, key: str) -> Timer | None:
+        """Return a timer by its key; see `TimerStore.get_key`."""
+        with self.gate:
+            self.core.check_open()
+            self.core.check_unlocked(keys=True)
+            return self._keyed.get(topic, key)
+
     def list(
-        self, topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
+        self,
+        topic: str | None,
+        start_ms: int | None,
+        end_ms: int | None,
+        limit: int | None,
+        key: str | None = None,
     ) -> Iterator[Timer]:
         """Yield timers in order; see `TimerStore.pending`."""
         self.core.check_open()
+        if key is not None:
+            return iter(self._list_key(topic, start_ms, end_ms, limit, key))
         return list_pending(self.core, topic, start_ms, end_ms, limit)
+
+    @inside
+    def _list_key(
+        self,
+        topic: str | None,
+        start_ms: int | None,
+        end_ms: int | None,
+        limit: int | None,
+        key: str,
+    ) -> Sequence[Timer]:
+        self.core.check_unlocked(keys=True)
+        check_range(topic, start_ms, end_ms, limit)
+        if topic is None:
+            raise InvalidArgumentError("A key belongs to a topic. Pass topic as well.")
+        timers = sorted(
+            self._keyed.list(topic, key), key=lambda each: (each.due_ms, each.put_ms, each.id)
+        )
+        low, high = start_ms or 0, DUE_MS_MAX + 1 if end_ms is None else end_ms
+        return [each for each in timers if low <= each.due_ms < high][:limit]
 
     @inside
     def columns(
@@ -85,6 +120,47 @@ class PendingTimers:
             elif self.core.is_group:
                 self.core.wait_durable()
             return cancelled
+
+    @inside
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key; see `TimerStore.cancel_key`."""
+        self.core.check_writable()
+        self.core.check_unlocked(keys=True)
+        now_ms = self.core.clock.now_ms
+        count = self._keyed.cancel(topic, key, now_ms)
+        self.core.after_append(now_ms)
+        return count
+
+    @inside
+    def put_conditional(
+        self,
+        body: bytes,
+        topic: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        key: str | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        delay_level: int | None,
+        *,
+        if_absent: bool,
+        replace: bool,
+    ) -> str:
+        """Put a timer unless its key has one, or in its place; see `TimerStore.put`."""
+        self.core.check_putting()
+        self.core.check_unlocked(keys=True)
+        key = check_condition(key, delay_level, if_absent=if_absent, replace=replace)
+        prepared = self._putting.prepare(
+            body, topic, delay, at, at_ms, key, tag, properties, delay_level
+        )
+        if if_absent:
+            id = self._keyed.put_if_absent(prepared, key)
+        else:
+            payload = Payload(bytes(body), dict(properties or {}), tag, keeps_tag=False)
+            id = self._keyed.put_in_place(prepared, key, payload)
+        self.core.after_append(prepared.now_ms, prepared.due_ms)
+        return id
 
     @inside
     def cancel_many(self, ids: Sequence[str]) -> Bools:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,18 @@ from timerstore.putting.congestion import Congestion
 from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putter import Putter, compose_timer
 from timerstore.putting.short_way import ShortWay
+from timerstore.timelog.compose import Staged
 from timerstore.timelog.format import LEVEL_MARK
+
+
+class Prepared(NamedTuple):
+    """One timer that is about to be put."""
+
+    entry: Staged
+    topic: str
+    level: int  # from 1; 0: none
+    now_ms: int  # what its due time was reckoned from
+    due_ms: int
 
 
 class Putting:
@@ -56,41 +67,50 @@ class Putting:
         delay_level: int | None,
     ) -> str:
         """Put one timer the long way; see `TimerStore.put`."""
-        core, engine = self.core, self.core.engine
-        core.check_putting()
-        if delay_level is not None:
-            level = check_level(engine, delay_level, delay, at, at_ms)
-            return self._put_at_level(body, topic, level, key, tag, properties)
-        now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
-        due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
-        encoded = encode_properties(key, tag, properties)
-        body = check_body(body, len(encoded), engine.content_bytes_max)
-        self.congestion.check(due_ms, now_ms)
-        self.admission.enter()
-        entry = compose_timer(engine, topic_bytes, body, due_ms, encoded, tag)
-        self.short_way.add(topic)
-        offset = self.putter.append(entry, core.clock.now_ms)
-        core.after_append(now_ms, due_ms)
-        return format_id(due_ms, offset, engine.store_tag)
+        prepared = self.prepare(body, topic, delay, at, at_ms, key, tag, properties, delay_level)
+        id = self.append(prepared)
+        self.core.after_append(prepared.now_ms, prepared.due_ms)
+        return id
 
-    def _put_at_level(
+    def prepare(
         self,
         body: bytes,
         topic: str,
-        level: int,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
         key: str | None,
         tag: str | None,
         properties: Mapping[str, str] | None,
-    ) -> str:
+        delay_level: int | None,
+    ) -> Prepared:
+        """Check and compose what is put, and wait until it may be; without any lock."""
         core, engine = self.core, self.core.engine
+        core.check_putting()
+        level, due_ms = 0, 0
+        if delay_level is not None:
+            level = check_level(engine, delay_level, delay, at, at_ms)
         now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
+        if not level:
+            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
         encoded = encode_properties(key, tag, properties)
         body = check_body(body, len(encoded), engine.content_bytes_max)
-        entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
-        self.short_way.add(topic, level)
-        offset, due_ms = self.putter.append(entry, now_ms), entry[2]
-        core.after_append(now_ms, due_ms)
-        return format_id(due_ms, offset | LEVEL_MARK, engine.store_tag)
+        if level:
+            entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
+            return Prepared(entry, topic, level, now_ms, entry.tags_code)
+        self.congestion.check(due_ms, now_ms)
+        self.admission.enter()
+        entry = compose_timer(engine, topic_bytes, body, due_ms, encoded, tag)
+        return Prepared(entry, topic, level, now_ms, due_ms)
+
+    def append(self, prepared: Prepared) -> str:
+        """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
+        self.short_way.add(prepared.topic, prepared.level)
+        now_ms = prepared.now_ms if prepared.level else self.core.clock.now_ms
+        offset = self.putter.append(prepared.entry, now_ms)
+        if prepared.level:
+            offset |= LEVEL_MARK
+        return format_id(prepared.due_ms, offset, self.core.engine.store_tag)
 
     @inside
     def put_many(

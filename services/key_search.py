@@ -1,0 +1,314 @@
+"""Looking for messages by their key, in the files of `index/`.
+
+What an entry says only leads to a message, which is read and compared; whether its timer is pending
+is for the caller to ask, by its id. What is certainly done with is cut out of its chain on the way,
+so each is met once: a key that is put and fired again and again does not become long.
+
+Certainly done with is a message before F; a level's that was delivered; a timer that had its unit
+when R was not yet past some slot, where by now R is past that one and the timer's own. For a unit's
+slot is its timer's own, or R's where R was past that.
+
+Everything here goes under the lock of the index.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.services.levels import LEVEL_COUNT
+from timerstore.services.world import World
+from timerstore.timelog.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.format import (
+    KEY_DIGITS,
+    KEY_HASH_AT,
+    KEY_OFFSET_AT,
+    KEY_PREVIOUS_AT,
+    LEVEL_COUNT_MAX,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_ID_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+)
+from timerstore.timelog.intrinsics import (
+    get_i32,
+    get_i64,
+    get_u8,
+    load_acquire,
+    put_i32,
+    view_bytes,
+)
+from timerstore.timelog.kernel import inlined
+from timerstore.timelog.keyindex import (
+    FILE_COUNT,
+    LEVELS_PREFIX,
+    NEW_LINKED,
+    NEW_PASSED,
+    OLD_LINKED,
+    OLD_PASSED,
+    TIMERS_PREFIX,
+    KeyIndex,
+    entry_at,
+    key_code,
+    slot_at,
+    view_file,
+    word_end,
+    word_start,
+)
+from timerstore.timelog.message import (
+    DELETES_BYTES,
+    DUE_MS,
+    FOUND_WORDS,
+    GOOD,
+    KEY_AT,
+    KEY_BYTES,
+    KEYS_AT,
+    KEYS_BYTES,
+    REAL_TOPIC_AT,
+    REAL_TOPIC_BYTES,
+    read_message,
+)
+from timerstore.timelog.objects import address_of
+from timerstore.timelog.record import Bytes, Words, observe, record, record_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
+
+# How a search is called.
+BEGIN: Final = 0
+BEGIN_BEHIND: Final = 1  # also where the index is not up to date
+GO_ON: Final = 2
+GO_ON_WITHOUT: Final = 3  # what was found last is not pending: it leaves its chain
+
+# What a search says.
+NOTHING_LEFT: Final = 0
+FOUND: Final = 1
+BEHIND: Final = 2  # the index has to catch up first
+UNMAPPED: Final = 3  # the segment of MESSAGE must be mapped; then GO_ON
+NO_WORD: Final = 4  # a key of blanks alone has no entry
+
+# Words of `KeyPlace.state`.
+MESSAGE: Final = 0  # what was found, or is to be mapped
+ID_BYTES: Final = 1  # of the id in `KeyPlace.id`; 0: it is no usual one
+_QUEUE: Final = 2  # 0: among timers, 1: in levels
+_FILE: Final = 3
+_ENTRY: Final = 4  # the next one to look at, 0: that of the file before
+_KEPT: Final = 5  # the last one of this chain that stays, 0 for none
+_CODE: Final = 6
+_LEVEL_CODE: Final = 7
+_LAST: Final = 8  # the entry that was found, 0 for none
+_STATE_WORDS: Final = 16
+
+# What a message is.
+_OTHER: Final = 0
+_MATCH: Final = 1
+_SETTLED: Final = 2
+_MISSING: Final = 3
+
+
+@record
+class KeyPlace:
+    """What one search after the other works on."""
+
+    world: World
+    index: KeyIndex
+    found: Words  # int64[FOUND_WORDS]
+    state: Words  # int64[_STATE_WORDS], see the constants above
+    id: Bytes  # uint8[KEY_DIGITS], out
+
+
+_place_at = record_at(KeyPlace)
+
+
+def new_key_place(world: World, index: KeyIndex) -> KeyPlace:
+    """Return what searches in one store work on."""
+    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(_STATE_WORDS, np.int64)
+    return KeyPlace(world, index, found, state, np.zeros(KEY_DIGITS, np.uint8))
+
+
+@inlined
+def note_progress(world: World, index: KeyIndex) -> None:
+    """Remember Q with an R that it was read before; two such pairs are kept, R past the older."""
+    words, linked = index.words, observe(world.enqueue_put, "linked_index")
+    passed = observe(world.dequeue_put, "passed_slot")
+    if passed > words[NEW_PASSED]:
+        words[OLD_LINKED], words[OLD_PASSED] = words[NEW_LINKED], words[NEW_PASSED]
+        words[NEW_LINKED], words[NEW_PASSED] = linked, passed
+
+
+@inlined
+def _is_behind(world: World, index: KeyIndex) -> bool:
+    """Tell whether anything stands in a queue that is not indexed."""
+    if load_acquire(world.queues.next_index, 0) > index.cursor[0]:
+        return True
+    for level in range(min(world.levels.words[LEVEL_COUNT], LEVEL_COUNT_MAX)):
+        row = world.levels.row[level]
+        if row >= 0 and load_acquire(world.queues.next_index, row) > index.cursor[1 + level]:
+            return True
+    return False
+
+
+@inlined
+def _equals(buf: Any, at: int, count: int, other: Any) -> bool:
+    """Tell whether a text in a message is another one."""
+    if count != len(other):
+        return False
+    for i in range(count):
+        if get_u8(buf, at + i) != other[i]:
+            return False
+    return True
+
+
+@inlined
+def _look(place: KeyPlace, message: int, in_level: bool, key: Any, topic: Any) -> int:
+    """Read a message; tell what it is to this search."""
+    world, index, found = place.world, place.index, place.found
+    if message < observe(world.cleaning, "floor"):
+        return _SETTLED
+    log = world.commitlog
+    if message >= load_acquire(log.words, END):
+        return _OTHER
+    buf = segment_at(log, message)
+    if len(buf) == 0:
+        return _MISSING
+    position = message % log.words[SEGMENT_BYTES]
+    if read_message(buf, position, found, False) != GOOD or found[DELETES_BYTES] >= 0:
+        return _OTHER
+    if get_i64(buf, position + MESSAGE_OFFSET_AT) != message:
+        return _OTHER
+    at = get_i64(buf, position + MESSAGE_QUEUE_INDEX_AT)
+    if in_level:
+        level = get_i32(buf, position + MESSAGE_QUEUE_ID_AT)
+        if level >= 0 and level < LEVEL_COUNT_MAX and at < world.levels.offset[level]:
+            return _SETTLED
+    elif at < index.words[OLD_LINKED] and index.words[OLD_PASSED] < index.words[NEW_PASSED]:
+        slot = found[DUE_MS] // world.settings.precision_ms
+        if found[DUE_MS] >= 0 and slot < index.words[NEW_PASSED]:
+            return _SETTLED
+    if not _equals(buf, found[KEYS_AT], found[KEYS_BYTES], key):
+        return _OTHER
+    if not _equals(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES], topic):
+        return _OTHER
+    place.state[ID_BYTES] = 0
+    if found[KEY_BYTES] == KEY_DIGITS:
+        place.state[ID_BYTES] = KEY_DIGITS
+        for i in range(KEY_DIGITS):
+            place.id[i] = get_u8(buf, found[KEY_AT] + i)
+    return _MATCH
+
+
+@inlined
+def _cut(place: KeyPlace, file: Any, room: int, previous: int) -> None:
+    """Have what stays of this chain lead to `previous`."""
+    state = place.state
+    if state[_KEPT] > 0:
+        put_i32(file, entry_at(state[_KEPT], room) + KEY_PREVIOUS_AT, previous)
+    else:
+        put_i32(file, slot_at(state[_CODE + state[_QUEUE]], room), previous)
+
+
+@inlined
+def _begin_file(place: KeyPlace, number: int) -> None:
+    """Go on with the chain of this file; below 0 there is none any more."""
+    index, state = place.index, place.state
+    state[_FILE], state[_KEPT], state[_LAST], state[_ENTRY] = number, 0, 0, 0
+    if number >= 0:
+        room = index.room[number]
+        head = get_i32(view_file(index, number), slot_at(state[_CODE + state[_QUEUE]], room))
+        state[_ENTRY] = head if 0 < head < index.next_entry[number] else 0
+
+
+def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int, how: int) -> int:
+    """Find the next message with a key that may wait for a topic; see the constants above."""
+    place = _place_at(address)
+    index, state, world = place.index, place.state, place.world
+    wanted, of = view_bytes(key, key_bytes), view_bytes(topic, topic_bytes)
+    if how <= BEGIN_BEHIND:
+        if how == BEGIN and _is_behind(world, index):
+            return BEHIND
+        start = word_start(wanted, 0, key_bytes)
+        if start == key_bytes:
+            return NO_WORD
+        count = word_end(wanted, start, key_bytes) - start
+        note_progress(world, index)
+        state[_CODE] = key_code(TIMERS_PREFIX, wanted, start, count)
+        state[_LEVEL_CODE] = key_code(LEVELS_PREFIX, wanted, start, count)
+        state[_QUEUE] = 0
+        _begin_file(place, index.words[FILE_COUNT] - 1)
+    elif state[_LAST] > 0:
+        if how == GO_ON_WITHOUT:
+            number = state[_FILE]
+            _cut(place, view_file(index, number), index.room[number], state[_ENTRY])
+        else:
+            state[_KEPT] = state[_LAST]
+        state[_LAST] = 0
+    while True:
+        number = state[_FILE]
+        if number < 0:
+            if state[_QUEUE] == 1:
+                return NOTHING_LEFT
+            state[_QUEUE] = 1
+            _begin_file(place, index.words[FILE_COUNT] - 1)
+            continue
+        file, room, code = (
+            view_file(index, number),
+            index.room[number],
+            state[_CODE + state[_QUEUE]],
+        )
+        while state[_ENTRY] > 0:
+            entry = state[_ENTRY]
+            at = entry_at(entry, room)
+            previous = get_i32(file, at + KEY_PREVIOUS_AT)
+            if previous < 0 or previous >= entry:
+                previous = 0
+            kind = _OTHER
+            if get_i32(file, at + KEY_HASH_AT) == code:
+                message = get_i64(file, at + KEY_OFFSET_AT)
+                kind = _look(place, message, state[_QUEUE] == 1, wanted, of)
+                if kind >= _MISSING or kind == _MATCH:
+                    state[MESSAGE] = message
+            if kind == _MISSING:
+                return UNMAPPED
+            state[_ENTRY] = previous
+            if kind == _MATCH:
+                state[_LAST] = entry
+                return FOUND
+            if kind == _SETTLED:
+                _cut(place, file, room, previous)
+            else:
+                state[_KEPT] = entry
+        _begin_file(place, number - 1)
+
+
+entry_ahead(_search)
+
+
+class KeySearch:
+    """Searches in one store, one after the other, each by who holds the index's lock.
+
+    Whoever calls is inside `commitlog.reading()`.
+    """
+
+    def __init__(self, world: World, index: KeyIndex) -> None:
+        """Nothing was searched yet."""
+        self.place = place = new_key_place(world, index)
+        # Looking into an array of a record costs three times as much.
+        self._state = memoryview(place.state)  # type: ignore[arg-type]
+        self._id = memoryview(place.id)  # type: ignore[arg-type]
+        self._address = int(self.place.block_address)  # type: ignore[attr-defined]
+        self._call = entry_point(_search)
+
+    def next(self, key: bytes, topic: bytes, how: int) -> int:
+        """Return what `_search` says."""
+        return self._call(
+            self._address, address_of(key), len(key), address_of(topic), len(topic), how
+        )
+
+    @property
+    def message(self) -> int:
+        """The offset of what was found, or is to be mapped."""
+        message: int = self._state[MESSAGE]
+        return message
+
+    @property
+    def id(self) -> str | None:
+        """The id of what was found; None where its key is no usual one."""
+        return str(self._id, "latin-1") if self._state[ID_BYTES] else None

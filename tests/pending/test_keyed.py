@@ -1,0 +1,335 @@
+"""Timers by their key: looked for, cancelled, put on condition."""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.models.power_disk import PowerCutError, PowerDisk
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from timerstore import Config, InvalidArgumentError, ManualClock, Timer, TimerStore
+from timerstore.services import key_files
+from timerstore.timelog.kernel import INTERPRETED
+
+START_MS = 1_800_000_000_000
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(params=[True, False], ids=["index", "scan"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimerStore]:
+    """A store on a manual clock, with the index and without."""
+    config = replace(SMALL, key_index=request.param)
+    clock = ManualClock(START_MS)
+    with TimerStore(tmp_path / "s", config=config, clock=clock, disk=QuietDisk()) as store:
+        yield store
+
+
+def advance(store: TimerStore, by: timedelta) -> None:
+    clock = store.core.clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(by)
+
+
+def test_a_timer_is_found_until_it_fires(store: TimerStore) -> None:
+    id = store.put(b"a", topic="t", delay=10 * SECOND, key="user:7", tag="g", properties={"n": "1"})
+    assert store.get_key("t", "user:7") == store.get(id)
+    assert store.get_key("other", "user:7") is None
+    assert store.get_key("t", "user") is None
+    advance(store, 9 * SECOND)
+    assert store.get_key("t", "user:7") is not None
+    advance(store, SECOND)
+    assert store.get_key("t", "user:7") is None
+    advance(store, 9 * SECOND)
+    assert store.get_key("t", "user:7") is None
+
+
+@pytest.mark.parametrize("key", ["two words", " around ", "  ", "äö😀", "a b a", "x" * 3_000])
+def test_any_text_is_a_key(store: TimerStore, key: str) -> None:
+    """Blanks separate the keys that a broker finds; for us it is one, whatever it holds."""
+    id = store.put(b"a", topic="t", delay=HOUR, key=key)
+    store.put(b"b", topic="t", delay=HOUR, key=key + " more")
+    found = store.get_key("t", key)
+    assert found is not None and found.id == id
+    assert store.put(b"c", topic="t", delay=HOUR, key=key, if_absent=True) == id
+    assert store.cancel_key("t", key) == 1
+    assert store.get_key("t", key) is None
+
+
+def test_keys_with_one_hash_are_two(store: TimerStore) -> None:
+    ids = [store.put(b"a", topic="t", delay=HOUR, key=key) for key in ("FB", "Ea")]
+    found = [store.get_key("t", key) for key in ("FB", "Ea")]
+    assert [each.id for each in found if each] == ids
+
+
+def test_put_if_absent(store: TimerStore) -> None:
+    first = store.put(b"a", topic="t", delay=5 * SECOND, key="k", if_absent=True)
+    assert store.put(b"b", topic="t", delay=HOUR, key="k", if_absent=True) == first
+    other = store.put(b"c", topic="u", delay=HOUR, key="k", if_absent=True)
+    assert other != first and store.count() == 2
+    advance(store, 5 * SECOND)
+    second = store.put(b"d", topic="t", delay=5 * SECOND, key="k", if_absent=True)
+    assert second not in (first, other)
+    assert store.cancel(second)
+    assert store.put(b"e", topic="t", delay=HOUR, key="k", if_absent=True) != second
+    assert [d.body for d in store.pull("t", timeout=0)] == [b"a"]
+
+
+def test_replace(store: TimerStore) -> None:
+    first = store.put(b"a", topic="t", delay=HOUR, key="k", replace=True)
+    second = store.put(
+        b"b", topic="t", delay=2 * HOUR, key="k", tag="g", properties={"n": "1"}, replace=True
+    )
+    third = store.put(b"c", topic="t", delay=5 * SECOND, key="k", replace=True)
+    assert len({first, second, third}) == 3 and store.count() == 1
+    found = store.get_key("t", "k")
+    assert found is not None
+    assert (found.id, found.body, found.tag, found.properties) == (third, b"c", None, {})
+    store.put(b"d", topic="t", delay=5 * SECOND, key="k", tag="h", replace=True)
+    advance(store, HOUR * 3)
+    (delivery,) = store.pull("t", timeout=0)
+    assert (delivery.body, delivery.key, delivery.tag) == (b"d", "k", "h")
+
+
+def test_of_what_is_put_without_asking_there_may_be_several(store: TimerStore) -> None:
+    ids = [store.put(b"%d" % i, topic="t", delay=HOUR * (9 - i), key="k") for i in range(5)]
+    level = store.put(b"level", topic="t", delay_level=3, key="k")
+    store.put(b"other", topic="t", delay=HOUR, key="k2")
+    found = list(store.pending(topic="t", key="k"))
+    assert [timer.id for timer in found] == [level, *reversed(ids)]
+    bounded = store.pending(topic="t", key="k", start_ms=found[1].due_ms, limit=2)
+    assert [timer.id for timer in bounded] == ids[:2:-1]
+    assert list(store.pending(topic="t", key="k", end_ms=found[0].due_ms)) == []
+    newest = store.get_key("t", "k")
+    assert newest is not None and newest.id in (ids[4], level)
+    assert store.cancel_key("t", "k") == 6
+    assert store.cancel_key("t", "k") == 0 and store.count() == 1
+
+
+def test_a_level_keeps_its_order(store: TimerStore) -> None:
+    id = store.put(b"a", topic="t", delay_level=3, key="k", if_absent=True)
+    assert store.put(b"b", topic="t", delay_level=3, key="k", if_absent=True) == id
+    with pytest.raises(InvalidArgumentError, match="delay level"):
+        store.put(b"c", topic="t", delay=HOUR, key="k", replace=True)
+    advance(store, timedelta(hours=3))
+    assert store.get_key("t", "k") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"if_absent": True}, "Pass key as well"),
+        ({"key": "k", "if_absent": True, "replace": True}, "one of them"),
+        ({"key": "k", "replace": True, "delay_level": 1}, "delay level"),
+        ({"key": "k", "if_absent": "yes"}, "True or False"),
+        ({"key": "", "if_absent": True}, "not empty"),
+        ({"key": "k", "if_absent": True, "topic": "not good"}, "topic"),
+        ({"key": "k", "replace": True, "body": b""}, "body is empty"),
+    ],
+)
+def test_what_is_refused(store: TimerStore, given: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        store.put(**({"body": b"x", "topic": "t"} | given))  # type: ignore[arg-type]
+    assert store.count() == 0
+
+
+def test_what_is_no_key(store: TimerStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="Pass topic"):
+        store.pending(key="k")
+    for call in (store.get_key, store.cancel_key):
+        with pytest.raises(InvalidArgumentError):
+            call("t", "")
+        with pytest.raises(InvalidArgumentError):
+            call(7, "k")  # type: ignore[arg-type]
+
+
+def test_one_key_again_and_again(store: TimerStore) -> None:
+    """What has fired leaves its chain: each look meets what came since the one before."""
+    for i in range(8 if INTERPRETED else 60):
+        id = store.put(b"%d" % i, topic="t", delay=SECOND, key="k", if_absent=True)
+        found = store.get_key("t", "k")
+        assert found is not None and found.id == id and found.body == b"%d" % i
+        advance(store, 3 * SECOND)
+        assert store.get_key("t", "k") is None
+    assert len(store.pull("t", max_count=99, timeout=0)) == i + 1
+
+
+def test_a_timer_that_rolls_keeps_its_key(store: TimerStore) -> None:
+    id = store.put(b"a", topic="t", delay=timedelta(seconds=300), key="k")
+    for _ in range(29):
+        advance(store, 10 * SECOND)
+        found = store.get_key("t", "k")
+        assert found is not None and found.id == id
+        assert store.put(b"b", topic="t", key="k", if_absent=True) == id
+    assert store.cancel_key("t", "k") == 1 and store.get_key("t", "k") is None
+
+
+def check_keys(store: TimerStore) -> int:
+    """Each key finds what a listing shows, and nothing else; return how many are pending."""
+    expected: dict[tuple[str, str], list[Timer]] = {}
+    for timer in store.pending():
+        if timer.key is not None:
+            expected.setdefault((timer.topic, timer.key), []).append(timer)
+    for (topic, key), timers in expected.items():
+        found = list(store.pending(topic=topic, key=key))
+        assert [each.due_ms for each in found] == [each.due_ms for each in timers]
+        assert {(each.id, each.body) for each in found} == {(each.id, each.body) for each in timers}
+        assert len(found) == len(timers)
+        newest = store.get_key(topic, key)
+        assert newest is not None and newest.id in {each.id for each in timers}
+    for topic in "ab":
+        for key in ("k0", "k1", "k2", "k3 4"):
+            if (topic, key) not in expected:
+                assert store.get_key(topic, key) is None
+    return sum(map(len, expected.values()))
+
+
+def act(store: TimerStore, rnd: random.Random) -> None:
+    """Do one random thing with a few keys."""
+    topic, key = rnd.choice("ab"), rnd.choice(["k0", "k1", "k2", "k3 4"])
+    delay = timedelta(seconds=rnd.choice([1, 3, 30, 200, 900]))
+    match rnd.randrange(9):
+        case 0 | 1:
+            store.put(b"x", topic=topic, delay=delay, key=key)
+        case 2:
+            store.put(b"x", topic=topic, delay=delay, key=key, if_absent=True)
+        case 3 if not any(int(t.id[12], 16) & 8 for t in store.pending(topic=topic, key=key)):
+            store.put(b"y", topic=topic, delay=delay, key=key, replace=True)
+        case 4:
+            store.put(b"x", topic=topic, delay_level=rnd.randrange(1, 4), key=key)
+        case 5:
+            store.cancel_key(topic, key)
+        case 6:
+            advance(store, timedelta(seconds=rnd.choice([1, 1, 8, 60])))
+        case 7:
+            store.pull(topic, timeout=0).ack()
+        case _:
+            store.flush()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120, method="signal")
+@pytest.mark.parametrize("number", range(2 if INTERPRETED else 6))
+def test_nothing_is_missed_after_any_end(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed, killed, or its power cut: what is pending is found by its key."""
+    monkeypatch.setattr(key_files, "ROOM_MIN", 8)
+    monkeypatch.setattr(key_files, "ROOM_MAX", 32)
+    monkeypatch.setattr(key_files, "UNRECORDED_MAX", 12)
+    rnd, now_ms, path, most = random.Random(number), START_MS, tmp_path / "s0", 0
+    config = replace(SMALL, commitlog_segment_bytes=4_096, retention_ms=0, cleaning_slack_bytes=0)
+    synced: dict[Path, bytes] = {}
+    for life in range(6):
+        disk = PowerDisk(path, synced)
+        clock = ManualClock(now_ms)
+        store = TimerStore(path, config=config, clock=clock, disk=disk)
+        most = max(most, check_keys(store))
+        ending = rnd.choice(["close", "kill", "cut", "cut"])
+        disk.stop_after = rnd.randrange(20, 150) if ending == "cut" else -1
+        try:
+            for _ in range(12 if INTERPRETED else 40):
+                act(store, rnd)
+            disk.stop_after = -1
+            most = max(most, check_keys(store))
+            if ending == "close":
+                store.close()
+        except PowerCutError:
+            pass
+        disk.stop_after = -1
+        now_ms = clock.now_ms
+        store.abandon()
+        if ending == "cut":
+            cut = tmp_path / f"s{life + 1}"
+            disk.image(cut, rnd)
+            path, synced = cut, {}
+            for each in path.rglob("*"):
+                if each.is_file():
+                    synced[each] = each.read_bytes()
+    assert most > 3
+
+
+@pytest.mark.timeout(60, method="signal")
+def test_many_at_once_make_one(tmp_path: Path) -> None:
+    """Threads that put a few keys if absent, move or cancel them: never are two pending."""
+    with timerstore.open(tmp_path / "s", config=Config(durability="process")) as store:
+        keys, faults, stop = ["a", "b", "c"], list[str](), threading.Event()
+
+        def worker(seed: int) -> None:
+            rnd = random.Random(seed)
+            for _ in range(30 if INTERPRETED else 300):
+                key = rnd.choice(keys)
+                how = rnd.choice(["absent", "absent", "replace", "cancel", "move"])
+                delay = timedelta(milliseconds=rnd.choice([2, 20, 3_600_000]))
+                if how == "cancel":
+                    store.cancel_key("t", key)
+                elif how == "move":
+                    if found := store.get_key("t", key):
+                        try:
+                            store.reschedule(found.id, delay=HOUR)
+                        except timerstore.TooLateError:
+                            pass
+                else:
+                    given = {"if_absent": True} if how == "absent" else {"replace": True}
+                    store.put(b"x", topic="t", delay=delay, key=key, **given)
+
+        def watch() -> None:
+            while not stop.is_set():
+                found = [timer.key for timer in store.pending(topic="t")]
+                if len(found) != len(set(found)):
+                    faults.append(str(found))
+
+        threads = [threading.Thread(target=worker, args=(seed,)) for seed in range(6)]
+        watcher = threading.Thread(target=watch)
+        for thread in (watcher, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stop.set()
+        watcher.join()
+        assert faults == []
+        check_keys(store)
+
+
+def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:
+    """A call within one of the same thread, as a signal's handler makes it, is refused."""
+    store.put(b"a", topic="t", delay=HOUR, key="k")
+    with store.core.engine.keys.lock:
+        store.put(b"b", topic="t", delay=HOUR, key="k")
+        for call in (
+            lambda: store.get_key("t", "k"),
+            lambda: store.cancel_key("t", "k"),
+            lambda: store.put(b"c", topic="t", key="k", if_absent=True),
+            lambda: list(store.pending(topic="t", key="k")),
+            store.flush,
+        ):
+            with pytest.raises(timerstore.TimerStoreError, match="inside another call"):
+                call()
+    assert len(list(store.pending(topic="t", key="k"))) == 2
+
+
+def test_read_only(tmp_path: Path) -> None:
+    """Whoever only looks writes no index, and finds the same."""
+    with timerstore.open(tmp_path / "s") as store:
+        id = store.put(b"a", topic="t", delay=HOUR, key="k")
+        with timerstore.open(tmp_path / "s", read_only=True) as seen:
+            found = seen.get_key("t", "k")
+            assert found is not None and found.id == id
+            assert seen.get_key("t", "other") is None
+
+
+def test_rescheduled_and_put_back(store: TimerStore) -> None:
+    id = store.put(b"a", topic="t", delay=SECOND, key="k")
+    moved = store.reschedule(id, delay=HOUR)
+    found = store.get_key("t", "k")
+    assert found is not None and found.id == moved
+    advance(store, HOUR)
+    (delivery,) = store.pull("t", timeout=0)
+    delivery.nack(HOUR)  # it waits under its group's retry topic
+    assert store.get_key("t", "k") is None

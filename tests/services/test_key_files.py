@@ -1,0 +1,231 @@
+"""The key index's files over lives: kept where they are whole, made anew where they are not."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from tests.sparse_copy import copy_tree
+from timerstore import ManualClock, StoreFullError, TimerStore
+from timerstore.services import key_files
+from timerstore.services.key_files import RECORD_FILE
+from timerstore.timelog.disk import Disk
+
+START_MS = 1_800_000_000_000
+HOUR = timedelta(hours=1)
+COUNT = 40
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 16 entries."""
+    monkeypatch.setattr(key_files, "ROOM_MIN", 16)
+    monkeypatch.setattr(key_files, "ROOM_MAX", 16)
+
+
+def open_store(path: Path, now_ms: int = START_MS, disk: Disk | None = None) -> TimerStore:
+    return TimerStore(path, config=SMALL, clock=ManualClock(now_ms), disk=disk or QuietDisk())
+
+
+def fill(store: TimerStore) -> None:
+    for i in range(COUNT):
+        store.put(b"%d" % i, topic="t", delay=HOUR, key=f"k{i}")
+        if i % 7 == 0:
+            store.put(b"level", topic="t", delay_level=3, key=f"l{i}")
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with three files and a bit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_files, "ROOM_MIN", 16)
+        patch.setattr(key_files, "ROOM_MAX", 16)
+        path = tmp_path_factory.mktemp("keys") / "s"
+        with open_store(path) as store:
+            fill(store)
+    assert len(list((path / "index").iterdir())) == 4
+    return path
+
+
+def check(store: TimerStore) -> None:
+    for i in range(COUNT):
+        found = store.get_key("t", f"k{i}")
+        assert found is not None and found.body == b"%d" % i
+        assert (store.get_key("t", f"l{i}") is not None) == (i % 7 == 0)
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted((path / "index").iterdir())
+
+
+def test_a_clean_close_keeps_it(closed: Path, tmp_path: Path) -> None:
+    path = copy_tree(closed, tmp_path / "s")
+    before = [(file.name, file.read_bytes()) for file in files_of(path)]
+    with open_store(path) as store:
+        assert [(file.name, file.read_bytes()) for file in files_of(path)] == before
+        check(store)
+    assert [file.name for file in files_of(path)] == [name for name, _ in before]
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def _edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
+    record = json.loads((path / RECORD_FILE).read_text())
+    change(record)
+    (path / RECORD_FILE).write_text(json.dumps(record))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no record": lambda path: (path / RECORD_FILE).unlink(),
+    "a record that is no JSON": lambda path: (path / RECORD_FILE).write_text("{"),
+    "a record with another number": lambda path: _edit(path, lambda r: r.update(storeTag=1)),
+    "a record without its checksum": lambda path: _edit(path, lambda r: r.pop("checksum")),
+    "an empty record": lambda path: (path / RECORD_FILE).write_text("{}"),
+    "a file is gone": lambda path: files_of(path)[1].unlink(),
+    "the folder is gone": lambda path: [
+        *(each.unlink() for each in files_of(path)),
+        (path / "index").rmdir(),
+    ],
+    "a file is cut": lambda path: files_of(path)[2].write_bytes(b"\0" * 100),
+    "a file of zeros": lambda path: files_of(path)[0].write_bytes(
+        b"\0" * files_of(path)[0].stat().st_size
+    ),
+    "an entry's hash": lambda path: _flip(files_of(path)[0], 40 + 4 * 16 + 20 + 3),
+    "an entry's offset": lambda path: _flip(files_of(path)[1], 40 + 4 * 16 + 20 + 11),
+    "a chain": lambda path: _flip(files_of(path)[1], 40 + 4 * 16 + 20 + 19),
+    "a slot": lambda path: _flip(files_of(path)[2], 40 + 3),
+    "a header": lambda path: _flip(files_of(path)[0], 38),
+    "files in each other's place": lambda path: files_of(path)[0].write_bytes(
+        files_of(path)[1].read_bytes()
+    ),
+    "a stranger": lambda path: (path / "index" / "20200101000000000").write_bytes(b"x" * 420),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found(kind: str, closed: Path, tmp_path: Path) -> None:
+    path = copy_tree(closed, tmp_path / "s")
+    DAMAGE[kind](path)
+    with open_store(path) as store:
+        check(store)
+        assert "20200101000000000" not in {each.name for each in files_of(path)}
+
+
+def test_of_another_life(closed: Path, tmp_path: Path) -> None:
+    """The files of a store beside the log of another one, at the same offsets."""
+    path = tmp_path / "other"
+    with open_store(path) as store:
+        for i in range(COUNT):
+            store.put(b"%d" % i, topic="t", delay=HOUR, key=f"other{i}")
+    copy_tree(closed / "index", tmp_path / "index")
+    for each in files_of(path):
+        each.unlink()
+    for each in (tmp_path / "index").iterdir():
+        each.rename(path / "index" / each.name)
+    (path / RECORD_FILE).write_bytes((closed / RECORD_FILE).read_bytes())
+    with open_store(path) as store:
+        for i in range(COUNT):
+            assert store.get_key("t", f"other{i}") is not None
+
+
+def test_a_kill_makes_little_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_files, "UNRECORDED_MAX", 10)
+    store = open_store(tmp_path / "s")
+    fill(store)
+    store.core.engine.keys.catch_up()
+    store.flush()
+    assert (tmp_path / "s" / RECORD_FILE).exists()
+    store.put(b"x", topic="t", delay=HOUR, key="behind")
+    store.core.engine.keys.catch_up()
+    store.abandon()
+    with open_store(tmp_path / "s") as store:
+        assert store.core.engine.keys._seen_count == 1
+        check(store)
+        assert store.get_key("t", "behind") is not None
+
+
+def test_files_in_which_nothing_waits_go(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s")
+    clock = store.core.clock
+    assert isinstance(clock, ManualClock)
+    for _ in range(12):
+        for i in range(20):
+            store.put(b"x", topic="t", delay=timedelta(seconds=i % 9), key=f"k{i}")
+        store.put(b"x", topic="t", delay_level=1, key="level")
+        clock.advance(timedelta(seconds=12))
+        store.core.engine.keys.catch_up()
+        store.flush()
+        assert len(files_of(tmp_path / "s")) <= 5
+    far = store.put(b"x", topic="t", delay=timedelta(days=9), key="far")
+    for _ in range(3):
+        store.put_many([b"x"] * 40, topic="t", delay_ms=1, keys=["k"] * 40)
+        clock.advance(timedelta(seconds=9))
+    found = store.get_key("t", "far")
+    assert found is not None and found.id == far
+    store.close()
+
+
+def test_a_store_without_keys_has_no_file(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        store.put(b"x", topic="t", delay=HOUR)
+        store.put(b"x", topic="t", delay_level=2)
+        assert store.get_key("t", "k") is None
+    assert not (tmp_path / "s" / "index").exists()
+    assert not (tmp_path / "s" / RECORD_FILE).exists()
+
+
+def test_switched_off_and_on(closed: Path, tmp_path: Path) -> None:
+    path = copy_tree(closed, tmp_path / "s")
+    before = [(file.name, file.read_bytes()) for file in files_of(path)]
+    off, clock = replace(SMALL, key_index=False), ManualClock(START_MS)
+    with TimerStore(path, config=off, clock=clock, disk=QuietDisk()) as store:
+        store.put(b"x", topic="t", delay=HOUR, key="meanwhile")
+        check(store)
+        assert store.get_key("t", "meanwhile") is not None
+    assert [(file.name, file.read_bytes()) for file in files_of(path)] == before
+    with open_store(path) as store:
+        check(store)
+        assert store.get_key("t", "meanwhile") is not None
+
+
+def test_a_handover_leaves_none(closed: Path, tmp_path: Path) -> None:
+    path = copy_tree(closed, tmp_path / "s")
+    open_store(path).handover()
+    assert not (path / "index").exists() and not (path / RECORD_FILE).exists()
+    with open_store(path) as store:  # and it comes back
+        check(store)
+
+
+def test_a_full_disk(closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Opening goes on; who looks is told; once there is room, all is found."""
+    path = copy_tree(closed, tmp_path / "s")
+    (path / RECORD_FILE).unlink()
+    disk = FullDisk()
+    with caplog.at_level(logging.WARNING), open_store(path, disk=disk) as store:
+        with pytest.raises(StoreFullError):
+            store.get_key("t", "k1")
+        disk.is_full = False
+        check(store)
+
+
+class FullDisk(QuietDisk):
+    """Has no room for the index."""
+
+    is_full = True
+
+    def event(self, kind: str, path: Path) -> None:
+        """Refuse."""
+        if self.is_full and kind == "create" and path.parent.name == "index":
+            raise OSError(28, "No space left on device")

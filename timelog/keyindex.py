@@ -1,0 +1,299 @@
+"""The files of `index/`: which messages carry a key, as RocketMQ's IndexFile has it.
+
+    header, 40 bytes    begin and end as ms, begin and end as offset, used slots, entries + 1
+    slots               int32 each: the newest entry of its chain, 0 for none
+    entries             20 bytes each, the first unused: hash, offset, seconds since begin, previous
+
+An entry is found by |h| of Java's `String.hashCode` of topic + `#` + key, in the chain of the slot
+|h| mod slots. The topic is the one that a message waits under: the timer topic, or that of the
+delay levels. Blanks separate several keys of a message; each has an entry.
+
+A file holds as many slots as entries. Everything here is read and written under the lock of the
+index (`services/key_files.py`). What an entry says is never trusted: it only leads to a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.timelog.format import (
+    ENTRY_BYTES,
+    ENTRY_OFFSET_AT,
+    KEY_BEGIN_MS_AT,
+    KEY_BEGIN_OFFSET_AT,
+    KEY_END_MS_AT,
+    KEY_END_OFFSET_AT,
+    KEY_ENTRY,
+    KEY_ENTRY_BYTES,
+    KEY_HASH_AT,
+    KEY_HEADER,
+    KEY_HEADER_BYTES,
+    KEY_NEXT_ENTRY_AT,
+    KEY_OFFSET_AT,
+    KEY_PREVIOUS_AT,
+    KEY_SECONDS_AT,
+    KEY_SLOT_BYTES,
+    KEY_USED_SLOTS_AT,
+    LEVEL_COUNT_MAX,
+    LEVEL_TOPIC,
+    MESSAGE_OFFSET_AT,
+    MESSAGE_QUEUE_INDEX_AT,
+    TIMER_TOPIC,
+)
+from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64, view_bytes
+from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.message import (
+    DELETES_BYTES,
+    DUE_MS,
+    FOUND_WORDS,
+    GOOD,
+    KEYS_AT,
+    KEYS_BYTES,
+    java_hash_on,
+    read_message,
+    stored_at,
+)
+from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Words, record
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.text import java_hash_of
+
+FILE_COUNT_MAX: Final = 1_024
+SECONDS_MAX: Final = 0x7FFFFFFF
+NO_CODE: Final = 1 << 31  # the one hash whose sign cannot be changed
+
+# Words of a KeyIndex.
+FILE_COUNT: Final = 0
+OLD_LINKED: Final = 1  # Q of an earlier look, when R was not past OLD_PASSED, see key_search.py
+OLD_PASSED: Final = 2
+NEW_LINKED: Final = 3
+NEW_PASSED: Final = 4
+
+# Words of `state` of `index_entries`.
+WORD: Final = 0  # keys of the message at which it stopped that have their entry
+UNMAPPED: Final = 1  # that message, where its segment is not mapped; −1: the last file is full
+ADDED: Final = 2  # entries made
+
+TIMERS_PREFIX: Final = java_hash_of(TIMER_TOPIC.decode() + "#") & 0xFFFFFFFF
+LEVELS_PREFIX: Final = java_hash_of(LEVEL_TOPIC.decode() + "#") & 0xFFFFFFFF
+_BLANK: Final = 32
+
+
+@record
+class KeyIndex:
+    """All files, the oldest first, with a place for each of FILE_COUNT_MAX."""
+
+    words: Words  # int64[8], see the constants above
+    cursor: Words  # int64[1 + LEVEL_COUNT_MAX]: up to where each queue is indexed; 0: the timers'
+    address: Words  # int64[FILE_COUNT_MAX]
+    room: Words  # int64[FILE_COUNT_MAX]: slots, and entries with the first, unused one
+    next_entry: Words  # int64[FILE_COUNT_MAX]
+    latest_ms: Words  # int64[FILE_COUNT_MAX]: the latest due time of its timers
+    last_index: Words  # int64[FILE_COUNT_MAX]: of its last timer in the timer topic's queue; or −1
+    last_level: Words  # int64[FILE_COUNT_MAX]: offset of the last message of a level; or −1
+
+
+def new_key_index() -> KeyIndex:
+    """Return an index without a file."""
+
+    def column() -> Words:
+        return np.zeros(FILE_COUNT_MAX, np.int64)
+
+    return KeyIndex(
+        np.zeros(8, np.int64),
+        np.zeros(1 + LEVEL_COUNT_MAX, np.int64),
+        *(column(), column(), column(), column(), column(), column()),
+    )
+
+
+def file_bytes(room: int) -> int:
+    """Return the length of a file with so many slots and entries."""
+    return KEY_HEADER_BYTES + (KEY_SLOT_BYTES + KEY_ENTRY_BYTES) * room
+
+
+def header_of(view: Bytes) -> Any:
+    """Return the header in a file's bytes, to be read and written by name."""
+    return view[:KEY_HEADER_BYTES].view(KEY_HEADER)[0]
+
+
+def entries_of(view: Bytes, start: int, stop: int) -> Any:
+    """Return entries [start, stop) in a file's bytes: KEY_ENTRY[n]."""
+    room = (len(view) - KEY_HEADER_BYTES) // (KEY_SLOT_BYTES + KEY_ENTRY_BYTES)
+    at = KEY_HEADER_BYTES + KEY_SLOT_BYTES * room
+    return view[at + KEY_ENTRY_BYTES * start : at + KEY_ENTRY_BYTES * stop].view(KEY_ENTRY)
+
+
+@inlined_view
+def view_file(index: KeyIndex, number: int) -> Any:
+    """Return a file's bytes."""
+    return view_bytes(
+        index.address[number],
+        KEY_HEADER_BYTES + (KEY_SLOT_BYTES + KEY_ENTRY_BYTES) * index.room[number],
+    )
+
+
+@inlined
+def slot_at(code: int, room: int) -> int:
+    """Return where the slot of a hash stands."""
+    return KEY_HEADER_BYTES + KEY_SLOT_BYTES * (code % room)
+
+
+@inlined
+def entry_at(entry: int, room: int) -> int:
+    """Return where an entry stands."""
+    return KEY_HEADER_BYTES + KEY_SLOT_BYTES * room + KEY_ENTRY_BYTES * entry
+
+
+@inlined
+def key_code(prefix: int, buf: Any, at: int, count: int) -> int:
+    """Return the hash that one key in UTF-8 is found by; `prefix`: that of its topic and `#`."""
+    code: int = java_hash_on(buf, at, count, prefix)
+    if code < 0:
+        code = -code
+    return 0 if code == NO_CODE else code
+
+
+@inlined
+def word_end(buf: Any, at: int, end: int) -> int:
+    """Return where the word that begins at `at` ends."""
+    while at < end and get_u8(buf, at) != _BLANK:
+        at += 1
+    return at
+
+
+@inlined
+def word_start(buf: Any, at: int, end: int) -> int:
+    """Return where the next word begins; `end` where there is none."""
+    while at < end and get_u8(buf, at) == _BLANK:
+        at += 1
+    return at
+
+
+@inlined
+def _put(index: KeyIndex, number: int, code: int, message: int, stored_ms: int) -> None:
+    """Add an entry to a file that has room."""
+    file, room, entry = view_file(index, number), index.room[number], index.next_entry[number]
+    head = slot_at(code, room)
+    previous = get_i32(file, head)
+    if previous < 0 or previous >= entry:
+        previous = 0
+    began_ms, seconds = get_i64(file, KEY_BEGIN_MS_AT), 0
+    if began_ms > 0:
+        seconds = min(max((stored_ms - began_ms) // 1_000, 0), SECONDS_MAX)
+    at = entry_at(entry, room)
+    put_i32(file, at + KEY_HASH_AT, code)
+    put_i64(file, at + KEY_OFFSET_AT, message)
+    put_i32(file, at + KEY_SECONDS_AT, seconds)
+    put_i32(file, at + KEY_PREVIOUS_AT, previous)
+    put_i32(file, head, entry)
+    if entry == 1:
+        put_i64(file, KEY_BEGIN_MS_AT, stored_ms)
+        put_i64(file, KEY_BEGIN_OFFSET_AT, message)
+    put_i64(file, KEY_END_MS_AT, stored_ms)
+    put_i64(file, KEY_END_OFFSET_AT, message)
+    if previous == 0:
+        put_i32(file, KEY_USED_SLOTS_AT, get_i32(file, KEY_USED_SLOTS_AT) + 1)
+    put_i32(file, KEY_NEXT_ENTRY_AT, entry + 1)
+    index.next_entry[number] = entry + 1
+
+
+@kernel_ahead
+def index_entries(
+    index: KeyIndex,
+    commitlog: SegmentTable,
+    entries: ReadBytes,
+    at: int,
+    count: int,
+    queue: int,
+    floor: int,
+    found: Words,
+    state: Words,
+) -> int:
+    """Index what the next `count` entries of a queue point at; return how many it did.
+
+    `entries`: they begin at `at`. `queue`: 0 the timer topic's, else a level. Messages before
+    `floor` are passed by, as is what is damaged. Where it did fewer, `state` says what is missing.
+    O(bytes of the properties).
+    """
+    segment_bytes, end = commitlog.words[SEGMENT_BYTES], commitlog.words[END]
+    prefix = TIMERS_PREFIX if queue == 0 else LEVELS_PREFIX
+    for i in range(count):
+        message = get_i64(entries, at + ENTRY_BYTES * i + ENTRY_OFFSET_AT)
+        if message >= floor and message < end:
+            buf = segment_at(commitlog, message)
+            if len(buf) == 0:
+                state[UNMAPPED] = message
+                return i
+            position = message % segment_bytes
+            if not _has_key(buf, position, message, index.cursor[queue], found):
+                index.cursor[queue] += 1
+                continue
+            stored_ms = get_i64(buf, stored_at(buf, position))
+            last, skip = index.words[FILE_COUNT] - 1, state[WORD]
+            stop = found[KEYS_AT] + found[KEYS_BYTES]
+            start = word_start(buf, found[KEYS_AT], stop)
+            while start < stop:
+                behind = word_end(buf, start, stop)
+                if skip > 0:
+                    skip -= 1
+                elif last < 0 or index.next_entry[last] >= index.room[last]:
+                    state[UNMAPPED] = -1
+                    return i
+                else:
+                    code = key_code(prefix, buf, start, behind - start)
+                    _put(index, last, code, message, stored_ms)
+                    _note(index, last, queue, message, found[DUE_MS])
+                    state[WORD] += 1
+                    state[ADDED] += 1
+                start = word_start(buf, behind, stop)
+            state[WORD] = 0
+        index.cursor[queue] += 1
+    return count
+
+
+@inlined
+def _has_key(buf: Any, position: int, message: int, place: int, found: Words) -> bool:
+    """Read the message at an entry's place; tell whether it is to be indexed."""
+    if read_message(buf, position, found, False) != GOOD or found[DELETES_BYTES] >= 0:
+        return False
+    if get_i64(buf, position + MESSAGE_OFFSET_AT) != message:
+        return False
+    return found[KEYS_BYTES] > 0 and get_i64(buf, position + MESSAGE_QUEUE_INDEX_AT) == place
+
+
+@inlined
+def _note(index: KeyIndex, last: int, queue: int, message: int, due_ms: int) -> None:
+    """Note of a file when the last of its timers is done with."""
+    if queue > 0:
+        index.last_level[last] = max(index.last_level[last], message)
+    else:
+        index.last_index[last] = index.cursor[0]
+        index.latest_ms[last] = max(index.latest_ms[last], due_ms)
+
+
+@kernel_ahead
+def chain_entries(index: KeyIndex, number: int, slots: Int32s) -> None:
+    """Link all entries of a file anew; bytes that are right already are left alone.
+
+    `slots`: int32[room], zeros, written. O(room).
+    """
+    file, room, used = view_file(index, number), index.room[number], 0
+    for entry in range(1, index.next_entry[number]):
+        at = entry_at(entry, room)
+        slot = get_i32(file, at + KEY_HASH_AT) % room
+        if get_i32(file, at + KEY_PREVIOUS_AT) != slots[slot]:
+            put_i32(file, at + KEY_PREVIOUS_AT, slots[slot])
+        if slots[slot] == 0:
+            used += 1
+        slots[slot] = entry
+    for slot in range(room):
+        if get_i32(file, slot_at(slot, room)) != slots[slot]:
+            put_i32(file, slot_at(slot, room), slots[slot])
+    put_i32(file, KEY_USED_SLOTS_AT, used)
+    put_i32(file, KEY_NEXT_ENTRY_AT, index.next_entry[number])
+
+
+def new_found() -> Words:
+    """Return scratch for `index_entries`."""
+    return np.zeros(FOUND_WORDS, np.int64)

@@ -1,0 +1,242 @@
+"""Timers by their key: found through the key index, or, without it, by reading all that is pending.
+
+Everything goes under the lock of the index, which is taken before any other. So a put on condition
+is one step for all others that are: between the look and the put only a plain put can add a timer.
+What the index leads to is judged by its id like any other. A timer that was moved meanwhile has
+another id by then: where one was found and is pending no more, it is looked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from timerstore.arguments import check_text
+from timerstore.core import Core
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    TooLateError,
+    UnknownTimerError,
+)
+from timerstore.kinds import check_name
+from timerstore.pending.byid import ById
+from timerstore.pending.cancel import cancel_many
+from timerstore.pending.get import get
+from timerstore.pending.listing import list_pending
+from timerstore.pending.moved import Payload
+from timerstore.pending.reschedule import reschedule
+from timerstore.pending.timers import Timer, read_timer
+from timerstore.putting.putting import Prepared, Putting
+from timerstore.services.key_search import (
+    BEGIN,
+    BEGIN_BEHIND,
+    BEHIND,
+    FOUND,
+    GO_ON,
+    GO_ON_WITHOUT,
+    NO_WORD,
+    NOTHING_LEFT,
+    UNMAPPED,
+    KeySearch,
+)
+from timerstore.timelog.segments import Reading
+
+
+class Keyed:
+    """Looks for timers by their key in an open store; any number of threads may use it."""
+
+    def __init__(self, core: Core, putting: Putting, by_id: ById) -> None:
+        """Nothing was looked for yet."""
+        self.core, self._putting, self._by_id = core, putting, by_id
+        self._keys = core.engine.keys
+        self._search = KeySearch(core.engine.world, self._keys.index)
+        self._reading = core.engine.commitlog.reading()
+
+    # --- looking
+
+    def get(self, topic: str, key: str) -> Timer | None:
+        """Return the timer that was put last; see `TimerStore.get_key`."""
+        names = _names(topic, key)
+        with self._keys.lock:
+            if self._keys.is_used:  # the usual one, without a loop: a third of the cost
+                with self._reading:
+                    said = self._search.next(names[1], names[0], BEGIN)
+                if said == NOTHING_LEFT:
+                    return None
+                if said == FOUND and (timer := self._read_found()) is not None:
+                    return timer
+            return next(self._timers(*names), None)
+
+    def _read_found(self) -> Timer | None:
+        """Return the timer that was found; None where it is not pending, or only maybe."""
+        id, message = self._search.id, self._search.message
+        timer = self._by_id.get(id)
+        if timer is None and id is not None and self._by_id.is_pending(id):
+            # It may have rolled: this is its latest copy.
+            timer = read_timer(self.core, message, int(id[:12], 16))
+        return timer
+
+    def list(self, topic: str, key: str) -> list[Timer]:
+        """Return all timers with a key, in no order."""
+        names = _names(topic, key)
+        with self._keys.lock:
+            return list({timer.id: timer for timer in self._timers(*names)}.values())
+
+    def _timers(self, topic: bytes, key: bytes) -> Iterator[Timer]:
+        """Yield pending timers, as a rule the newest first; one may come twice."""
+        for id in self._ids(topic, key):
+            timer = self._by_id.get(id) or self._find(id)
+            if timer is not None:
+                yield timer
+
+    def _ids(self, topic: bytes, key: bytes) -> Iterator[str]:
+        """Yield the ids of pending timers; one may come twice."""
+        if not self._keys.is_used:
+            yield from self._scan(topic, key)
+            return
+        while True:
+            walk = _Walk(self.core, self._search, self._reading, topic, key)
+            is_left, was_moved = False, False
+            for id in walk:
+                is_pending = self._by_id.is_pending(id)
+                if is_pending or (is_pending is None and self._find(id) is not None):
+                    is_left = True
+                    yield id
+                else:
+                    walk.is_settled = was_moved = True
+            if walk.has_no_entry:
+                yield from self._scan(topic, key)
+            if is_left or not was_moved:
+                return
+
+    def _find(self, id: str) -> Timer | None:
+        """Return a pending timer, the long way."""
+        try:
+            return get(self.core, id)
+        except UnknownTimerError:  # what the message says cannot be
+            return None
+
+    def _scan(self, topic: bytes, key: bytes) -> Iterator[str]:
+        """Yield the ids of pending timers, the newest first. O(pending)."""
+        found = []
+        for timer in list_pending(
+            self.core, topic.decode("utf-8", "surrogateescape"), None, None, None
+        ):
+            if timer.key is not None and timer.key.encode("utf-8", "surrogateescape") == key:
+                found.append(timer.id)
+        yield from sorted(found, key=lambda id: id[12:], reverse=True)
+
+    # --- cancelling
+
+    def cancel(self, topic: str, key: str, now_ms: int) -> int:
+        """Cancel all timers with a key; return how many. Their deletes are not durable yet."""
+        names, done = _names(topic, key), set[str]()
+        with self._keys.lock:
+            for id in self._ids(*names):
+                if id not in done:
+                    cancelled = self._by_id.cancel(id, now_ms)
+                    if cancelled is None:
+                        cancelled = bool(cancel_many(self.core, [id])[0])
+                    if cancelled:
+                        done.add(id)
+        return len(done)
+
+    # --- putting
+
+    def put_if_absent(self, prepared: Prepared, key: str) -> str:
+        """Put a timer, or return the id of the one that is pending. It is not durable yet."""
+        names = _names(prepared.topic, key)
+        with self._keys.lock:
+            id = next(self._ids(*names), None)
+            return self._putting.append(prepared) if id is None else id
+
+    def put_in_place(self, prepared: Prepared, key: str, payload: Payload) -> str:
+        """Put a timer in the place of the one that is pending, if there is one.
+
+        It is not durable yet.
+        """
+        names, now_ms = _names(prepared.topic, key), self.core.clock.now_ms
+        with self._keys.lock:
+            while True:
+                id = next(self._ids(*names), None)
+                if id is None:
+                    return self._putting.append(prepared)
+                try:
+                    moved = None
+                    if not self.core.clock.manual:
+                        moved = self._by_id.reschedule(id, prepared.due_ms, now_ms, payload)
+                    return moved or reschedule(self.core, id, prepared.due_ms, now_ms, payload)
+                except TooLateError:
+                    continue  # it fired, or was moved, just now
+
+
+class _Walk:
+    """The ids that one key leads to; they may be pending or not."""
+
+    def __init__(
+        self, core: Core, search: KeySearch, reading: Reading, topic: bytes, key: bytes
+    ) -> None:
+        self._core, self._search, self._reading = core, search, reading
+        self._names, self._how = (key, topic), BEGIN
+        self.is_settled = False
+        """Set by who finds that the last one is pending no more, and never will be."""
+        self.has_no_entry = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        engine, search = self._core.engine, self._search
+        while True:
+            how = GO_ON_WITHOUT if self.is_settled else self._how
+            self.is_settled = False
+            with self._reading:
+                said = search.next(*self._names, how)
+            self._how = GO_ON
+            if said == FOUND:
+                id = search.id
+                if id is not None or (id := self._read_id(search.message)):
+                    return id
+            elif said == BEHIND:
+                engine.keys.catch_up_locked()
+                self._how = BEGIN_BEHIND
+            elif said == UNMAPPED:
+                engine.commitlog.readable(search.message // engine.commitlog.segment_bytes)
+            else:
+                self.has_no_entry = said == NO_WORD
+                raise StopIteration
+
+    def _read_id(self, message: int) -> str:
+        """Return the id of what a broker put; "" where it cannot be read."""
+        try:
+            return read_timer(self._core, message, 0).id
+        except CorruptStoreError:
+            return ""
+
+
+def _names(topic: str, key: str) -> tuple[bytes, bytes]:
+    """Return what is looked for, or refuse it."""
+    return check_name(topic), check_text(key, "key")
+
+
+def check_condition(
+    key: str | None,
+    delay_level: int | None,
+    *,
+    if_absent: bool,
+    replace: bool,
+) -> str:
+    """Return the key of a put on condition, or refuse it."""
+    for name, value in (("if_absent", if_absent), ("replace", replace)):
+        if not isinstance(value, bool):
+            raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
+    if if_absent and replace:
+        raise InvalidArgumentError("if_absent and replace are both True. Use one of them.")
+    if key is None:
+        raise InvalidArgumentError("if_absent and replace are about a key. Pass key as well.")
+    if replace and delay_level is not None:
+        raise InvalidArgumentError(
+            "replace and delay_level were passed, but what waits in a delay level keeps its order. "
+            "Pass delay, at or at_ms."
+        )
+    return key
