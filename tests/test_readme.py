@@ -14,7 +14,9 @@ TIMEOUT_SECONDS = 120
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/consumer.md", "docs/asyncio.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/processes.md", "docs/consumer.md", "docs/asyncio.md"]
+)
 def test_readme_examples_run(name: str, tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder, and again in that folder.
 

@@ -4,6 +4,7 @@
     put       a payload that falls due              putting/
     consume   what is due                           consuming/
     Consumer  handlers in threads, with retries     consumer/
+    serve     to other processes, which `connect`   serving/
     verify    every byte of a closed one            offline/verify.py
     backup    a live one; restore, to any point     offline/backup.py
     salvage   whatever is left of one               offline/salvage.py
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
     from timerstore.config import Config
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from timerstore.pending.listing import Horizon
     from timerstore.pending.timers import Timer
     from timerstore.services.clock import ManualClock
+    from timerstore.serving.client import Client, connect
+    from timerstore.serving.server import Server, serve
+    from timerstore.serving.shared import SharedStore
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.watching.health import Condition, Health
@@ -83,6 +87,9 @@ _HOMES = {
     "pending.listing": "Horizon",
     "pending.timers": "Timer",
     "services.clock": "ManualClock",
+    "serving.client": "Client connect",
+    "serving.server": "Server serve",
+    "serving.shared": "SharedStore",
     "stats": "Stats",
     "store": "TimerStore",
     "watching.health": "Condition Health",
@@ -107,6 +114,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME_OF})
 
 
+@overload
 def open(
     path: str | os.PathLike[str],
     *,
@@ -114,19 +122,43 @@ def open(
     read_only: bool = False,
     config: Config | None = None,
     clock: ManualClock | None = None,
-) -> TimerStore:
+    share: Literal[False] = False,
+) -> TimerStore: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    share: Literal[True],
+) -> SharedStore: ...
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    share: bool = False,
+) -> TimerStore | SharedStore:
     """Open a timer store, making it if `create` and there is none.
 
     A context manager; `close` stops the services and flushes. One process at a time can have a
     store open. A directory that bears no mark of ours is a broker's: its sizes are read off the
     files. With `read_only` no file is changed and no lock is taken: look at a store that may be in
-    use, or at a copy; see `ReadOnlyStore`. Raises NotAStoreError, StoreLockedError,
-    CorruptStoreError.
+    use, or at a copy; see `ReadOnlyStore`. With `share` any number of processes of one user have
+    it open: one owns it, the others are its clients, and when it ends another one takes over; see
+    `SharedStore`. Raises NotAStoreError, StoreLockedError, CorruptStoreError.
 
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
     from timerstore.control.opening import let_others_ask
+    from timerstore.errors import InvalidArgumentError
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
     from timerstore.store import TimerStore
@@ -134,6 +166,15 @@ def open(
 
     check_bool(create, "create")
     check_bool(read_only, "read_only")
+    check_bool(share, "share")
+    if share:
+        from timerstore.serving.shared import SharedStore
+
+        if read_only or clock is not None:
+            raise InvalidArgumentError(
+                "share=True goes with neither read_only nor a clock. Leave them out."
+            )
+        return SharedStore(path, create=create, config=config)
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
@@ -144,6 +185,7 @@ __all__ = [
     "BackupPoint",
     "BackupReport",
     "Batch",
+    "Client",
     "Condition",
     "Config",
     "CongestedError",
@@ -168,6 +210,8 @@ __all__ = [
     "RestoreReport",
     "Retry",
     "SalvageReport",
+    "Server",
+    "SharedStore",
     "Stats",
     "StoreAccessError",
     "StoreClosedError",
@@ -183,8 +227,10 @@ __all__ = [
     "Upcoming",
     "backup",
     "backup_points",
+    "connect",
     "open",
     "restore",
     "salvage",
+    "serve",
     "verify",
 ]

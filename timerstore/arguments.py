@@ -14,6 +14,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_duration, check_name, shown_int
 from timerstore.timelog.format import (
     LEVEL_TOPIC,
+    PROPERTY_PUT_BY,
     RESERVED_PROPERTIES,
     TIMER_TOPIC,
     TOPIC_BYTES_MAX,
@@ -226,7 +227,7 @@ def encode_properties(
         encoded += encode_property(b"KEYS", check_text(key, "key"))
     for name, value in (properties or {}).items():
         name_bytes = check_text(name, "a property's name")
-        if name in RESERVED_PROPERTIES:
+        if name in RESERVED_PROPERTIES and name_bytes != PROPERTY_PUT_BY:
             raise InvalidArgumentError(
                 f"The property name {name!r} belongs to the system. Use another name."
             )

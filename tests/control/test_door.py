@@ -30,7 +30,7 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.control import client, door
+from timerstore.control import client, door, socketfile
 from timerstore.control.client import Owner, find_owner
 from timerstore.control.wire import SOCKET_NAME, from_json, to_json
 
@@ -253,7 +253,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
-    listening = door._listen(tmp_path)
+    listening = socketfile.listen(tmp_path, SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
     with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):

@@ -13,6 +13,7 @@ backlog.py     groups
 dead.py        dead, redrive
 writing.py     put, cancel, reschedule
 consuming.py   consume
+serving.py     serve
 checking.py    verify, validate
 exporting.py   export
 importing.py   import

@@ -6,18 +6,16 @@ import errno
 import http.client
 import json
 import os
-import socket
-import time
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.control.socketfile import connect
 from timerstore.control.wire import SOCKET_NAME, error_from_json, from_json, to_json
 from timerstore.errors import StoreAccessError, StoreClosedError
 from timerstore.timelog.lockfile import holder
 
 TIMEOUT_S: Final = 60.0
 """How long an answer may take: a fsync on a disk that is busy takes its time."""
-_QUEUE_S: Final = 10.0
 _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
 
 
@@ -70,29 +68,7 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        folder = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(self.timeout)
-            _connect(sock, f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-        except BaseException:
-            sock.close()
-            raise
-        finally:
-            os.close(folder)
-        self.sock = sock
-
-
-def _connect(sock: socket.socket, name: str) -> None:
-    """Connect; where many do at once, the kernel's queue may be full for a moment."""
-    until_s = time.monotonic() + _QUEUE_S
-    while True:
-        try:
-            return sock.connect(name)
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                raise
-        time.sleep(0.01)
+        self.sock = connect(self._path, SOCKET_NAME, self.timeout)
 
 
 def find_owner(path: str | os.PathLike[str]) -> Owner | None:

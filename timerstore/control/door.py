@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import struct
 import threading
 import weakref
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.control.calls import Call, ask
+from timerstore.control.socketfile import is_allowed, listen
 from timerstore.control.wire import (
     SOCKET_NAME,
     error_to_json,
@@ -44,7 +44,7 @@ class Door:
         self._guests: set[socket.socket] = set()
         self._lock, self._room = threading.Lock(), threading.Semaphore(GUESTS_MAX)
         self._closing = Flag()
-        self._socket = _listen(path)
+        self._socket = listen(path, SOCKET_NAME)
         _doors.add(self)
         try:
             self._thread = BackgroundThread("timerstore-door", self._run, self._ended)
@@ -106,7 +106,7 @@ class Door:
         from timerstore.control.handler import handle  # http.server takes its time
 
         try:
-            if _is_allowed(guest):
+            if is_allowed(guest):
                 guest.settimeout(IDLE_S)
                 handle(guest, self._answer)
         except OSError:
@@ -147,32 +147,6 @@ def open_door(core: Core, calls: Mapping[str, Call]) -> None:
         log.info("%s cannot be asked by other processes: %s", core.path, e, extra=fields)
         return
     core.at_close.append(door.close)
-
-
-def _listen(path: Path) -> socket.socket:
-    """Return a socket of the folder that its owner alone may use; the store's lock is held."""
-    file = path / SOCKET_NAME
-    file.unlink(missing_ok=True)  # of a life that was killed
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        os.fchmod(listening.fileno(), 0o600)  # what the file will have
-        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listening.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")  # a path has 108 bytes at most
-        finally:
-            os.close(folder)
-        listening.listen(128)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _is_allowed(guest: socket.socket) -> bool:
-    """Tell whether it is our own user, or the superuser."""
-    packed = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid = struct.unpack("3i", packed)[1]
-    return uid in (0, os.geteuid())
 
 
 def _dropped(error: BaseException) -> None:

@@ -22,17 +22,24 @@ def check_keys(keys: Binaries, count: int) -> None:
         )
 
 
-def check_lengths(bodies: Binaries, keys: Binaries | None, tag: str | None, bytes_max: int) -> None:
+def check_lengths(
+    bodies: Binaries,
+    keys: Binaries | None,
+    tag: str | None,
+    bytes_max: int,
+    carried_bytes: int = 0,
+) -> None:
     """Refuse bodies or keys that are empty or too long.
 
-    `bytes_max`: what a body, its key and the tag may take together.
+    `bytes_max`: what a body, its key, the tag, and the `carried_bytes` of what all have, may take
+    together.
     """
     if int(bodies.length.min()) == 0:
         i = int(np.argmin(bodies.length))
         raise InvalidArgumentError(
             f"bodies[{i}] is empty, which a broker drops. Pass at least one byte."
         )
-    tag_bytes = len(encode_properties(None, tag, None))
+    tag_bytes = len(encode_properties(None, tag, None)) + carried_bytes
     if keys is None and int(bodies.length.max()) + tag_bytes <= bytes_max:
         check_description(tag_bytes)
         return

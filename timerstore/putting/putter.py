@@ -78,15 +78,20 @@ class Putter:
     def __init__(self, core: Core, admission: Admission) -> None:
         """Begin with no template."""
         self.core, self.engine, self._admission = core, core.engine, admission
-        self._templates: dict[tuple[bytes, str | None, int], Template] = {}
+        self._templates: dict[tuple[bytes, str | None, int, bytes], Template] = {}
 
-    def template(self, topic: bytes, tag: str | None, level: int = 0) -> Template:
-        """Return the template for a topic with a tag, of timers or of a delay level."""
-        found, engine = self._templates.get((topic, tag, level)), self.engine
+    def template(
+        self, topic: bytes, tag: str | None, level: int = 0, carried: bytes = b""
+    ) -> Template:
+        """Return the template for a topic with a tag, of timers or of a delay level.
+
+        `carried`: more properties, as they stand in a message.
+        """
+        found, engine = self._templates.get((topic, tag, level, carried)), self.engine
         if found is None:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
-            found = self._templates[topic, tag, level] = new_template(
+            found = self._templates[topic, tag, level, carried] = new_template(
                 topic,
                 level=level,
                 level_ms=int(engine.level_ms[level - 1]) if level else 0,
@@ -94,7 +99,7 @@ class Putter:
                 pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
                 change=1,
                 tags_code=0 if tag is None else java_hash_of(tag),
-                properties=b"" if tag is None else encode_tag(tag),
+                properties=carried if tag is None else encode_tag(tag) + carried,
             )
         return found
 
@@ -107,13 +112,15 @@ class Putter:
         due_ms: Int64s,
         now_ms: int,
         level: int,
+        carried: bytes = b"",
     ) -> TimerIds:
         """Append one message for each body; see `TimerStore.put_many`.
 
-        `due_ms`: with a `level` that level, for all.
+        `due_ms`: with a `level` that level, for all. `carried`: properties that all have.
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
-        template, stage, done = self.template(topic, tag, level), self.core.take_stage(), 0
+        template, stage = self.template(topic, tag, level, carried), self.core.take_stage()
+        done = 0
 
         def put_so_far() -> TimerIds:
             due, places = due_ms[:done], offsets[:done]

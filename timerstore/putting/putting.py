@@ -122,8 +122,9 @@ class Putting:
         keys: Any,
         tag: str | None,
         delay_level: int | None,
+        carried: bytes = b"",
     ) -> TimerIds:
-        """Put many timers; see `TimerStore.put_many`."""
+        """Put many timers; see `TimerStore.put_many`. `carried`: properties that all have."""
         core, engine = self.core, self.core.engine
         core.check_putting()
         now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
@@ -141,8 +142,10 @@ class Putting:
             due_ms = np.full(len(data), level, np.int64)
         if len(data) == 0:
             return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
-        check_lengths(data, texts, tag, engine.content_bytes_max)
+        check_lengths(data, texts, tag, engine.content_bytes_max, len(carried))
         self.putter.check_space()
         if not level:
             self.congestion.check(due_ms, now_ms)
-        return self.putter.append_many(topic_bytes, tag, data, texts, due_ms, now_ms, level)
+        return self.putter.append_many(
+            topic_bytes, tag, data, texts, due_ms, now_ms, level, carried
+        )

@@ -1,0 +1,59 @@
+"""`timerstore serve`: a process that has a store open for others, until it is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+
+RUN = "from timerstore.cli import main; main()"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[socket.socket]:
+    """A supervisor's socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(60)
+        yield told
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", RUN, "serve", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NOTIFY_SOCKET": str(path.parent / "notify")},
+    )
+
+
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path, told: socket.socket) -> None:
+    path = tmp_path / "s"
+    serving = start(path)
+    assert told.recv(100) == b"READY=1"
+    with timerstore.connect(path) as client:
+        id = client.put(b"x", delay_level=18)
+        second = start(path)
+        _, refused = second.communicate(timeout=60)
+        assert second.returncode == 3 and f"pid {serving.pid}" in refused
+        serving.send_signal(signal.SIGTERM)
+        said, errors = serving.communicate(timeout=60)
+        assert serving.returncode == 0, errors
+        assert "serving, pid" in said and errors == ""
+        while (last := told.recv(100)).startswith(b"STATUS="):
+            pass
+        assert last == b"STOPPING=1"
+        third = start(path)  # what a supervisor does
+        assert client.get(id) is not None  # it waited for the next one
+        third.kill()
+        third.communicate()

@@ -1,0 +1,143 @@
+"""Sharing a store: the first owns it, another takes over, whoever asks meanwhile waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from tests.test_fork import told_by_a_child
+from timerstore import (
+    InvalidArgumentError,
+    ManualClock,
+    NotAStoreError,
+    StoreClosedError,
+)
+from timerstore.serving.shared import SharedStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+
+WORKER = """
+import sys, timerstore
+with timerstore.open(sys.argv[1], share=True) as store:
+    print(store.put(b"from the child", delay_level=18), store.is_owner, flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(path: Path) -> tuple[subprocess.Popen[str], str, bool]:
+    """Another process that shares a store: it, the id of a timer it put, whether it owns it."""
+    worker = subprocess.Popen(
+        [sys.executable, "-P", "-c", WORKER, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    id, owns = worker.stdout.readline().split()
+    return worker, id, owns == "True"
+
+
+def end(worker: subprocess.Popen[str]) -> None:
+    worker.communicate(timeout=60)
+
+
+def open_shared(path: Path) -> SharedStore:
+    return timerstore.open(path, share=True, config=SMALL)
+
+
+def test_the_first_owns_it_and_the_next_takes_over(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with open_shared(path) as first:
+        assert first.is_owner and "SharedStore of" in repr(first)
+        worker, id, owns = start(path)
+        assert not owns and first.get(id) is not None
+        first.put(b"held", topic="t")
+        assert len(first.pull("t", timeout=10)) == 1  # not acknowledged: it comes again
+    abort, own = path / "abort", f"{worker.pid}"
+    while not abort.exists() or abort.read_text().strip() != own:
+        time.sleep(0.01)
+    with open_shared(path) as second:
+        assert not second.is_owner
+        assert second.get(id) is not None
+        assert second.pull("t", timeout=10).bodies.to_pylist() == [b"held"]
+        worker.kill()
+        worker.wait()
+        assert second.put(b"x", delay=timedelta(hours=1)) and second.is_owner
+        assert second.count() == 2
+        assert second.pull("t", timeout=10).bodies.to_pylist() == [b"held"]
+    end(worker)
+
+
+def test_a_pull_that_waits_outlives_its_owner(tmp_path: Path) -> None:
+    worker, id, owns = start(tmp_path / "s")
+    assert owns
+    with open_shared(tmp_path / "s") as store:
+        found: list[object] = []
+
+        def wait() -> None:
+            found.append(next(iter(store.consume("t", timeout=60))).body)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert store.cancel(id)
+        worker.kill()
+        worker.wait()
+        store.put(b"at last", topic="t")
+        waiting.join(60)
+        assert found == [b"at last"] and store.is_owner and store.count() == 0
+    end(worker)
+
+
+def test_one_process_can_share_it_twice(tmp_path: Path) -> None:
+    with open_shared(tmp_path / "s") as one, open_shared(tmp_path / "s") as other:
+        assert (one.is_owner, other.is_owner) == (True, False)
+        id = other.put(b"x", delay_level=18)
+        one.close()
+        assert other.get(id) is not None and other.is_owner
+
+
+def test_a_forked_child_is_a_client_of_its_parent(tmp_path: Path) -> None:
+    with open_shared(tmp_path / "s") as store:
+        calls = {
+            "put": lambda: store.put(b"from the child", topic="u", delay_level=18),
+            "owns": lambda: store.is_owner,
+            "count": store.count,
+            "close": store.close,
+        }
+        told = told_by_a_child(calls)
+        assert (told["owns"], told["count"], told["close"]) == ("False", "1", "None")
+        assert store.is_owner and store.count("u") == 1
+
+
+def test_what_cannot_be_shared(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotAStoreError):
+        timerstore.open(tmp_path / "file", share=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "data.csv").write_text("x")
+    with pytest.raises(NotAStoreError):
+        timerstore.open(tmp_path / "other", share=True)
+    for wrong in ({"read_only": True}, {"clock": ManualClock()}):
+        with pytest.raises(InvalidArgumentError, match="share=True goes with neither"):
+            timerstore.open(tmp_path / "s", share=True, **wrong)  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgumentError, match="share is"):
+        timerstore.open(tmp_path / "s", share=1)  # type: ignore[call-overload]
+
+
+def test_where_a_plain_owner_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerstore.serving.shared.PATIENCE_S", 0.2)
+    with (
+        timerstore.open(tmp_path / "s", config=SMALL) as store,
+        pytest.raises(StoreClosedError, match=r"have it call timerstore.serve\(store\)"),
+    ):
+        open_shared(store.path)

@@ -1,0 +1,60 @@
+"""The command `serve`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+
+from timerstore.cli.app import OPERATE, ConfigFile, StorePath, answering, app
+from timerstore.cli.opening import open_to_change
+
+_LOOK_S = 1.0
+
+
+@app.command(rich_help_panel=OPERATE)
+def serve(path: StorePath, config: ConfigFile = None) -> None:
+    """Have the store open, made if there is none, and serve it to other processes of this user.
+
+    They call timerstore.connect(PATH). SIGTERM or Ctrl-C end it in order: calls that are being made
+    are answered, the store is closed. A service of systemd with Type=notify is told when it is
+    ready. Exit status: 0 it was told to end, 3 another process has the store open, 4 the disk.
+
+    Example: timerstore serve timers/
+    """
+    with answering(as_json=False) as out:
+        came = _Ending()
+        with open_to_change(path, config, create=True) as store:
+            import timerstore
+
+            with timerstore.serve(store) as server:
+                out.say(f"{path}: serving, pid {os.getpid()}")
+                _tell_systemd("READY=1")
+                while not came.wait(_LOOK_S) and store.core.failure.error is None:
+                    _tell_systemd(f"STATUS={server.client_count} clients")
+                _tell_systemd("STOPPING=1")
+
+
+class _Ending:
+    """Whether a signal said to end."""
+
+    def __init__(self) -> None:
+        from timerstore.services.background import Flag
+
+        self._flag = Flag()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: self._flag.set())
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._flag.wait(timeout_s)
+
+
+def _tell_systemd(text: str) -> None:
+    """Tell the supervisor, where there is one; nobody is told twice for want of an answer."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if name[:1] not in ("/", "@"):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect("\0" + name[1:] if name[0] == "@" else name)
+        sock.sendall(text.encode())

@@ -1,0 +1,16 @@
+"""Serving: one process has the store open, others of the same machine use it through a socket.
+
+    server.py    the owner's end: who may come in, a thread for each connection
+    session.py   what one client holds: batches, listings; it comes back when the client has gone
+    answers.py   what can be asked, by name
+    tail.py      whether a call whose answer was lost was made: the log's tail tells
+    client.py    the other end: a store's calls
+    batch.py     a batch that was pulled there
+    link.py      a client's connections: found, lost, found again
+    wire.py      what goes over a connection
+    typed.py     values as their types say, from JSON
+    shared.py    a client that becomes the owner where nobody is
+
+A client of the store, and above it: it asks the store's public calls. `docs/processes.md` has the
+rules.
+"""

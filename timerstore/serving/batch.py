@@ -1,0 +1,107 @@
+"""A batch that a client pulled; its columns have come, all else is asked of the owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from timerstore.consuming.group import Batch, Delivery, Int64s
+from timerstore.kinds import check_int
+from timerstore.serving.link import Link
+from timerstore.timelog.decode import Message
+
+
+class _Group:
+    """What a delivery asks of its group: to be acknowledged."""
+
+    __slots__ = ()
+
+    def settle(self, batch: ClientBatch, place: int) -> None:
+        batch.settle([place])
+
+
+class ClientBatch(Batch):
+    """Messages that a client was handed together; see `Batch`.
+
+    What it acknowledges after its owner has ended comes again all the same.
+    """
+
+    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session")
+
+    def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
+        """Made by a client."""
+        self._link, self._session, self._name = link, link.session, name
+        self.topic, self._count, self._group = topic, table.num_rows, _GROUP
+        table = table.combine_chunks()
+        self._bodies, self._ids = _one(table, "body"), _one(table, "id")
+        self._due_ms: Int64s = table.column("due_ms").to_numpy()
+        self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._messages: list[Message] | None = None
+        self._index_of = []
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._due_ms
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._fired_ms
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        self._index_of = list(range(self._count))
+        due, fired = self.due_ms.tolist(), self.fired_ms.tolist()
+        bodies = self.bodies.to_pylist()
+        return map(Delivery, repeat(self), self._index_of, bodies, due, fired)
+
+    def ack(self) -> None:
+        """Acknowledge all messages; durable with the owner's next flush."""
+        self.settle(None)
+
+    def settle(self, places: list[int] | None) -> None:
+        """Acknowledge the messages at some places, None for all."""
+        if self._count:
+            self._ask("ack", places=places)
+
+    def give_back(self, start: int) -> None:
+        """Let what stands from a place on be pulled again, by whoever asks."""
+        self._ask("give_back", places=list(range(start, self._count)))
+
+    def message(self, i: int) -> Message:
+        """Return message `i` with all its properties; they are asked for once for all of them."""
+        check_int(i, "i", 0, self._count - 1)
+        if self._messages is None:
+            told = self._ask("describe", count=self._count)
+            if told is None:  # its owner has ended: they come again, from the next one
+                message = dict.fromkeys(Message._fields, 0) | {"topic": self.topic}
+                told = [
+                    message | {"properties": {"UNIQ_KEY": each}} for each in self.ids.to_pylist()
+                ]
+            bodies = self.bodies.to_pylist()
+            self._messages = [
+                Message(**each | {"body": body}) for each, body in zip(told, bodies, strict=True)
+            ]
+        return self._messages[i]
+
+    def _nack(self, i: int, delay: timedelta | None) -> None:
+        delay_s = None if delay is None else delay.total_seconds()
+        self._ask("nack", place=i, delay_s=delay_s)
+
+    def _ask(self, name: str, **arguments: Any) -> Any:
+        self._link.check_session(self._session)
+        header, _ = self._link.ask(name, {"batch": self._name, **arguments})
+        return header["result"]
+
+
+def _one(table: pa.Table, name: str) -> Any:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+_GROUP: Any = _Group()

@@ -1,0 +1,329 @@
+"""A client's connections to whoever owns the store: found, lost, found again.
+
+Each call that is under way has a connection of its own, a *slot*, which is used again by the next.
+One more, the heart, asks nothing: it tells the owner that the client is alive, and the client that
+the owner is. Where an owner is lost, its calls wait for the next one for a while, and are made
+again there if they may have been made, or not, with the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.control.socketfile import connect
+from timerstore.control.wire import error_from_json
+from timerstore.errors import (
+    ForkedProcessError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreClosedError,
+    TimerStoreError,
+)
+from timerstore.services.background import BackgroundThread, Flag
+from timerstore.serving.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    SOCKET_NAME,
+    Header,
+    LostError,
+    Part,
+    Wire,
+)
+from timerstore.timelog.lockfile import holder
+
+BEAT_S: Final = 1.0
+_ANSWER_S: Final = 30.0
+"""An owner that leaves the heart unanswered for so long was stopped, say."""
+_AGAIN_S: Final = 0.02
+_IDLE_MAX: Final = 8
+"""Connections that are kept for the next calls."""
+_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+
+Answered = tuple[Header, list[bytes]]
+
+
+class _NobodyError(Exception):
+    """No process serves the store at present."""
+
+
+class _Slot:
+    """A connection, or the place of one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.wire: Wire | None = None
+
+    def drop(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+
+
+class Link:
+    """The connections of one client; any number of threads ask through it."""
+
+    def __init__(
+        self, path: Path, patience_s: float, on_nobody: Callable[[], None] | None = None
+    ) -> None:
+        """`patience_s`: how long a call waits for an owner. `on_nobody`: called where none is."""
+        self.path, self.patience_s = path, patience_s
+        self._on_nobody = on_nobody
+        self.closed = Flag()
+        self.problem: BaseException | None = None
+        """What keeps `on_nobody` from having an owner, to be raised by who asks."""
+        self._renew()
+        _links.add(self)
+
+    def _renew(self) -> None:
+        """Begin as a client that nobody knows yet."""
+        self.session = secrets.token_hex(6)
+        self.log_end = 0  # the log has come so far, as somebody was told
+        self._numbers = count(1)
+        self._idle: list[_Slot] = []
+        self._all: weakref.WeakSet[_Slot] = weakref.WeakSet()
+        self._heart: Wire | None = None
+        self._thread: BackgroundThread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Have the heart beat, if it does not."""
+        with self._lock:
+            if self._thread is None and not self.closed.is_set():
+                thread = BackgroundThread("timerstore-heart", self._beat, self._ended)
+                thread.start()
+                self._thread = thread
+
+    # --- asking
+
+    def ask(
+        self,
+        name: str,
+        arguments: Header,
+        parts: Sequence[Part] = (),
+        *,
+        is_repeatable: bool = True,
+    ) -> Answered:
+        """Return what the owner answers; raises what the call raised there.
+
+        Where the owner is lost on the way, what `is_repeatable` is asked of the next one. Raises
+        StoreClosedError where there is none for a while, or where it is not known what became of a
+        call that is not.
+        """
+        if self._thread is None:
+            self.start()
+        question: Header = {"call": name, "with": arguments, "since": self.log_end}
+        slot = self._take()
+        try:
+            answer = self._ask(slot, question, parts, is_repeatable)
+        except (TimerStoreError, LostError):
+            self._put_away(slot)
+            raise
+        except BaseException:  # a signal's, say: an answer may be on its way
+            slot.drop()
+            raise
+        self._put_away(slot)
+        return answer
+
+    def _ask(
+        self, slot: _Slot, question: Header, parts: Sequence[Part], is_repeatable: bool
+    ) -> Answered:
+        until_s = time.monotonic() + self.patience_s
+        while True:
+            if slot.wire is None:
+                slot.wire = self._wait_for_owner(str(slot.number), until_s)
+            try:
+                slot.wire.send(question, parts)
+                header, columns = slot.wire.receive()
+                break
+            except LostError as e:
+                slot.drop()
+                if not is_repeatable:
+                    raise StoreClosedError(
+                        f"The process that had {self.path} open ended before it answered. "
+                        f"Look whether it made the call {question['call']!r}, then try again."
+                    ) from e
+                question["again"] = True
+                until_s = time.monotonic() + self.patience_s
+        self._note(header)
+        if "error" in header:
+            raise self._error(header, columns)
+        return header, columns
+
+    def _error(self, header: Header, columns: list[bytes]) -> TimerStoreError:
+        error = error_from_json(header)
+        if columns:
+            from timerstore.serving.answers import read_ids
+
+            error.ids = read_ids(header["tag"], columns[0])
+        return error
+
+    def _note(self, header: Header) -> None:
+        end = header.get("end")
+        if isinstance(end, int) and end > self.log_end:
+            self.log_end = end
+
+    # --- slots
+
+    def _take(self) -> _Slot:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            slot = _Slot(next(self._numbers))
+            self._all.add(slot)
+            return slot
+
+    def _put_away(self, slot: _Slot) -> None:
+        if len(self._idle) < _IDLE_MAX and not self.closed.is_set():
+            self._idle.append(slot)
+        else:
+            _say_bye(slot)
+
+    def _wait_for_owner(self, slot: str, until_s: float) -> Wire:
+        """Return a connection to whoever owns the store, or will soon."""
+        while True:
+            if self.closed.is_set():
+                raise StoreClosedError(f"This client of {self.path} was closed. Connect again.")
+            try:
+                return self._connect(slot)
+            except (LostError, _NobodyError) as e:
+                if self.problem is not None:
+                    raise self.problem.with_traceback(None) from None
+                if time.monotonic() >= until_s:
+                    raise StoreClosedError(self._nobody()) from e
+            self.closed.wait(_AGAIN_S)
+
+    def _nobody(self) -> str:
+        who = holder(self.path)
+        text = f"No process has served {self.path} for {self.patience_s:g} s. "
+        if who:
+            text += f"If the one{who} has it open: have it call timerstore.serve(store). Else "
+        return text + ("start" if who else "Start") + " `timerstore serve`, or open it."
+
+    def _connect(self, slot: str) -> Wire:
+        """Return a connection on which the owner knows us.
+
+        Raises _NobodyError, LostError where there is none just now; for good, what it told.
+        """
+        try:
+            sock = connect(self.path, SOCKET_NAME, _ANSWER_S)
+        except OSError as e:
+            if e.errno in _NOBODY:
+                raise _NobodyError from e
+            raise StoreAccessError(
+                f"{self.path} is served by a process that cannot be asked ({e.strerror}). "
+                "Be its user."
+            ) from e
+        wire = Wire(sock)
+        try:
+            wire.limit(5.0, _ANSWER_S)
+            wire.send({"protocol": PROTOCOL, "session": self.session, "slot": slot})
+            header, _ = wire.receive(FRAME_BYTES_MAX)
+            if "error" in header:
+                raise error_from_json(header)
+            wire.limit(0, _ANSWER_S)
+        except BaseException:
+            wire.close()
+            raise
+        self._note(header)
+        return wire
+
+    # --- the heart
+
+    def _ended(self, error: BaseException) -> None:
+        self.problem = error
+
+    def _beat(self) -> None:
+        while not self.closed.is_set():
+            try:
+                wire = self._heart = self._connect("heart")
+            except _NobodyError:
+                if self._on_nobody is not None:
+                    self._on_nobody()
+                self.closed.wait(_AGAIN_S)
+                continue
+            except (LostError, TimerStoreError):  # whoever asks is told
+                self.closed.wait(0.2)
+                continue
+            try:
+                wire.limit(_ANSWER_S, _ANSWER_S)
+                while not self.closed.is_set():
+                    wire.send({"call": "beat"})
+                    self._note(wire.receive()[0])
+                    if wire.has_more(BEAT_S):
+                        break  # it ends: an owner says nothing by itself
+            except LostError:
+                if not self.closed.is_set():
+                    self._end_all()
+            finally:
+                wire.close()
+
+    def _end_all(self) -> None:
+        """Have the calls that are under way look for another owner."""
+        for slot in list(self._all):
+            wire = slot.wire
+            if wire is not None:
+                wire.end()
+
+    # --- the end
+
+    def close(self) -> None:
+        """Say good-bye; what was pulled, but not acknowledged, comes again."""
+        if self.closed.is_set():
+            return
+        self.closed.set()
+        heart = self._heart
+        if heart is not None:
+            heart.end()
+        while self._idle:
+            _say_bye(self._idle.pop())
+        self._end_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def check_session(self, session: str) -> None:
+        """Refuse what was pulled before a fork."""
+        if session != self.session:
+            raise ForkedProcessError("The parent process pulled this. Pull in the child.")
+
+    def forget(self) -> None:
+        """In a forked child: leave the connections to the parent, and be a client of its own."""
+        for slot in list(self._all):
+            slot.drop()
+        if self._heart is not None:
+            self._heart.close()
+        self._renew()
+
+
+def check_patience(timeout: Any) -> float:
+    """Return how many seconds a call waits for an owner, or refuse it."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < 1e9:
+        raise InvalidArgumentError(f"timeout is {timeout!r}. Pass seconds, 0 or more.")
+    return float(timeout)
+
+
+def _say_bye(slot: _Slot) -> None:
+    if slot.wire is not None:
+        with contextlib.suppress(LostError):
+            slot.wire.send({"call": "bye"})
+        slot.drop()
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,144 @@
+"""What one client holds at its owner: batches that it pulled, listings that it began.
+
+Ground rules: several connections of a client ask at the same time, each in a thread of its own;
+`_lock` is held for a moment, never while the store is asked. When a client's last connection has
+ended, or it was not heard of for a while, what it pulled can be pulled by others at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Final
+
+from timerstore.consuming.group import Batch
+from timerstore.errors import InvalidArgumentError, StoreClosedError
+from timerstore.pending.timers import Timer
+from timerstore.serving.wire import Wire
+
+LISTINGS_MAX: Final = 16
+"""Listings that a client has begun; the oldest one ends."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A batch, of which the places in `open` are not settled."""
+
+    batch: Batch
+    open: set[int] = field(default_factory=set)
+
+
+class Session:
+    """One client; it has a name that it chose, by which it is known on all its connections."""
+
+    def __init__(self, name: str, life: str) -> None:
+        """`life`: of the owner; batches of different lives have different names."""
+        self.name, self._life = name, life
+        self.wires: set[Wire] = set()
+        self.seen_s = time.monotonic()
+        self._numbers = count(1)
+        self._held: dict[str, _Held] = {}
+        self._listings: dict[str, Iterator[Timer]] = {}
+        self._slots: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def slot(self, number: str) -> threading.Lock:
+        """Return what is held while a connection of that number asks."""
+        with self._lock:
+            return self._slots.setdefault(number, threading.Lock())
+
+    # --- batches
+
+    def hold(self, batch: Batch, count: int) -> str:
+        """Remember the first messages of a batch that is handed to the client; return its name."""
+        name = f"{self._life}.{next(self._numbers)}"
+        with self._lock:
+            self._held[name] = _Held(batch, set(range(count)))
+        return name
+
+    def batch(self, name: object) -> Batch | None:
+        """Return a batch of which something is held; None where it was taken back."""
+        with self._lock:
+            held = self._held.get(name) if isinstance(name, str) else None
+            return None if held is None else held.batch
+
+    def settle(self, name: str, places: list[int] | None) -> bool:
+        """Acknowledge messages of a batch, None for all; tell whether it was held."""
+        batch, mine = self._take(name, places)
+        if batch is not None and mine:
+            if len(mine) == len(batch):
+                batch.ack()
+            else:
+                batch._group.settle_some(batch, mine)
+        return batch is not None
+
+    def send_back(self, name: str, place: int, delay: timedelta | None) -> bool:
+        """Send one message of a batch back; tell whether it was held."""
+        batch, mine = self._take(name, [place])
+        if batch is not None and mine:
+            try:
+                batch._nack(place, delay)
+            except BaseException:
+                with self._lock:
+                    self._held.setdefault(name, _Held(batch)).open.add(place)
+                raise
+        return batch is not None
+
+    def give_back(self, name: str, places: list[int] | None = None) -> None:
+        """Let messages of a batch, None for all, be pulled again, by whoever asks."""
+        batch, mine = self._take(name, places)
+        if batch is not None and mine:
+            with contextlib.suppress(StoreClosedError):
+                batch._group.give_back_some(batch, mine)
+
+    def _take(self, name: object, places: list[int] | None) -> tuple[Batch | None, list[int]]:
+        """Take places out of what is held: whoever takes them sees to them, nobody else."""
+        with self._lock:
+            held = self._held.get(name) if isinstance(name, str) else None
+            if held is None:
+                return None, []
+            wanted = held.open if places is None else held.open.intersection(places)
+            mine = sorted(wanted)
+            held.open -= set(mine)
+            if not held.open:
+                del self._held[name]  # type: ignore[arg-type]
+            return held.batch, mine
+
+    # --- listings
+
+    def begin(self, listing: Iterator[Timer]) -> str:
+        """Remember a listing; return its name."""
+        name = f"{self._life}.{next(self._numbers)}"
+        with self._lock:
+            self._listings[name] = listing
+            while len(self._listings) > LISTINGS_MAX:
+                del self._listings[next(iter(self._listings))]
+        return name
+
+    def listing(self, name: object) -> Iterator[Timer]:
+        """Return a listing that was begun; one thread asks for it at a time."""
+        with self._lock:
+            found = self._listings.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise InvalidArgumentError("This listing has ended. Begin another.")
+        return found
+
+    def end_listing(self, name: str) -> None:
+        """Forget a listing."""
+        with self._lock:
+            self._listings.pop(name, None)
+
+    # --- the end
+
+    def release(self) -> None:
+        """Let others pull what it held."""
+        with self._lock:
+            names = list(self._held)
+            self._listings.clear()
+        for name in names:
+            self.give_back(name)

@@ -1,0 +1,92 @@
+"""A store that several processes use alike: one of them owns it, whichever comes first.
+
+The owner is its own client, so that all of them make the same calls in the same way, and none
+notices which one it is. Where the owner ends, one of the others opens the store: its lock decides
+which.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from timerstore.config import Config
+from timerstore.control.opening import let_others_ask
+from timerstore.errors import StoreLockedError
+from timerstore.kinds import check_kind, check_path
+from timerstore.serving.client import PATIENCE_S, Client
+from timerstore.serving.link import Link
+from timerstore.serving.server import serve
+from timerstore.store import TimerStore
+from timerstore.timelog.oserrors import told_of
+
+_PROBLEM_S = 1.0
+
+
+class SharedStore(Client):
+    """A store that this process owns while no other one does; made by `timerstore.open`.
+
+    Its calls are those of `TimerStore`; see `Client`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, config: Config | None = None
+    ) -> None:
+        """Open, or connect; see `timerstore.open`."""
+        self._path, self._create, self._config = check_path(path), create, config
+        if config is not None:
+            check_kind(config, Config, "config")
+        self._store: TimerStore | None = None
+        self._link = Link(self._path, PATIENCE_S, self._own)
+        _shared.add(self)
+        self._greet()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the store open at present."""
+        return self._store is not None
+
+    def _own(self) -> None:
+        """Open the store for all, unless another process has it open; called by the heart."""
+        if self._store is not None:  # it has stopped, or it is not served any more
+            return
+        try:
+            with told_of(self._path):
+                store = TimerStore(self._path, create=self._create, config=self._config)
+            let_others_ask(store)
+            self._store = store  # before anybody can tell
+            try:
+                serve(store)
+            except BaseException:
+                self._store = None
+                store.close()
+                raise
+        except StoreLockedError:
+            return
+        except BaseException as e:
+            self._link.problem = e
+            self._link.closed.wait(_PROBLEM_S)
+            return
+        self._link.problem = None
+
+    def close(self) -> None:
+        """Leave; an owner closes the store, and another process that shares it takes over."""
+        self._link.close()
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def forget(self) -> None:
+        """In a forked child: the store is the parent's."""
+        self._store = None
+
+
+_shared: weakref.WeakSet[SharedStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_shared):
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

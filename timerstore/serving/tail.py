@@ -1,0 +1,79 @@
+"""Whether a call whose answer was lost was made: what it appended stands in the log's tail.
+
+A put through a client carries the name of the connection that it came by (`PUT_BY`), on which one
+call is under way at a time. What that name put behind the place that the log had reached when the
+call began is therefore what this very call put, whoever owned the store then. A moved timer names
+the one in whose place it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from timerstore.consuming.queued import read_queued
+from timerstore.core import Core
+from timerstore.ids import TimerId, parse_id
+from timerstore.inside import inside
+from timerstore.timelog.decode import Message
+from timerstore.timelog.format import (
+    LEVEL_MARK,
+    LEVEL_TOPIC,
+    PROPERTY_PUT_BY,
+    PROPERTY_REPLACES,
+    TIMER_TOPIC,
+)
+
+_PUT_BY, _REPLACES = PROPERTY_PUT_BY.decode(), PROPERTY_REPLACES.decode()
+
+
+@inside
+def find_put_by(core: Core, name: str, since: int) -> list[TimerId]:
+    """Return what a name put behind an offset of the log, in the order of the puts.
+
+    O(messages behind it).
+    """
+    core.check_open()
+    found = [
+        id
+        for id, message in _first_puts(core, since)
+        if message.properties.get(_PUT_BY) == name and _REPLACES not in message.properties
+    ]
+    return sorted(found, key=lambda id: id.offset & ~LEVEL_MARK)
+
+
+@inside
+def find_moved(core: Core, id: str, due_ms: int | None, since: int) -> str | None:
+    """Return the id of the timer that came in another one's place behind an offset.
+
+    `due_ms`: it is due then; None: whenever.
+    """
+    core.check_open()
+    for moved, message in _first_puts(core, since):
+        if message.properties.get(_REPLACES) == id and due_ms in (None, moved.due_ms):
+            return message.properties["UNIQ_KEY"]
+    return None
+
+
+def _first_puts(core: Core, since: int) -> Iterator[tuple[TimerId, Message]]:
+    """Yield what was put behind an offset, not what was copied: of that an id names the first."""
+    queues, tag = core.engine.queues, core.engine.store_tag
+    for topic in (TIMER_TOPIC, LEVEL_TOPIC):
+        for row in queues.rows(topic):
+            stop = queues.next_index(row)
+            for _, message in read_queued(core, row, _first_behind(core, row, since), stop):
+                id = parse_id(message.properties.get("UNIQ_KEY", ""))
+                if id is not None and id.tag == tag and id.offset & ~LEVEL_MARK == message.offset:
+                    yield id, message
+
+
+def _first_behind(core: Core, row: int, since: int) -> int:
+    """Return the index of a queue's first entry that lies at an offset or behind it. O(log)."""
+    queues = core.engine.queues
+    low, high = queues.first_kept(row, core.engine.commitlog.start), queues.next_index(row)
+    while low < high:
+        middle = (low + high) // 2
+        if int(queues.read(row, middle, 1)[0]["offset"]) < since:
+            low = middle + 1
+        else:
+            high = middle
+    return low
