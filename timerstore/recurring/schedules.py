@@ -82,6 +82,7 @@ class Schedules:
         >>> schedules.start("reports", key="daily", body=b"x", schedule=daily)  # doctest: +SKIP
         """
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
+        self.go_on()  # its timer may have fired while nobody was there: it is carried on first
         known, now_ms = self._store.get_key(TOPIC, job.name), self._store.health().now_ms
         if known is not None and self._is(known, job):
             return int(known.due_ms)
@@ -140,8 +141,7 @@ class Schedules:
             log.error("%s: message %s: %s", TOPIC, delivery.id, e)
             delivery.ack()
             return
-        waiting = None if job is None else self._store.get_key(TOPIC, job.name)
-        if job is None or (waiting is not None and not self._is(waiting, job)):
+        if job is None or self._store.get_key(TOPIC, job.name) is not None:
             delivery.ack()  # it was stopped, or another one came in its place
             return
         now_ms = self._store.health().now_ms

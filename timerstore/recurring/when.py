@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,6 +14,7 @@ from timerstore.errors import InvalidArgumentError
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
 _DAY_MS: Final = 86_400_000
 _MINUTE_MS: Final = 60_000
+_EPOCH: Final = datetime.fromisoformat("1970-01-01")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,13 @@ class Cron:
         return next(self._from(ms), DUE_MS_MAX)
 
     def _from(self, ms: int) -> Iterator[int]:
-        """Yield the times after `ms`.
-
-        Asked within an hour that a clock shows twice, the library may begin with a time that has
-        passed: an expression of fixed times counts the hour once, as its first.
-        """
-        begin = datetime.fromtimestamp(ms // 1_000, _zone(self.tz))
-        for each in _parsed(self.expression, begin):
-            found = round(each.astimezone(UTC).timestamp()) * 1_000
-            if found > ms:
-                yield found
+        """Yield the times after `ms`."""
+        zone, fields = _zone(self.tz), self.expression.split(" ")
+        following = _by_clock if "*" in (fields[0][:1], fields[1][:1]) else _by_day
+        found = following(self.expression, zone, ms)
+        while found is not None:
+            yield found
+            found = following(self.expression, zone, found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what stands in the job's timer."""
@@ -113,23 +111,103 @@ def cron(expression: str, *, tz: str) -> Cron:
     if not isinstance(expression, str):
         raise InvalidArgumentError(f"expression is {expression!r}. Pass a str.")
     schedule = Cron(" ".join(expression.split()), tz)
-    begin = datetime.fromtimestamp(1_700_000_000, _zone(tz))
-    if next(_parsed(schedule.expression, begin), None) is None:
+    _zone(tz)
+    if next(_parsed(schedule.expression, _EPOCH), None) is None:
         raise InvalidArgumentError(f"expression is {expression!r}, which no time meets.")
     return schedule
 
 
 def _parsed(expression: str, begin: datetime) -> Iterator[datetime]:
+    """Yield the local times after `begin`, which has no zone, that an expression names."""
     from cronsim import CronSim, CronSimError
 
-    fields = expression.split(" ")
-    if len(fields) != 5:
+    if len(expression.split(" ")) != 5:
         raise InvalidArgumentError(f"expression is {expression!r}. Write five fields.")
     try:
         times: Iterator[datetime] = CronSim(expression, begin)
     except CronSimError as e:
         raise InvalidArgumentError(f"expression is {expression!r}: {e}. Correct it.") from e
     return times
+
+
+# --- what a clock shows
+#
+# The library says which local times an expression names; which instants those are is said here,
+# for its own way skips times where clocks change by half an hour.
+
+
+def _by_day(expression: str, zone: ZoneInfo, ms: int) -> int | None:
+    """Return the first time after `ms` where each local time counts once.
+
+    One that comes twice counts the first time; one that is missing when the clock has jumped. So
+    later local times are never earlier instants.
+    """
+    for local in _parsed(expression, _shown(zone, ms)):
+        at = _instant(zone, local)
+        if at > ms:
+            return at
+    return None
+
+
+def _by_clock(expression: str, zone: ZoneInfo, ms: int) -> int | None:
+    """Return the first time after `ms` at which the clock shows what is named."""
+    offset_ms, after = _offset_ms(zone, ms), _shown(zone, ms)
+    while True:
+        local = next(_parsed(expression, after), None)
+        if local is None:
+            return None
+        found = _ms_of(local) - offset_ms
+        change = _next_change(zone, ms, found)
+        if change is None:
+            return found
+        # What it shows when it was changed counts, and goes on from there.
+        ms, offset_ms = change, _offset_ms(zone, change)
+        after = _shown(zone, change) - timedelta(seconds=1)
+
+
+def _instant(zone: ZoneInfo, local: datetime) -> int:
+    """Return when a clock first shows a local time, or has jumped over it."""
+    early = _ms_of(local) - _utc_offset_ms(local.replace(tzinfo=zone))
+    if _shown(zone, early) == local:
+        return early
+    before = _ms_of(local) - _utc_offset_ms(local.replace(tzinfo=zone, fold=1))
+    change = _next_change(zone, before - 1, early)
+    return early if change is None else change
+
+
+def _next_change(zone: ZoneInfo, ms: int, stop_ms: int) -> int | None:
+    """Return when a clock is next changed, after `ms` and not after `stop_ms`; None for never."""
+    low = ms
+    while low < stop_ms:
+        high = min(stop_ms, low + _DAY_MS // 2)
+        if _offset_ms(zone, high) != _offset_ms(zone, low):
+            while high - low > 1:
+                middle = (low + high) // 2
+                same = _offset_ms(zone, middle) == _offset_ms(zone, low)
+                low, high = (middle, high) if same else (low, middle)
+            return high
+        low = high
+    return None
+
+
+def _shown(zone: ZoneInfo, ms: int) -> datetime:
+    """Return what a clock shows, in whole seconds."""
+    return datetime.fromtimestamp(ms // 1_000, zone).replace(tzinfo=None, fold=0)
+
+
+def _offset_ms(zone: ZoneInfo, ms: int) -> int:
+    return _utc_offset_ms(datetime.fromtimestamp(ms // 1_000, zone))
+
+
+def _utc_offset_ms(at: datetime) -> int:
+    offset = at.utcoffset()
+    assert offset is not None
+    return offset // timedelta(milliseconds=1)
+
+
+def _ms_of(local: datetime) -> int:
+    """Return a local time as if it were UTC."""
+    return (local - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _zone(name: str) -> ZoneInfo:
