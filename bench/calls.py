@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from timerstore import TimerStore
 
 FILL_BEGIN = "<!-- calls: begin -->"
 FILL_END = "<!-- calls: end -->"
-PARTS = ("put", "by_id", "pending", "columns", "consume", "group")
+PARTS = ("put", "by_id", "by_key", "pending", "columns", "consume", "group")
 BODY = bytes(100)
 
 
@@ -122,6 +123,42 @@ def id_calls(store: TimerStore, ids: Ids, far_ms: int) -> Calls:
     return {"get": get, "cancel": cancel, "cancel_many": cancel_many, "reschedule": reschedule}
 
 
+def key_calls(store: TimerStore, pending: int, far_ms: int) -> Calls:
+    """Return what is done by a key, of as many timers that have one."""
+    for at in range(0, pending, ours.BATCH_COUNT):
+        keys = [f"user:{i}" for i in range(at, min(at + ours.BATCH_COUNT, pending))]
+        store.put_many([BODY] * len(keys), topic="keyed", at_ms=far_ms, keys=keys)
+    numbers, new = iter(np.random.default_rng(7).permutation(pending).tolist()), count_from(0)
+
+    def get_key(count: int) -> None:
+        for _ in range(count):
+            assert store.get_key("keyed", f"user:{next(numbers)}")
+
+    def get_none(count: int) -> None:
+        for _ in range(count):
+            assert store.get_key("keyed", f"nobody:{next(new)}") is None
+
+    def cancel_key(count: int) -> None:
+        for _ in range(count):
+            assert store.cancel_key("keyed", f"user:{next(numbers)}") == 1
+
+    def put(key: Callable[[], str], **given: bool) -> Callable[[int], None]:
+        def call(count: int) -> None:
+            for _ in range(count):
+                store.put(BODY, topic="keyed", at_ms=far_ms, key=key(), **given)
+
+        return call
+
+    return {
+        "get_key": get_key,
+        "get_key, none": get_none,
+        "cancel_key": cancel_key,
+        "put(if_absent=True), there is one": put(lambda: f"user:{next(numbers)}", if_absent=True),
+        "put(if_absent=True), there is none": put(lambda: f"new:{next(new)}", if_absent=True),
+        "put(replace=True)": put(lambda: f"user:{next(numbers)}", replace=True),
+    }
+
+
 def peer_calls(peer: SqliteTimers, rows: Ids, far_ms: int) -> Calls:
     """Return the same with SQLite."""
 
@@ -189,6 +226,14 @@ def consume_each(folder: Path, sizes: Sizes) -> report.Row:
 
 _PUT_REACH = {"delay=": 1.5, "at=": 1.5, "delay_level=": 1.5}
 _ID_REACH = {"get": 6.0, "cancel": 4.0, "cancel_many": 0.5, "reschedule": 8.0, "pending": 2.0}
+_KEY_REACH = {
+    "get_key": 10.0,
+    "get_key, none": 10.0,
+    "cancel_key": 10.0,
+    "put(if_absent=True), there is one": 20.0,
+    "put(if_absent=True), there is none": 30.0,
+    "put(replace=True)": 40.0,
+}
 _PEER = {"get": "select", "cancel": "delete", "reschedule": "update"}
 
 
@@ -202,6 +247,11 @@ def table(us: dict[str, float]) -> Iterator[report.Row]:
         if name == "put(at_ms=)":
             yield report.Row(
                 f"`{name}`", "≤ 1.2 µs", "0.9", f"{value:.2f} µs{beside}", value <= 1.2, figures
+            )
+        elif name in _KEY_REACH:
+            reach = _KEY_REACH[name]
+            yield report.Row(
+                f"`{name}`", f"≤ {reach:g} µs", "", f"{value:.2f} µs", value <= reach, figures
             )
         elif name.startswith("put("):
             reach = _PUT_REACH.get(name[4:-1], 2.5)
@@ -239,6 +289,8 @@ def measure(folder: Path, parts: list[str], sizes: Sizes) -> dict[str, float]:
                 calls |= put_calls(store, far_ms)
             if "by_id" in parts:
                 calls |= id_calls(store, Ids(ids), far_ms)
+            if "by_key" in parts:
+                calls |= key_calls(store, sizes.pending // 2, far_ms)
             if "put" in parts or "by_id" in parts:
                 calls |= peer_calls(peer, Ids([str(i + 1) for i in range(sizes.pending)]), far_ms)
             us = in_turns(calls, sizes)
@@ -261,7 +313,8 @@ def main() -> None:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
     header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}; {sizes.pending:,} pending."
     with machine.scratch_folder(arguments.folder) as folder:
-        us = measure(folder, parts, sizes) if {"put", "by_id", "pending"} & {*parts} else {}
+        of_calls = {"put", "by_id", "by_key", "pending"} & {*parts}
+        us = measure(folder, parts, sizes) if of_calls else {}
         rows = list(table(us))
         if "columns" in parts:
             rows += columns.rows(folder, sizes.pending, min(3, sizes.rounds))

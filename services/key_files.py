@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -113,7 +114,6 @@ class KeyFiles:
         self._synced: dict[Path, int] = {}
         self._found, self._state = new_found(), np.zeros(4, np.int64)
         self._seen_count = 0  # entries of queues that were looked at since the record was written
-        self._recorded: dict[str, list[int]] = {}
 
     @property
     def disk_bytes(self) -> int:
@@ -184,7 +184,6 @@ class KeyFiles:
             self._disk.allocate(file.map, file.map.length)
             self._add(file, values)
             self._take_up(file, values[0])
-        self._recorded = record["cursors"]
 
     def _check_messages(self, file: _File, count: int) -> None:
         """Raise where the log has no message at the places of some entries."""
@@ -258,7 +257,12 @@ class KeyFiles:
         count = min(queues.next_index(row) - at, left, _STEP_COUNT)
         if count <= 0:
             return
-        entries, position, kept = queues.run(row, at, count)
+        try:
+            entries, position, kept = queues.run(row, at, count)
+        except CorruptStoreError:
+            if queues.first_index(row) > at:  # removed just now: it is done with
+                return
+            raise
         self._state[UNMAPPED] = -2
         with self._commitlog.reading():
             done = index_entries(
@@ -390,16 +394,24 @@ class KeyFiles:
             due = self._leaving or self._seen_count > UNRECORDED_MAX
             if not (due or (clean and self._files and self._seen_count)):
                 return None
-            cursors = {}
-            for queue, row in self._rows():
-                at = int(self.index.cursor[queue])
-                if at > self._queues.first_index(row):
-                    message = int(self._queues.read(row, at - 1, 1)[0]["offset"])
-                    cursors[str(queue)] = [at, message]
             files = []
             for number, file in enumerate(self._files):
                 files.append((file, [int(getattr(self.index, c)[number]) for c in _COLUMNS]))
-            return _Noted(cursors, files, self._seen_count)
+            return _Noted(self._cursors(), files, self._seen_count)
+
+    def _cursors(self) -> dict[str, list[int]]:
+        """Return up to where each queue is indexed, with the message before; by its number."""
+        cursors, queues = {}, self._queues
+        for queue, row in self._rows():
+            at = int(self.index.cursor[queue])
+            try:
+                if at > queues.first_index(row):
+                    message = int(queues.read(row, at - 1, 1)[0]["offset"])
+                    cursors[str(queue)] = [at, message]
+            except CorruptStoreError:
+                if queues.first_index(row) < at:
+                    raise  # else it was removed just now, and the next opening begins behind it
+        return cursors
 
     def write(self, noted: _Noted | None) -> None:
         """Make the files durable, then the record; behind the checkpoint. Raises StoreFullError,
@@ -437,11 +449,11 @@ class KeyFiles:
     def remove(self) -> None:
         """Leave no file of it: a broker makes its own, of other sizes."""
         with self.lock:
+            self.is_used = False
             self._forget()
             self._remove_strangers()
-            if self._folder.is_dir():
+            with suppress(OSError):  # there is none, or somebody else's folder in it
                 self._folder.rmdir()
-            self.is_used = False
 
     def close(self) -> None:
         """Drop all maps."""

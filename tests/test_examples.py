@@ -20,7 +20,13 @@ from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore
 
 EXAMPLES = ROOT / "examples"
-TRIED = {"mailer.py", "reminders_flask.py", "from_apscheduler.py", "from_celery.py"}
+TRIED = {
+    "mailer.py",
+    "reminders_flask.py",
+    "reminders_fastapi.py",
+    "from_apscheduler.py",
+    "from_celery.py",
+}
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)
 
 

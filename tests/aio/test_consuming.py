@@ -83,8 +83,7 @@ def test_who_is_cancelled_has_taken_nothing(tmp_path: Path, kind: str, durabilit
     run(kind, main)
 
 
-@loops
-def test_a_task_group_that_fails_loses_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_task_group_that_fails_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
             done: list[bytes] = []
@@ -109,11 +108,10 @@ def test_a_task_group_that_fails_loses_nothing(tmp_path: Path, kind: str) -> Non
             left = [d.body async for d in store.consume("t", timeout=0)]
             assert sorted([*left, *done]) == sorted(b"%d" % i for i in range(60))
 
-    run(kind, main)
+    run("asyncio", main)
 
 
-@loops
-def test_under_group_only_what_is_durable_is_handed_out(tmp_path: Path, kind: str) -> None:
+def test_under_group_only_what_is_durable_is_handed_out(tmp_path: Path) -> None:
     disk = HeldDisk()
 
     async def main() -> None:
@@ -131,7 +129,7 @@ def test_under_group_only_what_is_durable_is_handed_out(tmp_path: Path, kind: st
             assert len(await pulled) == 1
         plain.close()
 
-    run(kind, main)
+    run("asyncio", main)
 
 
 @loops
@@ -159,6 +157,23 @@ def test_nack_is_finished_though_its_task_is_cancelled(tmp_path: Path, kind: str
         plain.close()
 
     run(kind, main)
+
+
+def test_a_message_is_acknowledged_with_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:
+            await store.put(b"first", topic="t")
+            (d,) = await store.pull("t")
+            id = await d.ack_and_put(b"next", delay=5 * MS)
+            (following,) = await store.pull("t")
+            assert (following.id, following.body) == (id, b"next")
+            with pytest.raises(timerstore.TooLateError):
+                await d.ack_and_put(b"never")
+            assert len(await following.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])) == 2
+            assert in_flight(store, "t") == 0
+            assert {d.body async for d in store.consume("t", timeout=0.2)} == {b"a", b"b"}
+
+    run("asyncio", main)
 
 
 @asynccontextmanager
@@ -222,8 +237,7 @@ def test_a_wake_up_concerns_those_whose_topic_has_something(tmp_path: Path, kind
     run(kind, main)
 
 
-@loops
-def test_what_is_given_back_or_resumed_is_found_by_who_waits(tmp_path: Path, kind: str) -> None:
+def test_what_is_given_back_or_resumed_is_found_by_who_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
             await put_now(store, 2)
@@ -241,7 +255,7 @@ def test_what_is_given_back_or_resumed_is_found_by_who_waits(tmp_path: Path, kin
             await store.resume("consuming")
             assert len(await waiting) == 1
 
-    run(kind, main)
+    run("asyncio", main)
 
 
 def test_a_manual_clock(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert client.cancel_many(ids[:2]).tolist() == [True, True]
     moved = client.reschedule(ids[2], delay=HOUR, body=b"zz", properties={"a": "b"})
     assert store.get(ids[2]) is None and store.get(moved).body == b"zz"  # type: ignore[union-attr]
+    assert client.put(b"?", topic="t", delay=HOUR, key="a", if_absent=True) == many[0]
+    other = client.put(b"!", topic="t", delay=HOUR, key="a", replace=True, properties={"n": "1"})
+    assert client.get_key("t", "a") == store.get(other) and store.get(many[0]) is None
+    assert client.get_key("t", "nobody") is None
+    assert [each.id for each in client.pending(topic="t", key="a")] == [other]
+    assert client.cancel_key("t", "a") == 1
 
 
 def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> None:
@@ -117,6 +123,9 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", properties={"TAGS": "x"}),
     lambda s: s.put(b"x", properties={1: "x"}),
     lambda s: s.put(b"x", key=""),
+    lambda s: s.put(b"x", if_absent=True),
+    lambda s: s.put(b"x", key="k", replace="yes"),
+    lambda s: s.get_key("t", ""),
     lambda s: s.put_many(b"x"),
     lambda s: s.put_many([b"x", 3]),
     lambda s: s.put_many([b"x", b""]),

@@ -3,6 +3,8 @@
     opening.py    open a directory, or attach to an open store
     store.py      the public class
     consuming.py  what it hands out
+    consumer.py   handlers that are coroutines: the public class
+    handlers.py   who runs them
     side.py       one store as one event loop sees it: what runs in the loop, what apart from it
     commits.py    one thread that waits for group commits
     wakeups.py    an eventfd in the loop, for who waits until a kernel has done something
@@ -13,8 +15,9 @@ client of it.
 
 from __future__ import annotations
 
+from timerstore.aio.consumer import Consumer
 from timerstore.aio.consuming import Batch, Delivery
 from timerstore.aio.opening import attach, open
 from timerstore.aio.store import TimerStore
 
-__all__ = ["Batch", "Delivery", "TimerStore", "attach", "open"]
+__all__ = ["Batch", "Consumer", "Delivery", "TimerStore", "attach", "open"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.consuming.ackput import Put, ack_and_put
 from timerstore.consuming.group import Batch as PlainBatch
 from timerstore.consuming.group import Delivery as PlainDelivery
 from timerstore.consuming.group import Group
@@ -66,11 +67,39 @@ class Delivery(PlainDelivery):
 
     async def _send_back(self, delay: timedelta | None) -> None:
         batch, i, group = self._batch, self._i, self._batch._group
-        side = batch._side
-        message = batch.message(i)
-        await side.append(send_back, side.store.putting, group.name, message, delay=delay)
-        group.settle(batch, int(batch._indexes[i]), handled=False)  # only now, as it is durable
+        side, index, message = batch._side, int(batch._indexes[i]), batch.message(i)
+        with group.claiming(batch, index):
+            await side.append(send_back, side.store.putting, group.name, message, delay=delay)
+        group.settle(batch, index, handled=False)  # only now, as it is durable
         group.count_failed(1, 1, 0)
+
+    async def ack_and_put(  # type: ignore[override]
+        self,
+        body: bytes,
+        *,
+        topic: str | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        at_ms: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int | None = None,
+    ) -> str:
+        """Acknowledge, and put the next timer; return its id. Both happen, or neither.
+
+        See `timerstore.Delivery.ack_and_put`. A task that is cancelled while it waits for room has
+        done neither; while it waits for durability, both.
+        """
+        put: Put = {"body": body, "topic": topic, "delay": delay, "at": at, "at_ms": at_ms}
+        put |= {"key": key, "tag": tag, "properties": properties, "delay_level": delay_level}
+        (id,) = await self.ack_and_put_many([put])
+        return id
+
+    async def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:  # type: ignore[override]
+        """Acknowledge, and put several timers; return their ids. All of it happens, or nothing."""
+        batch = self._batch
+        return await batch._side.append(ack_and_put, batch._group, batch, self._i, puts)
 
 
 async def next_batch(

@@ -90,11 +90,29 @@ class TimerStore:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_level: int | None = None,
+        if_absent: bool = False,
+        replace: bool = False,
     ) -> str:
         """Put one timer and return its id; see `timerstore.TimerStore.put`.
 
-        The loop's thread puts it; puts that are awaited at the same time share an fsync.
+        The loop's thread puts it; puts that are awaited at the same time share an fsync. With
+        `if_absent` or `replace` another thread does, for it may have to wait for its turn.
         """
+        if if_absent is not False or replace is not False:
+            return await self._side.apart(
+                self.sync.put,
+                body,
+                topic=topic,
+                delay=delay,
+                at=at,
+                at_ms=at_ms,
+                key=key,
+                tag=tag,
+                properties=properties,
+                delay_level=delay_level,
+                if_absent=if_absent,
+                replace=replace,
+            )
         return await self._side.append(
             self.sync.put,
             body,
@@ -155,6 +173,10 @@ class TimerStore:
         """Cancel many timers; see `timerstore.TimerStore.cancel_many`. Another thread does it."""
         return await self._side.apart(self.sync.cancel_many, ids)
 
+    async def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key; see `timerstore.TimerStore.cancel_key`. Another thread does it."""
+        return await self._side.apart(self.sync.cancel_key, topic, key)
+
     async def reschedule(
         self,
         id: str,
@@ -196,6 +218,13 @@ class TimerStore:
             return await self._side.apart(self.sync.get, id)
         return self.sync.get(id)
 
+    async def get_key(self, topic: str, key: str) -> Timer | None:
+        """Return a pending timer by its key; see `timerstore.TimerStore.get_key`.
+
+        Another thread looks.
+        """
+        return await self._side.apart(self.sync.get_key, topic, key)
+
     def pending(
         self,
         *,
@@ -203,10 +232,13 @@ class TimerStore:
         start_ms: int | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
+        key: str | None = None,
     ) -> AsyncIterator[Timer]:
         """Yield pending timers in the order of due time; see `timerstore.TimerStore.pending`."""
         self._side.check()
-        timers = self.sync.pending(topic=topic, start_ms=start_ms, end_ms=end_ms, limit=limit)
+        timers = self.sync.pending(
+            topic=topic, start_ms=start_ms, end_ms=end_ms, limit=limit, key=key
+        )
         return self._listed(timers)
 
     async def _listed(self, timers: Iterator[Timer]) -> AsyncIterator[Timer]:

@@ -53,9 +53,18 @@ class Wakeups:
         if self._watched:
             self._waiter.arm()
 
-    async def wait(self, timeout_s: float | None, rows: Collection[int] = ()) -> None:
-        """Sleep until something was done, or for `timeout_s`, or until it is time to look."""
-        future: asyncio.Future[None] = self._loop.create_future()
+    async def wait(
+        self,
+        timeout_s: float | None,
+        rows: Collection[int] = (),
+        future: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Sleep until something was done, or for `timeout_s`, or until it is time to look.
+
+        `future`: one that the caller may set, to end it.
+        """
+        if future is None:
+            future = self._loop.create_future()
         self._enter(future, rows)
         if self._polling is None:
             self._polling = self._loop.call_later(self._poll_s, self._poll)

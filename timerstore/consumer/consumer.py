@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
+from timerstore.consumer.lines import Ordered
+from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
 from timerstore.consumer.running import Signals, check_main_thread
 from timerstore.consumer.subscription import (
     Handler,
@@ -46,6 +48,7 @@ log = logging.getLogger("timerstore")
 
 THREADS_MAX: Final = 1_024
 """Threads of a consumer: each has a stack."""
+ATTEMPTS_MAX: Final = 1 << 30
 PULL_COUNT_MAX: Final = 4_096
 """Messages pulled at once; more would leave the other threads without any."""
 BROADCAST_PREFIX: Final = "%BROADCAST%"
@@ -80,18 +83,24 @@ class Consumer:
         threads: int = 20,
         batch_count: int = 1,
         pull_count: int = 32,
-        max_attempts: int = 16,
+        max_attempts: int | None = 16,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
+        ordered: Ordered = False,
         hooks: Sequence[Hook] = (),
         start: Start = "earliest",
     ) -> None:
         """Prepare; `start` begins.
 
         `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
-        retries before a message is given up. `timeout`: after this a handler's messages are sent
-        back; it is not stopped, and keeps its thread until it ends. `hooks`: see `Hook`.
+        retries before a message is given up, None for ever. `timeout`: after this a handler's
+        messages are sent back; it is not stopped, and keeps its thread until it ends. `hooks`: see
+        `Hook`.
+
+        `ordered`: True, and of a topic, "key", and of what has the same key, each message is begun
+        when the one before is done; what fails holds back those behind it. docs/consumer.md has the
+        rules.
 
         `broadcast`: each instance gets every message, with an offset of its own, and failures are
         only logged; `instance` names it where a group has more than one. `start`: where a group
@@ -100,7 +109,9 @@ class Consumer:
         check_int(threads, "threads", 1, THREADS_MAX)
         check_int(pull_count, "pull_count", 1, PULL_COUNT_MAX)
         check_int(batch_count, "batch_count", 1, pull_count)
-        check_int(max_attempts, "max_attempts", 0, 1 << 30)
+        if max_attempts is None:
+            max_attempts = ATTEMPTS_MAX
+        check_int(max_attempts, "max_attempts", 0, ATTEMPTS_MAX)
         if check_duration(timeout, "timeout") <= timedelta(0):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
         check_start(start)
@@ -109,6 +120,13 @@ class Consumer:
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
         check_kind(hooks, Sequence, "hooks")
+        if ordered is not True and ordered is not False and ordered != "key":
+            raise InvalidArgumentError(f'ordered is {ordered!r}. Pass True, "key", or False.')
+        if ordered and (broadcast or batch_count > 1):
+            raise InvalidArgumentError(
+                "An ordered consumer hands out one message at a time, to one of its group. Leave "
+                "out batch_count and broadcast."
+            )
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
         self.store, self.group = store, group
@@ -116,7 +134,7 @@ class Consumer:
         self._reads_as = group
         if broadcast:
             self._reads_as = check_group(BROADCAST_PREFIX + group + (instance and "%" + instance))
-        self._broadcast, self._start = broadcast, start
+        self._broadcast, self._start, self._ordered = broadcast, start, ordered
         self._threads_count, self._pull_count = threads, pull_count
         self._batch_count = batch_count
         self._subscriptions: list[Subscription] = []
@@ -131,6 +149,7 @@ class Consumer:
             max_attempts=max_attempts,
             timeout_ms=timeout / timedelta(milliseconds=1),
             broadcast=broadcast,
+            ordered=ordered is not False,
             hooks=hooks,
         )
 
@@ -152,14 +171,23 @@ class Consumer:
         are done for the whole group, so all its consumers need the same subscriptions. What comes
         again after a failure is not filtered.
         """
+        check_handler(handler)
+        self._take(topic, handler, tags)
+
+    def _take(self, topic: str, handler: Any, tags: str) -> None:
+        """Take a handler of any kind."""
         self._core.check_process()
         check_topic_to_consume(topic)
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started. Subscribe before start().")
-        check_handler(handler)
         if any(known.topic == topic for known in self._subscriptions):
             raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
-        self._subscriptions.append(Subscription(topic, handler, tags))
+        if self._ordered:
+            ordered = OrderedSubscription(topic, handler, tags, self._ordered)
+            ordered.hold_back = self._handling.hand_in_again
+            self._subscriptions.append(ordered)
+        else:
+            self._subscriptions.append(Subscription(topic, handler, tags))
 
     # --- running
 
@@ -169,17 +197,21 @@ class Consumer:
         On a manual clock no thread is started; the clock's `advance` then calls handlers on its
         way, at the very time at which something falls due.
         """
+        self._begin()
+        if isinstance(self._core.clock, ManualClock):
+            self._core.clock.attend(self)
+        else:
+            self._threads = Threads(self._core, self._handling, self._pull)
+            self._threads.start(self._threads_count, f"timerstore-{self.group}")
+
+    def _begin(self) -> None:
+        """Begin to read, without anybody who calls handlers yet."""
         self._core.check_writable()
         if self._state != _NEW:
             raise InvalidArgumentError("The consumer was started before. Make another one.")
         if not self._subscriptions:
             raise InvalidArgumentError("There is no handler. Subscribe one before start().")
         self._open()
-        if isinstance(self._core.clock, ManualClock):
-            self._core.clock.attend(self)
-        else:
-            self._threads = Threads(self._core, self._handling, self._pull)
-            self._threads.start(self._threads_count, f"timerstore-{self.group}")
 
     def _open(self) -> None:
         names = _broadcasting.setdefault(self.store, set())
@@ -196,7 +228,10 @@ class Consumer:
             # Where nobody has read the dead letters, this keeps retention from removing them.
             begin_groups(self._consuming, [(dead_topic(self.group), self.group)], "earliest")
         held: defaultdict[int, Held] = defaultdict(Held)
-        limits = Limits.of(self._core.engine.config)
+        config = self._core.engine.config
+        limits = Limits.of(config)
+        if self._ordered:
+            limits = ordered_limits(config, self._ordered, self._pull_count)
         for subscription in self._subscriptions:
             subscription.open(self._consuming, self._reads_as, limits, held)
         self._state = _STARTED
@@ -298,7 +333,8 @@ class Consumer:
         due_ms = find_pending(self._core).due_ms
         due_ms = due_ms[due_ms > start_ms]
         first = int(due_ms.min()) if len(due_ms) else stop_ms
-        return int(min(first, max(self._handling.next_ms(), start_ms + 1), stop_ms))
+        next_ms = self._handling.next_ms(begins=not self._stepping)
+        return int(min(first, max(next_ms, start_ms + 1), stop_ms))
 
     def arrived(self) -> None:
         """Call handlers at the clock's present time."""
@@ -333,11 +369,16 @@ class Consumer:
 
     def _stop(self, timeout_s: float | None) -> bool:
         ended = True
+        self._handling.shut()
         if isinstance(self._core.clock, ManualClock):
             self._core.clock.leave(self)
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(timeout_s)
+        for subscription in self._subscriptions:
+            for task in subscription.waiting():
+                subscription.give_back(task)
+            subscription.close()
         _broadcasting[self.store].discard(self._reads_as)
         return ended
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from timerstore.consumer.hooks import Hook, call_after, call_before
+from timerstore.consumer.needs import Store
 from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
 from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consuming.delivery import Delivery, body_bytes
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.group import Delivery, body_bytes
 from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.putting.putting import Putting
@@ -42,14 +43,20 @@ class Handling:
         max_attempts: int,
         timeout_ms: float,
         broadcast: bool,
+        ordered: bool,
         hooks: Sequence[Hook],
     ) -> None:
         """Begin with nothing to do."""
         self._putting, self._group = putting, group
+        self._store: Store = putting.core
         self._as_list, self._max_attempts = as_list, max_attempts
         self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
+        self._ordered = ordered
         self.on_room: Callable[[], None] | None = None
         """Called when messages are done while pulling waits for room."""
+        self.on_next: Callable[[Task], None] | None = None
+        """Called with a task that may begin now; else `tend` returns it."""
+        self._over = False
         self._running: dict[Task, float] = {}
         self._again: list[tuple[float, int, Task]] = []
         self._again_lock = threading.Lock()
@@ -57,7 +64,7 @@ class Handling:
 
     def now_ms(self) -> float:
         """Return the time by which handlers are judged: one that is never set, or the manual."""
-        return self._putting.core.steady_ms()
+        return self._store.steady_ms()
 
     # --- handling
 
@@ -101,7 +108,9 @@ class Handling:
         deliveries = task.deliveries
         if self._running.pop(task, None) is None:
             log.warning("the handler of message %s ended after its time-out", deliveries[0].id)
-        elif (elapsed_ms := (now_ms := self.now_ms()) - task.started_ms) >= self.timeout_ms:
+        elif (
+            elapsed_ms := (now_ms := self.now_ms()) - task.started_ms
+        ) >= self.timeout_ms and not self._ordered:
             return self.finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
         elif result is None and error is None and not self._hooks:
             task.subscription.group.tally.respond(now_ms, elapsed_ms, len(deliveries))
@@ -161,10 +170,12 @@ class Handling:
             length = body_bytes(good)
             if good:
                 self._done(task, good, length)
-            rest = Task(task.subscription, task.batch, bad, task.bytes_held - length)
+            rest = task.part(bad, task.bytes_held - length)
             self._tell(rest, outcome)
             if self._broadcast:
                 self._done(rest, bad, rest.bytes_held, handled=False)
+            elif (wait_ms := self._held_back_ms(rest, outcome)) >= 0:
+                rest.subscription.hold(rest, wait_ms)
             else:
                 yield from self._send_back(rest, outcome)
         else:
@@ -192,6 +203,16 @@ class Handling:
         else:
             log.info("%s: message %s shall come again", topic, names, extra=fields)
 
+    def _held_back_ms(self, task: Task, outcome: Outcome) -> int:
+        """Return how long a message holds its line back; -1: it is sent somewhere."""
+        if not self._ordered or _is_done(task.deliveries[0]):
+            return -1
+        level = level_after(
+            task.deliveries[0].attempt, outcome.delay_level or 0, self._max_attempts
+        )
+        levels_ms = self._putting.core.engine.level_ms
+        return -1 if level == DEAD else int(levels_ms[min(level, len(levels_ms)) - 1])
+
     def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
         """Send each message of a task back; where that fails, hand them in again later."""
         sent, dead, failure = 0, 0, None
@@ -212,14 +233,14 @@ class Handling:
                 "%d messages from %s on could not be sent back: again in %d s: %s",
                 *(len(rest), rest[0].id, AGAIN_MS // 1000, failure),
             )
-            again = Task(task.subscription, task.batch, rest, task.bytes_held - length)
+            again = task.part(rest, task.bytes_held - length)
             self.hand_in_again(again, AGAIN_MS)
 
     def _append_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Append a message again; tell whether it is a dead letter now."""
         batch, index = delivery._batch, delivery._batch._index_of[delivery._i]
-        if batch._flight is not None and batch._flight.is_done(index):
-            return False  # a put has acknowledged it
+        if _is_done(delivery):
+            return False
         with batch._group.claiming(batch, index):
             return self._send_again(delivery, outcome)
 
@@ -244,18 +265,35 @@ class Handling:
             return  # they come again after reopening
         if self.on_room is not None:
             self.on_room()
+        following = task.subscription.next_after(task)
+        if following is not None:
+            self._hand_in(following, 0, self.on_next)
 
     def hand_in_again(self, task: Task, after_ms: float) -> None:
         """Have `tend` return a task again after a while."""
+        self._hand_in(task, after_ms, None)
+
+    def _hand_in(self, task: Task, after_ms: float, on_next: Callable[[Task], None] | None) -> None:
         with self._again_lock:
-            heapq.heappush(self._again, (self.now_ms() + after_ms, next(self._numbers), task))
+            if not self._over:
+                if on_next is not None:
+                    on_next(task)
+                    return
+                heapq.heappush(self._again, (self.now_ms() + after_ms, next(self._numbers), task))
+                return
+        task.subscription.give_back(task)
 
     # --- time
 
-    def next_ms(self) -> float:
-        """Return when `tend` has something to do next; infinity where nothing is known."""
+    def next_ms(self, *, begins: bool = True) -> float:
+        """Return when `tend` has something to do next; infinity where nothing is known.
+
+        `begins`: whether anything may begin then, or time-outs count alone.
+        """
         with self._again_lock:
-            first = self._again[0][0] if self._again else float("inf")
+            first = self._again[0][0] if self._again and begins else float("inf")
+        if self._ordered:
+            return first
         started_ms = min(list(self._running.values()), default=float("inf"))
         return min(first, started_ms + self.timeout_ms)
 
@@ -270,7 +308,9 @@ class Handling:
         now_ms = self.now_ms()
         for task, started_ms in list(self._running.items()):
             late = now_ms - started_ms >= self.timeout_ms
-            if late and self._running.pop(task, None) is not None:
+            if late and self._ordered:
+                self._tell_late(task, now_ms - started_ms)
+            elif late and self._running.pop(task, None) is not None:
                 yield task, Outcome(0, TIMEOUT_LEVEL, None, True, now_ms - started_ms)
 
     def take_again(self) -> list[Task]:
@@ -281,8 +321,21 @@ class Handling:
                 tasks.append(heapq.heappop(self._again)[2])
         return tasks
 
+    def _tell_late(self, task: Task, elapsed_ms: float) -> None:
+        """Say once that a handler keeps its line waiting: another call would overtake it."""
+        if not task.is_late:
+            task.is_late = True
+            text = "%s: message %s: no end after %d ms; its line waits"
+            topic, id = task.subscription.topic, task.deliveries[0].id
+            log.warning(text, topic, id, elapsed_ms, extra={"topic": topic, "ids": [id]})
+
+    def shut(self) -> None:
+        """Have nothing begin any more: what would, is given back."""
+        with self._again_lock:
+            self._over = True
+
     def give_back_all(self, tasks: Sequence[Task]) -> None:
-        """Let the groups have what was pulled, but not begun."""
+        """Let the groups have what was pulled, but not begun; after `shut`."""
         with self._again_lock:
             waiting = [*tasks, *(task for _, _, task in self._again)]
             self._again.clear()
@@ -297,6 +350,12 @@ class Handling:
 def exited(error: SystemExit) -> Exception:
     """Return the error of a handler that would end the program."""
     return RuntimeError(f"the handler called sys.exit({error.code!r})")
+
+
+def _is_done(delivery: Delivery) -> bool:
+    """Tell whether a put has acknowledged it, see `ackput.py`."""
+    batch = delivery._batch
+    return batch._flight is not None and batch._flight.is_done(batch._index_of[delivery._i])
 
 
 def _failure(outcome: Outcome) -> Failure:

@@ -31,7 +31,10 @@ Handler = Callable[[Delivery], Retry | None] | Callable[[list[Delivery]], Retry 
 class Task:
     """What one call of a handler gets: a message, or a list of them."""
 
-    __slots__ = ("batch", "bytes_held", "deliveries", "started_ms", "subscription")
+    __slots__ = (
+        *("again_ms", "batch", "bytes_held", "deliveries", "is_late", "line", "started_ms"),
+        "subscription",
+    )
 
     def __init__(
         self, subscription: Subscription, batch: Batch, deliveries: list[Delivery], bytes_held: int
@@ -39,6 +42,17 @@ class Task:
         self.subscription, self.batch = subscription, batch
         self.deliveries, self.bytes_held = deliveries, bytes_held
         self.started_ms = 0.0
+        self.is_late = False
+        self.line: str | None = None
+        """Of an ordered consumer: whom it waits for."""
+        self.again_ms = 0
+        """When it is to be handled again, where it was held back in an earlier life."""
+
+    def part(self, deliveries: list[Delivery], bytes_held: int) -> Task:
+        """Return a task of some of its messages."""
+        part = Task(self.subscription, self.batch, deliveries, bytes_held)
+        part.line = self.line
+        return part
 
 
 class Held:
@@ -76,6 +90,8 @@ class Subscription:
         if self.tags is not None:
             self._codes = np.array([java_hash_of(tag) for tag in self.tags], np.int64)
         self.limited = False
+        self.remake: Callable[[Batch], Batch] | None = None
+        """Makes of what was pulled what handlers are to have, where that is something else."""
 
     def open(
         self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
@@ -97,6 +113,8 @@ class Subscription:
             if batch is None:
                 return []
             try:
+                if self.remake is not None:
+                    batch = self.remake(batch)
                 deliveries = list(batch)
                 if self._codes is not None and not isinstance(batch._cursor, RetryCursor):
                     deliveries = self._with_my_tags(batch, deliveries)
@@ -180,19 +198,39 @@ class Subscription:
         batch = task.batch
         places = [delivery._i for delivery in deliveries]
         self.group.settle_some(batch, places, handled=handled)
-        self._release(batch, len(deliveries), length)
+        self._release_of(batch, len(deliveries), length)
 
     def give_back(self, task: Task) -> None:
         """Let the group hand out a task's messages again, to whoever asks."""
         self.group.give_back_some(task.batch, [delivery._i for delivery in task.deliveries])
-        self._release(task.batch, len(task.deliveries), task.bytes_held)
+        self._release_of(task.batch, len(task.deliveries), task.bytes_held)
 
-    def _release(self, batch: Batch, count: int, length: int) -> None:
+    def _release_of(self, batch: Batch, count: int, length: int) -> None:
         assert batch._cursor is not None
+        self._release(batch._cursor.row, count, length)
+
+    def _release(self, row: int, count: int, length: int) -> None:
         with self.group.lock:
-            held = self._held[batch._cursor.row]
+            held = self._held[row]
             held.count -= count
             held.bytes -= length
+
+    # --- what an ordered consumer has besides (`ordered.py`)
+
+    def hold(self, task: Task, wait_ms: int) -> None:
+        """Have a task come again, before others of its line."""
+        raise NotImplementedError
+
+    def next_after(self, task: Task) -> Task | None:
+        """Return what may begin now that a task is done."""
+        return None
+
+    def waiting(self) -> list[Task]:
+        """Return what was pulled, and waits for others."""
+        return []
+
+    def close(self) -> None:
+        """Pull no more."""
 
 
 def check_handler(handler: Any) -> None:

@@ -22,11 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from timerstore.consumer.handling import Handling
+from timerstore.consumer.needs import Store, Waiter
 from timerstore.consumer.subscription import Task
-from timerstore.core import Core
 from timerstore.errors import StoreClosedError
 from timerstore.services.background import BackgroundThread, Failure, Flag
-from timerstore.waiting import Waiter
 
 log = logging.getLogger("timerstore")
 
@@ -41,10 +40,10 @@ class Threads:
     """Runs tasks in threads."""
 
     def __init__(
-        self, core: Core, handling: Handling, pull: Callable[[], tuple[list[Task], bool]]
+        self, store: Store, handling: Handling, pull: Callable[[], tuple[list[Task], bool]]
     ) -> None:
         """`pull` returns tasks, and whether limits kept any back; one thread calls it at a time."""
-        self.core, self._handling, self._pull = core, handling, pull
+        self.store, self._handling, self._pull = store, handling, pull
         self.failure = Failure()
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
@@ -57,7 +56,7 @@ class Threads:
         self._stop = Flag()
         self._threads: list[BackgroundThread] = []
         self._tending: list[BackgroundThread] = []  # the one that looks at the time
-        handling.on_room = self._room_was_made
+        handling.on_room, handling.on_next = self._room_was_made, self._ready.append
 
     def start(self, count: int, name: str) -> None:
         """Start `count` threads for handlers, and one that looks at the time."""
@@ -80,6 +79,7 @@ class Threads:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in (*self._threads, *self._tending):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._handling.shut()
         self._handling.give_back_all(self._take_ready())
         return not any(each.is_alive and not each.is_current for each in self._threads)
 
@@ -132,7 +132,7 @@ class Threads:
             self._waits_for_room = False
             self._ready.extend(tasks)
             return
-        with self.core.waiters.waiter() as waiter:
+        with self.store.waiters.waiter() as waiter:
             self._waiter = waiter
             try:
                 while not (tasks or self._ready or self.stopping):
@@ -203,7 +203,7 @@ class Threads:
     def _fail(self, error: BaseException) -> None:
         """Stop all threads; the error is raised by the consumer's next call."""
         try:
-            if isinstance(error, StoreClosedError) or self.core.closed:
+            if isinstance(error, StoreClosedError) or self.store.closed:
                 log.debug("the consumer ends with its store: %s", error)
             else:
                 self.failure.keep(error)

@@ -13,7 +13,14 @@ from timerstore.consuming.group import Batch, Delivery, Group
 from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.tally import Tally
-from timerstore.consuming.tallyfile import TALLY_FILE, DoneAhead, TallyFile, cut_done
+from timerstore.consuming.tallyfile import (
+    TALLY_FILE,
+    AllHeldBack,
+    DoneAhead,
+    HeldBack,
+    TallyFile,
+    cut_done,
+)
 from timerstore.core import Core
 from timerstore.errors import StoreClosedError
 from timerstore.kinds import check_int, check_timeout
@@ -44,7 +51,9 @@ class Consuming:
         self._retries: dict[str, GroupRetries] = {}
         self._tally_file = TallyFile(core.disk, core.path / "config" / TALLY_FILE)
         self.tallies, self._done_ahead = self._tally_file.read()
-        if cut_done(self._done_ahead, core.engine.queues):  # before anything fires, as offsets are
+        self._held_back: AllHeldBack = self._tally_file.held
+        # Before anything fires, as offsets are.
+        if cut_done(self._done_ahead, self._held_back, core.engine.queues):
             self.write_tallies(at_once=True)
         self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
@@ -165,7 +174,8 @@ class Consuming:
         """Write what groups did: from time to time, `at_once`, or as the store closes."""
         at_once |= self.core.closed or self.core.clock.manual
         if at_once or self._tally_file.is_due:
-            self._tally_file.write(dict(self.tallies), self._all_done_ahead())
+            held = self._all_held_back()
+            self._tally_file.write(dict(self.tallies), self._all_done_ahead(), held)
 
     def done_ahead(self, topic: str, name: str) -> dict[int, list[int]]:
         """Return what an earlier life knew to be done behind the committed index, by queue id."""
@@ -194,6 +204,23 @@ class Consuming:
         for group in list(self._groups.values()):
             if group.topic == dead_topic(group.name):
                 found[group.topic, group.name] = group.done_ahead()
+        return found
+
+    def held_back(self, topic: str, name: str) -> HeldBack:
+        """Return what an ordered consumer holds back; it is his to change, under the group's lock.
+
+        It is kept over a restart.
+        """
+        return self._held_back.setdefault((topic, name), {})
+
+    def _all_held_back(self) -> AllHeldBack:
+        found: AllHeldBack = {}
+        for (topic, name), places in list(self._held_back.items()):
+            found[topic, name] = {
+                (queue_id, i): each
+                for (queue_id, i), each in list(places.items())
+                if i >= self.core.offsets.get(topic, name, queue_id)
+            }
         return found
 
     def known_groups(self) -> list[Group]:

@@ -147,8 +147,11 @@ class QueueCursor:
         return behind(merged(found), self.committed)
 
     def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
-        """Take back entries that were handed out, but not used."""
+        """Take back entries that were handed out, but not used; what comes first is first again."""
+        behind = bool(self.given_back) and bool(indexes) and self.given_back[-1] > min(indexes)
         self.given_back.extend(indexes)
+        if behind:
+            self.given_back = deque(sorted(self.given_back))
 
     def trim(self) -> None:
         """Forget flights at the front that are done."""

@@ -21,14 +21,13 @@ from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, C
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.delivery import Delivery as Delivery
-from timerstore.consuming.delivery import body_bytes as body_bytes
 from timerstore.consuming.pace import Pace
 from timerstore.consuming.putacks import PutAcks
 from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.consuming.sendback import send_back
 from timerstore.consuming.tally import Tally
 from timerstore.core import Core
-from timerstore.errors import CorruptStoreError, TooLateError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, TooLateError
 from timerstore.inside import inside
 from timerstore.kinds import check_int
 from timerstore.putting.putting import Putting
@@ -192,11 +191,11 @@ class Group:
         self.retries, self.lock = retries, retries.lock
         self._blocks, self.tally, self._done_ahead = blocks, tally, done_ahead
         self._claimed: set[tuple[int, int]] = set()  # row and index of what is being appended again
-        self._keeps_ahead = False
+        self.keeps_ahead = False
         self.cursors: dict[int, QueueCursor] = {}
-        self.unreadable_count = 0
+        self.unreadable_count = self._turn = self._row_count = 0
+        self.owner: Room | None = None  # an ordered consumer's, who reads alone
         self.pace = Pace()
-        self._turn = self._row_count = 0
         self._topic_bytes = topic.encode("utf-8", "surrogateescape")
 
     # --- handing out
@@ -209,6 +208,8 @@ class Group:
         """
         core = self.core
         core.check_open()
+        if self.owner not in (None, room):
+            raise InvalidArgumentError(f"An ordered consumer of group {self.name!r} reads this.")
         pauses = core.switches.pauses
         if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
             return None
@@ -546,13 +547,13 @@ class Group:
     def settle_by_put(self, batch: Batch, index: int) -> None:
         """Acknowledge a message whose record is in the log."""
         self.core.check_process()
-        self._keeps_ahead = True  # first, for a checkpoint
+        self.keeps_ahead = True  # first, for a checkpoint
         self.settle(batch, index)
 
     def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
-        """Return what is done behind the committed indexes, where a put has acknowledged any."""
+        """Return what is done behind the committed indexes, where that is to be kept."""
         self.core.check_process()
-        if not self._keeps_ahead:
+        if not self.keeps_ahead:
             return {}
         queues = self.core.engine.queues
         with self.lock:

@@ -81,8 +81,12 @@ class RetryCursor(QueueCursor):
         self.trim()
 
     def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
-        """Take back entries that were handed out, but not used."""
-        self._waiting[topic].extendleft((flight, index) for index in reversed(indexes))
+        """Take back entries that were handed out, but not used; what comes first is first again."""
+        waiting = self._waiting[topic]
+        in_front = not waiting or not indexes or max(indexes) < waiting[0][1]
+        waiting.extendleft((flight, index) for index in reversed(indexes))
+        if not in_front:
+            self._waiting[topic] = deque(sorted(waiting, key=lambda each: each[1]))
 
 
 class GroupRetries:

@@ -7,6 +7,9 @@ them; so a file that is damaged is begun anew.
 Beside them stand the dead letters that were put back one by one, behind others that stay: an index
 that is committed cannot say that. They are written at once. Where the file is lost these letters
 are there again.
+
+And what an ordered consumer holds back, with how often it failed; that is written with the
+counters. Where it is lost it may fail more often before it is given up.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ _NAME_END: Final = "@"
 Tallies = dict[tuple[str, str], Tally]
 DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
 """By (topic, group) and queue id, the indexes behind the committed one that are done."""
+HeldBack = dict[tuple[int, int], tuple[int, int, int]]
+"""By queue id and index: how often a message failed, when first, when it is to come again."""
+AllHeldBack = dict[tuple[str, str], HeldBack]
 
 
 class TallyFile:
@@ -44,15 +50,17 @@ class TallyFile:
         self._written: dict[str, Any] = {}
         self._written_s = time.monotonic()
         self._lock = threading.Lock()
+        self.held: AllHeldBack = {}
+        """What was held back when the file was read."""
 
     def read(self) -> tuple[Tallies, DoneAhead]:
         """Return what was kept, by (topic, group); nothing where the file is damaged."""
         try:
-            tallies, done = read_tallies(self._path, self._disk)
+            tallies, done, self.held = read_tallies(self._path, self._disk)
         except CorruptStoreError as e:
             log.warning("%s: %s; the groups' counters begin anew", self._path, e.reason)
             return {}, {}
-        self._written = _content(tallies, done)
+        self._written = _content(tallies, done, self.held)
         return tallies, done
 
     @property
@@ -60,22 +68,23 @@ class TallyFile:
         """Whether some time has passed since it was written."""
         return time.monotonic() - self._written_s >= WRITE_EVERY_S
 
-    def write(self, tallies: Tallies, done: DoneAhead) -> None:
+    def write(self, tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> None:
         """Write the file if anything changed; durable on return."""
         with self._lock:
             self._written_s = time.monotonic()
-            content = _content(tallies, done)
+            content = _content(tallies, done, held)
             if content != self._written:
                 write_json(self._disk, self._path, sealed(content))
                 self._written = content
 
 
-def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead]:
+def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBack]:
     """Read the file; CorruptStoreError where it is damaged."""
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
     tallies: Tallies = {}
     done: DoneAhead = {}
+    held: AllHeldBack = {}
     try:
         for name, counters in content.get("groups", {}).items():
             tally = tallies[_pair(name)] = Tally()
@@ -85,24 +94,37 @@ def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead]:
                 int(queue): [_index(each) for each in many] for queue, many in queues.items()
             }
             done[_pair(name)] = indexes
+        for name, rows in content.get("heldBack", {}).items():
+            entries = [[_index(each) for each in row] for row in rows]
+            held[_pair(name)] = {(a, b): (n, first, again) for a, b, n, first, again in entries}
     except (AttributeError, TypeError, ValueError) as e:
         raise CorruptStoreError(path.name, 0, str(e)) from e
-    return tallies, done
+    return tallies, done, held
 
 
-def cut_done(done: DoneAhead, queues: ConsumeQueues) -> bool:
+def cut_done(done: DoneAhead, held: AllHeldBack, queues: ConsumeQueues) -> bool:
     """Forget what lies behind the end of its queue; tell whether anything did.
 
     A power cut may have taken entries: what comes in their place is another message.
     """
     cut = False
-    for (topic, _), indexes in done.items():
+
+    def ends_of(topic: str) -> dict[int, int]:
         rows = queues.rows(topic.encode("utf-8", "surrogateescape"))
-        ends = {int(queues.table.queue_id[row]): queues.next_index(row) for row in rows}
+        return {int(queues.table.queue_id[row]): queues.next_index(row) for row in rows}
+
+    for (topic, _), indexes in done.items():
+        ends = ends_of(topic)
         for queue_id, many in indexes.items():
             kept = [index for index in many if index < ends.get(queue_id, 0)]
             cut |= len(kept) < len(many)
             indexes[queue_id] = kept
+    for (topic, _), places in held.items():
+        ends = ends_of(topic)
+        gone = [(queue_id, i) for queue_id, i in places if i >= ends.get(queue_id, 0)]
+        cut |= bool(gone)
+        for place in gone:
+            del places[place]
     return cut
 
 
@@ -117,7 +139,7 @@ def _index(value: object) -> int:
     return value
 
 
-def _content(tallies: Tallies, done: DoneAhead) -> dict[str, Any]:
+def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:
     """Return what the file says; nothing where nothing was ever done."""
     counted = {_NAME_END.join(pair): each.counters() for pair, each in sorted(tallies.items())}
     ahead = {
@@ -127,5 +149,10 @@ def _content(tallies: Tallies, done: DoneAhead) -> dict[str, Any]:
     content = {
         "groups": {name: counters for name, counters in counted.items() if any(counters.values())},
         "doneAhead": {name: queues for name, queues in ahead.items() if queues},
+        "heldBack": {
+            _NAME_END.join(pair): [[*place, *each] for place, each in sorted(places.items())]
+            for pair, places in sorted(held.items())
+            if places
+        },
     }
     return {name: entries for name, entries in content.items() if entries}

@@ -2,13 +2,12 @@
 
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging. Ground rules:
 `_calls` is a dictionary whose items are put in by the handler's thread, and taken out by whoever
-finds what became of it; the stack of a thread is touched by that thread alone.
+finds what became of it; a token of a context is given back in that context alone.
 """
 
 from __future__ import annotations
 
-import threading
-from contextvars import Token
+from contextvars import ContextVar, Token
 from typing import Final
 
 from opentelemetry import context as contexts
@@ -36,19 +35,16 @@ Attributes = dict[str, AttributeValue]
 class _Call:
     """A call of a handler, from `before` to `after`."""
 
-    __slots__ = ("attributes", "ended", "span", "thread_id", "token")
+    __slots__ = ("attributes", "ended", "span", "token")
 
     def __init__(self, span: Span, attributes: Attributes) -> None:
         self.span, self.attributes, self.ended = span, attributes, False
-        self.thread_id = threading.get_ident()
         self.token: Token[Context] = contexts.attach(trace.set_span_in_context(span))
 
 
-class _Stack(threading.local):
-    """The calls that a thread is in; a manual clock that is advanced by a handler begins others."""
-
-    def __init__(self) -> None:
-        self.calls: list[_Call] = []
+_calls_of: ContextVar[tuple[_Call, ...]] = ContextVar("timerstore_calls", default=())
+"""The calls that a thread, or a task of an event loop, is in; a manual clock that is advanced by a
+handler begins others."""
 
 
 class Tracing:
@@ -82,7 +78,6 @@ class Tracing:
             explicit_bucket_boundaries_advisory=BOUNDS_S,
         )
         self._calls: dict[Delivery, _Call] = {}
-        self._stack = _Stack()
 
     def before(self, deliveries: list[Delivery]) -> None:
         """Begin a span, which is current from here on."""
@@ -111,7 +106,7 @@ class Tracing:
             interrupted.span.end()
             interrupted.ended = True
         self._calls[first] = call = _Call(span, shared)
-        self._stack.calls.append(call)
+        _calls_of.set((*_calls_of.get(), call))
 
     def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
         """End the span with what became of the messages."""
@@ -129,14 +124,16 @@ class Tracing:
         call.span.end()
         call.ended = True
         self._duration.record(outcome.elapsed_ms / 1000, call.attributes)
-        if call.thread_id == threading.get_ident():
+        if call in _calls_of.get():
             self._leave_ended()
 
     def _leave_ended(self) -> None:
         """Let what ended be current no more; a time-out ends it in another thread."""
-        calls = self._stack.calls
+        calls = _calls_of.get()
         while calls and calls[-1].ended:
-            contexts.detach(calls.pop().token)
+            contexts.detach(calls[-1].token)
+            calls = calls[:-1]
+        _calls_of.set(calls)
 
 
 def _shared(delivery: Delivery) -> Attributes:

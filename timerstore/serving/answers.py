@@ -24,8 +24,9 @@ from timerstore.timelog.format import PROPERTY_PUT_BY
 from timerstore.timelog.frame import encode_property
 
 PLAIN: Final = (
-    *("cancel", "get", "count", "horizon", "upcoming", "stats", "health", "dead_letters"),
-    *("redrive", "drop_dead_letters", "pause", "resume", "flush", "clean"),
+    *("cancel", "cancel_key", "get_key", "get", "count", "horizon", "upcoming", "stats"),
+    *("health", "dead_letters", "redrive", "drop_dead_letters", "pause", "resume"),
+    *("flush", "clean"),
 )
 """Calls of the store that are made as they are."""
 WAIT_S: Final = 0.5

@@ -135,6 +135,8 @@ class Client:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_level: int | None = None,
+        if_absent: bool = False,
+        replace: bool = False,
     ) -> str:
         """Put one timer and return its id; see `TimerStore.put`."""
         body = check_body(body, 0, MESSAGE_BYTES_MAX)
@@ -147,6 +149,8 @@ class Client:
         if not (key is None and tag is None and properties is None):
             encode_properties(key, tag, properties)  # it checks them
             given |= {"key": key, "tag": tag, "properties": dict(properties or {})}
+        if if_absent is not False or replace is not False:
+            given |= {"if_absent": if_absent, "replace": replace}
         id: str = self._ask("put", given | {"body": body})
         return id
 
@@ -197,6 +201,10 @@ class Client:
         """Cancel a timer; see `TimerStore.cancel`."""
         return bool(self._ask("cancel", {"id": id}))
 
+    def cancel_key(self, topic: str, key: str) -> int:
+        """Cancel all with a key; see `TimerStore.cancel_key`."""
+        return int(self._ask("cancel_key", {"topic": topic, "key": key}))
+
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Cancel many timers; see `TimerStore.cancel_many`."""
         if not isinstance(ids, str | bytes):
@@ -234,6 +242,11 @@ class Client:
         told = self._ask("get", {"id": id})
         return None if told is None else typed(Timer, told)
 
+    def get_key(self, topic: str, key: str) -> Timer | None:
+        """Return a pending timer by its key; see `TimerStore.get_key`."""
+        told = self._ask("get_key", {"topic": topic, "key": key})
+        return None if told is None else typed(Timer, told)
+
     def pending(
         self,
         *,
@@ -241,6 +254,7 @@ class Client:
         start_ms: int | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
+        key: str | None = None,
     ) -> Iterator[Timer]:
         """Yield pending timers in the order of due time; see `TimerStore.pending`.
 
@@ -252,6 +266,8 @@ class Client:
             "end_ms": end_ms,
             "limit": limit,
         }
+        if key is not None:
+            given["key"] = key
         return self._list(given)
 
     def _list(self, given: dict[str, Any]) -> Iterator[Timer]:

@@ -1,0 +1,281 @@
+"""Handlers that are coroutines: one task pulls, each call of a handler is a task of its own.
+
+The rules are those of `timerstore/consumer/`: what is pulled, within which limits, and what becomes
+of it (`Subscription`, `Handling`). Here is who runs it. All of it is in the loop's thread; between
+the steps of an end the task awaits durability. What a handler was given is acknowledged when the
+handler has returned, and by nothing else: a task that is cancelled acknowledges nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import Context, copy_context
+from typing import Any, Final
+
+from timerstore.aio.consuming import Batch
+from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.consumer.handling import Handling, exited
+from timerstore.consumer.subscription import Subscription, Task
+from timerstore.errors import StoreClosedError
+from timerstore.services.background import Failure
+
+log = logging.getLogger("timerstore")
+
+_TEND_S: Final = 1.0
+"""Handlers that take too long are looked for at least this often."""
+
+
+class Handlers:
+    """Calls handlers in a loop, so many at a time."""
+
+    def __init__(
+        self,
+        side: LoopSide,
+        handling: Handling,
+        subscriptions: Sequence[Subscription],
+        *,
+        concurrency: int,
+        pull_count: int,
+        batch_count: int,
+    ) -> None:
+        """Begin with nothing to do."""
+        self._side, self._handling, self._subscriptions = side, handling, subscriptions
+        self._concurrency, self._batch_count = concurrency, batch_count
+        self._pull_count, self._burst = pull_count, pull_count
+        self.failure = Failure()
+        self._ready: deque[Task] = deque()
+        self._calls: dict[Task, asyncio.Task[None]] = {}
+        self._ends: set[asyncio.Task[None]] = set()  # what becomes of those that failed
+        self._feeding: list[asyncio.Task[None]] = []
+        self._sleep: asyncio.Future[None] | None = None
+        self._turn = 0
+        self.stopping = False
+        for each in subscriptions:
+            each.remake = lambda batch: Batch(side, batch)
+        handling.on_room, handling.on_next = self._wake, self._begin_next
+
+    def start(self) -> None:
+        """Begin to pull, and to call handlers."""
+        for job in (self._feed, self._tend):
+            self._feeding.append(self._side.loop.create_task(self._guarded(job())))
+
+    async def stop(self, timeout_s: float | None) -> bool:
+        """Begin nothing new; return whether all handlers ended within `timeout_s`.
+
+        May be called again, and goes on then. A handler that calls it does not wait for itself.
+        """
+        self.stopping = True
+        self._wake()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while running := self._running():
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            await asyncio.wait(running, timeout=left_s)
+        self._let_go()
+        return not running
+
+    async def step(self) -> int:
+        """Run what is there, one call after the other; return how many messages that were."""
+        for task, outcome in self._handling.take_late():
+            await self._finish(self._handling.finish(task, outcome), copy_context())
+        self._ready += self._handling.take_again() or await self._pull()
+        count = 0
+        while self._ready:
+            task = self._ready.popleft()
+            count += len(task.deliveries)
+            context = copy_context()
+            await self._side.loop.create_task(self._call(task, context), context=context)
+        return count
+
+    async def ended(self) -> None:
+        """Return once it stops by itself, as an error makes it."""
+        await asyncio.wait(self._feeding[:1])
+
+    def cancel(self) -> None:
+        """Cancel the handlers that run; what they have comes again."""
+        self.stopping = True
+        for call in self._calls.values():
+            call.cancel()
+
+    def _running(self) -> set[asyncio.Task[None]]:
+        running = {*self._calls.values(), *self._ends, *self._feeding[:1]}
+        return {each for each in running if not each.done()} - {asyncio.current_task()}
+
+    def _let_go(self) -> None:
+        """Let the group have what was not begun."""
+        for each in self._feeding[1:]:
+            each.cancel()
+        self._handling.give_back_all(self._ready)
+        self._ready.clear()
+
+    async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
+        """Do a job; keep what ends it, for `close` to raise."""
+        try:
+            await job
+        except StoreClosedError as e:
+            log.debug("the consumer ends with its store: %s", e)
+        except Exception as e:
+            self._fail(e)
+        except asyncio.CancelledError:  # the loop ends
+            self.stopping = True
+            self._let_go()
+            raise
+        finally:
+            self.stopping = True
+            self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        self.failure.keep(error)
+        log.error("the consumer has stopped", exc_info=error)
+        self.stopping = True
+        self._wake()
+
+    # --- pulling
+
+    async def _feed(self) -> None:
+        """Start a task for each call, while there is room."""
+        side = self._side
+        while not self.stopping:
+            if not self._ready:
+                await self._fill()
+            started_s = time.monotonic()
+            for _ in range(min(len(self._ready), self._burst, self._room())):
+                task = self._ready.popleft()
+                context = copy_context()
+                call = side.loop.create_task(self._call(task, context), context=context)
+                self._calls[task] = call
+            await asyncio.sleep(0)
+            # They have begun now. A turn that took long is to be shorter next time.
+            is_short = time.monotonic() - started_s < TURN_S
+            self._burst = (
+                min(2 * self._burst, self._pull_count) if is_short else max(1, self._burst // 2)
+            )
+
+    def _room(self) -> int:
+        return self._concurrency - len(self._calls)
+
+    async def _fill(self) -> None:
+        """Pull tasks; return once there are any, or it is time to end."""
+        while not (self._ready or self.stopping):
+            self._side.arrivals.arm()
+            if self._room() > 0:
+                self._ready += self._handling.take_again() or await self._pull()
+            if not (self._ready or self.stopping):
+                await self._rest()
+
+    async def _pull(self) -> list[Task]:
+        """Pull from the next topic that has something; under "group", what is durable."""
+        side = self._side
+        side.check()
+        side.core.check_open()
+        if side.core.clock.manual:
+            side.here(side.core.play_now)
+        tasks = self._pull_visible()
+        if not tasks and side.core.is_group:
+            if any(each.group.has_hidden() for each in self._subscriptions):
+                await side.commits.wait()
+                tasks = self._pull_visible()
+        return tasks
+
+    def _pull_visible(self) -> list[Task]:
+        subscriptions = self._subscriptions
+        count_max = min(self._pull_count, self._room() * self._batch_count)
+        for i in range(len(subscriptions)):
+            place = (self._turn + i) % len(subscriptions)
+            tasks = subscriptions[place].pull(count_max, self._batch_count)
+            if tasks:
+                self._turn = place + 1
+                return tasks
+        return []
+
+    async def _rest(self) -> None:
+        """Sleep until something is fired, room was made, or it is time to end."""
+        rows = [row for each in self._subscriptions for row in list(each.group.cursors)]
+        self._sleep = self._side.loop.create_future()
+        try:
+            await self._side.arrivals.wait(None, rows if self._room() > 0 else (), self._sleep)
+        finally:
+            self._sleep = None
+
+    def _wake(self) -> None:
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
+
+    def _begin_next(self, task: Task) -> None:
+        self._ready.append(task)
+        self._wake()
+
+    # --- a call
+
+    async def _call(self, task: Task, context: Context) -> None:
+        """Call a handler, then do what the rules say; in a context of its own, hooks too."""
+        handling = self._handling
+        result: Any = None
+        error: Exception | None = None
+        try:
+            handling.begin(task)
+            result = await task.subscription.handler(handling.argument(task))
+        except Exception as e:
+            error = e
+        except SystemExit as e:
+            error = exited(e)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                handling.break_off(task)
+                if self.stopping:
+                    self._let_go()
+                raise
+            error = RuntimeError("the handler awaited something that was cancelled")
+        except BaseException:
+            handling.break_off(task)
+            raise
+        finally:
+            self._calls.pop(task, None)
+            self._wake()
+        steps = handling.end(task, result, error)
+        if steps:
+            await asyncio.shield(self._finish(steps, context))
+
+    def _finish(self, steps: Iterable[None], context: Context) -> asyncio.Task[None]:
+        """Go through the steps of an end in a task that nobody cancels."""
+        end = self._side.loop.create_task(self._guarded_end(steps), context=context)
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
+        return end
+
+    async def _guarded_end(self, steps: Iterable[None]) -> None:
+        try:
+            for _ in steps:
+                await self._side.durable()
+        except StoreClosedError:
+            return  # what a closed store has not, comes again
+        except Exception as e:
+            self._fail(e)
+
+    # --- time
+
+    async def _tend(self) -> None:
+        """End handlers that take too long, and see to what is to be handed in again."""
+        handling = self._handling
+        while not self.stopping or self._calls:
+            at_most_ms = min(1_000 * _TEND_S, handling.timeout_ms / 4)
+            left_ms = handling.next_ms() - handling.now_ms()
+            await asyncio.sleep(max(10.0, min(at_most_ms, left_ms)) / 1000)
+            for task, outcome in handling.take_late():
+                call = self._calls.get(task)
+                if call is not None:
+                    call.cancel()
+                self._finish(handling.finish(task, outcome), copy_context())
+            if self._ready or handling.next_ms() <= handling.now_ms():
+                self._wake()
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody cancelled this task, not something that it awaited."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
