@@ -1,4 +1,4 @@
-"""Recurring jobs: what is put again and again, by a schedule that survives the program.
+"""Recurring jobs: what is put by a schedule that survives the program.
 
     schedules.py  starting, stopping and carrying on the jobs of a store
     job.py        what a job says of itself, in its timer

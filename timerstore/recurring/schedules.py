@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -19,6 +18,7 @@ from typing import Any, Final, Protocol
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError, TooLateError
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
+from timerstore.services.background import BackgroundThread, Failure, Flag
 
 log = logging.getLogger("timerstore")
 
@@ -52,9 +52,8 @@ class Schedules:
 
     def __init__(self, store: Store) -> None:
         """Do nothing yet; `store`: a TimerStore, or what has its calls."""
-        self._store = store
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._store, self._stop, self._failure = store, Flag(), Failure()
+        self._thread: BackgroundThread | None = None
 
     # --- the jobs
 
@@ -81,6 +80,7 @@ class Schedules:
 
         >>> schedules.start("reports", key="daily", body=b"x", schedule=daily)  # doctest: +SKIP
         """
+        self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
         self.go_on()  # its timer may have fired while nobody was there: it is carried on first
         known, now_ms = self._store.get_key(TOPIC, job.name), self._store.health().now_ms
@@ -175,8 +175,8 @@ class Schedules:
 
     def __enter__(self) -> Schedules:
         """Begin to carry jobs on."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="timerstore-recurring", daemon=True)
+        self._stop = Flag()
+        self._thread = BackgroundThread("timerstore-recurring", self._run, self._fail)
         self._thread.start()
         return self
 
@@ -191,6 +191,11 @@ class Schedules:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def _fail(self, error: BaseException) -> None:
+        """Have the next `start` raise what ended the thread."""
+        self._failure.keep(error)
+        log.error("jobs are carried on no more", exc_info=error)
 
     def _run(self) -> None:
         while not self._stop.is_set():
