@@ -59,19 +59,22 @@ def test_each_message_is_handled_once_and_so_many_at_a_time(
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=config) as store:
             consumer = timerstore.aio.Consumer(store, "g", concurrency=7)
-            seen, running, most = list[bytes](), 0, 0
+            seen, running, most, go_on = list[bytes](), 0, 0, asyncio.Event()
 
             @consumer.on("t")
             async def handle(d: timerstore.aio.Delivery) -> None:
                 nonlocal running, most
                 running += 1
                 most = max(most, running)
-                await asyncio.sleep(0.001)
+                await go_on.wait()
+                await asyncio.sleep(0)
                 running -= 1
                 seen.append(d.body)
 
             async with consumer:
                 await store.put_many([b"%d" % i for i in range(200)], topic="t")
+                await until(lambda: running == 7)
+                go_on.set()
                 await until(lambda: len(seen) == 200)
             assert most == 7 and len(set(seen)) == 200
             (row,) = await consumer.stats()

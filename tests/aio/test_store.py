@@ -81,7 +81,7 @@ def test_every_call_works(tmp_path: Path, kind: str) -> None:
     found = run(kind, main)
     assert found["cancel"] is True and list(found["cancel_many"]) == [True]
     assert found["get"].body == b"later" and len(found["put_many"]) == 3
-    assert found["health"].ok and len(found["pull"]) in (0, 1, 3, 4)
+    assert found["health"].ok and isinstance(found["pull"], timerstore.aio.Batch)
 
 
 @loops

@@ -340,7 +340,7 @@ def test_in_threads(tmp_path: Path, ordered: Any, caplog: pytest.LogCaptureFixtu
             try:
                 if d.body == b"11":
                     time.sleep(0.5)
-                if int(d.body) % 50 == 7 and d.body not in failed:
+                if int(d.body) % 200 == 7 and d.body not in failed:
                     failed.add(d.body)
                     raise OSError("no luck")
                 time.sleep(0.0005)

@@ -25,7 +25,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
-PLAYS = int(os.environ.get("ORDERED_PLAYS", "4" if INTERPRETED else "12"))
+PLAYS = int(os.environ.get("ORDERED_PLAYS", "3" if INTERPRETED else "8"))
 STEPS = 40
 LEVELS_MS = SMALL.delay_levels_ms()
 MAX_ATTEMPTS = 3

@@ -32,6 +32,7 @@ from timerstore.serving.wire import Header, LostError, Part, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
+AT = datetime(2099, 1, 1, tzinfo=UTC)
 NOT_A_CLIENTS = {"handover", "abandon", "backup"}
 """What concerns the owner's files, or its end."""
 
@@ -222,6 +223,23 @@ def test_messages_are_handed_out_and_settled(store: TimerStore, client: Client) 
     assert [each.body for each in client.pending()] == [b"2"]
     assert store.stats().groups and client.dead_letters("default") == []
     assert client.redrive("default") == 0
+
+
+def test_a_message_is_acknowledged_with_what_comes_in_its_place(
+    store: TimerStore, client: Client
+) -> None:
+    client.put_many([b"a", b"b"], topic="t")
+    first, second = client.pull("t", timeout=10)
+    next_id = first.ack_and_put(b"later", delay=HOUR, key="k")
+    ids = second.ack_and_put_many([{"body": b"1", "delay_level": 18}, {"body": b"2", "at": AT}])
+    assert [store.get(id).body for id in (next_id, *ids)] == [b"later", b"1", b"2"]  # type: ignore[union-attr]
+    with pytest.raises(TooLateError, match="Nothing was put"):
+        second.ack_and_put(b"x")
+    with pytest.raises(InvalidArgumentError):
+        second.ack_and_put_many([{"topic": "t"}])
+    with pytest.raises(InvalidArgumentError):
+        second.ack_and_put(b"x", delay=HOUR, delay_level=1)
+    assert store.count() == 3 and len(store.pull("t", timeout=0)) == 0
 
 
 def test_an_iterator_gives_back_what_it_did_not_yield(store: TimerStore, client: Client) -> None:

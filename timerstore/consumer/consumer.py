@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
@@ -56,6 +56,14 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
+class Served(Protocol):
+    """A store that another process serves."""
+
+    @staticmethod
+    def _consumer_kind() -> type[Consumer]:
+        """Return the class of its consumers."""
+
+
 class Consumer:
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
@@ -75,9 +83,13 @@ class Consumer:
     b'hello'
     """
 
+    _store_kind: ClassVar[type] = TimerStore
+    _handling_kind: ClassVar[type[Handling]] = Handling
+    _subscription_kind: ClassVar[type[Subscription]] = Subscription
+
     def __init__(
         self,
-        store: TimerStore,
+        store: TimerStore | Served,
         group: str,
         *,
         threads: int = 20,
@@ -116,7 +128,11 @@ class Consumer:
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass a positive timedelta.")
         check_start(start)
         check_group(group)
-        check_kind(store, TimerStore, "store")
+        here: Any = store
+        if hasattr(here, "_consumer_kind"):  # a client's, which asks the owner
+            self.__class__ = here._consumer_kind()
+            here = self._face_of(here)
+        check_kind(here, self._store_kind, "store")
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
         check_kind(hooks, Sequence, "hooks")
@@ -129,8 +145,10 @@ class Consumer:
             )
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
-        self.store, self.group = store, group
-        self._core, self._consuming = store.core, store.consuming
+        client: Any = here.store if here is not store else here
+        self.store: TimerStore = client
+        self.group = group
+        self._core, self._consuming = here.core, here.consuming
         self._reads_as = group
         if broadcast:
             self._reads_as = check_group(BROADCAST_PREFIX + group + (instance and "%" + instance))
@@ -142,8 +160,8 @@ class Consumer:
         self._state = _NEW
         self._threads: Threads | None = None
         self._stepping = False
-        self._handling = Handling(
-            store.putting,
+        self._handling = self._handling_kind(
+            here.putting,
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
@@ -152,6 +170,11 @@ class Consumer:
             ordered=ordered is not False,
             hooks=hooks,
         )
+
+    @staticmethod
+    def _face_of(client: Any) -> Any:
+        """Return what a client's consumer takes for its store."""
+        raise NotImplementedError
 
     # --- subscribing
 
@@ -187,7 +210,7 @@ class Consumer:
             ordered.hold_back = self._handling.hand_in_again
             self._subscriptions.append(ordered)
         else:
-            self._subscriptions.append(Subscription(topic, handler, tags))
+            self._subscriptions.append(self._subscription_kind(topic, handler, tags))
 
     # --- running
 
@@ -379,7 +402,7 @@ class Consumer:
             for task in subscription.waiting():
                 subscription.give_back(task)
             subscription.close()
-        _broadcasting[self.store].discard(self._reads_as)
+        _broadcasting.get(self.store, set()).discard(self._reads_as)
         return ended
 
     @property

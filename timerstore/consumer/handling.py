@@ -251,7 +251,7 @@ class Handling:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-            send_to_dead(self._putting, self._group, message, _failure(outcome), wait=False)
+            send_to_dead(self._putting, self._group, message, failure_of(outcome), wait=False)
         else:
             send_back(self._putting, self._group, message, delay_level=level, wait=False)
         return level == DEAD
@@ -358,7 +358,7 @@ def _is_done(delivery: Delivery) -> bool:
     return batch._flight is not None and batch._flight.is_done(batch._index_of[delivery._i])
 
 
-def _failure(outcome: Outcome) -> Failure:
+def failure_of(outcome: Outcome) -> Failure:
     """Return what a dead letter is to say that it died of; the words are those of traces."""
     if outcome.timed_out:
         return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")

@@ -78,6 +78,11 @@ class Reader(Protocol):
         """Acknowledge a message whose record is in the log."""
 
 
+def ack_and_put_in(batch: Any, i: int, puts: Sequence[Put]) -> list[str]:
+    """Acknowledge message `i` of a store's own batch, and put; see `ack_and_put`."""
+    return ack_and_put(batch._group, batch, i, puts)
+
+
 @inside
 def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> list[str]:
     """Acknowledge message `i` of a batch, and put; return the ids. See `Delivery.ack_and_put`.
@@ -87,7 +92,7 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
     core, putting = group.core, group.putting
     core.check_putting()
     core.check_unlocked(keys=True)
-    now_ms, given = core.clock.now_ms, _checked(puts)
+    now_ms, given = core.clock.now_ms, checked(puts)
     entries = [_compose(putting, batch.topic, put, now_ms) for put in given]
     unless = [_condition(put, batch.topic) for put in given]
     if any(entry.row == 0 for entry in entries):
@@ -153,7 +158,7 @@ def _append(
     return [id for id in ids if id is not None]
 
 
-def _checked(puts: Any) -> list[dict[str, Any]]:
+def checked(puts: Any) -> list[dict[str, Any]]:
     """Return the arguments of each put, or refuse them."""
     if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
         raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from timerstore.consuming.ackput import Handed, Put, ack_and_put
+from timerstore.consuming.ackput import Handed, Put
 from timerstore.timelog.decode import Message, user_properties
 
 
@@ -27,6 +27,8 @@ class HandedOut(Handed, Protocol):
         """Return message `i` decoded."""
 
     def _nack(self, i: int, delay: timedelta | None) -> None: ...
+
+    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]: ...
 
 
 class Delivery:
@@ -125,7 +127,7 @@ class Delivery:
 
         >>> d.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])  # doctest: +SKIP
         """
-        return ack_and_put(self._batch._group, self._batch, self._i, puts)
+        return self._batch._ack_and_put(self._i, puts)
 
     def __repr__(self) -> str:
         """Show the id, and how late it is."""

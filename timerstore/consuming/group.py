@@ -1,8 +1,6 @@
-"""Consuming: what groups hand out.
+"""Consuming: what groups hand out, of all queues of a topic, of their own retry queue.
 
-A group reads all queues of a topic, and its own retry queue. Everything handed out is *in flight*
-until it is acknowledged; the committed offset of a queue is the smallest index that is not done,
-so what was not acknowledged comes again after reopening, with the same id.
+Until it is acknowledged it is *in flight*; a queue's smallest index that is not done is committed.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from timerstore.consuming.ackput import ack_and_put_in
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import Flight, QueueCursor
@@ -67,6 +66,7 @@ class Batch:
         *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
         *("_index_of", "_pins", "_pulled_ms", "topic"),
     )
+    _ack_and_put = ack_and_put_in
 
     def __init__(
         self,

@@ -6,6 +6,7 @@
     tail.py      whether a call whose answer was lost was made: the log's tail tells
     client.py    the other end: a store's calls
     batch.py     a batch that was pulled there
+    consumer.py  a consumer over a client
     link.py      a client's connections: found, lost, found again
     wire.py      what goes over a connection
     typed.py     values as their types say, from JSON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.consumer.retry_rules import DEAD
+from timerstore.consuming.failures import Failure
+from timerstore.consuming.group import Batch
+from timerstore.consuming.retries import RetryCursor
+from timerstore.consuming.sendback import send_back, send_to_dead
+from timerstore.consuming.starting import begin_groups, check_start
 from timerstore.control.calls import ask
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
@@ -36,6 +44,9 @@ REPLY_BYTES: Final = 32 << 20
 _WAITING_MAX: Final = 32
 """Pulls that wait at once: a kernel wakes 64 threads, and the owner has some of its own."""
 _LISTED_AT_ONCE: Final = 500
+_LOOK_MS: Final = 50.0
+TOPICS_MAX: Final = 1_000
+"""In one pull."""
 
 Answer = tuple[Any, Sequence[Part]]
 
@@ -72,8 +83,11 @@ class Answers:
             "pending": self._pending,
             "pending_columns": self._pending_columns,
             "pull": self._pull,
+            "begin_groups": self._begin_groups,
             "ack": self._ack,
+            "retry": self._retry,
             "nack": self._nack,
+            "ack_and_put": self._ack_and_put,
             "give_back": self._give_back,
             "describe": self._describe,
             "beat": lambda asked: (None, ()),
@@ -94,26 +108,29 @@ class Answers:
     # --- putting
 
     def _put(self, asked: Asked, **given: Any) -> Answer:
-        if asked.again:
-            found = find_put_by(self._core, asked.put_by, asked.since)
-            if found:
-                self._make_durable()
-                id = found[0]
-                return TimerIds(np.array([id.due_ms]), np.array([id.offset]), id.tag)[0], ()
-        properties = given.pop("properties", None) or {}
-        properties[PROPERTY_PUT_BY.decode()] = asked.put_by
-        return self._store.put(properties=properties, **given), ()
+        if asked.again and (ids := self._put_before(asked)):
+            return ids[0], ()
+        return self._store.put(**self._by(asked, given)), ()
+
+    def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a put, with who puts it."""
+        properties = given.get("properties") or {}
+        return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
+
+    def _put_before(self, asked: Asked) -> TimerIds:
+        """Return what was put when this was asked before; it is durable on return."""
+        found = find_put_by(self._core, asked.put_by, asked.since)
+        if found and self._core.is_group:
+            self._core.wait_durable()
+        due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
+        return TimerIds(_int64s(due_ms), _int64s(offsets), self._core.engine.store_tag)
 
     def _put_many(self, asked: Asked, **given: Any) -> Answer:
         """Put the rows that were not put when this was asked before."""
         table = read_table(asked.parts)
         tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
         if asked.again:
-            found = find_put_by(self._core, asked.put_by, asked.since)[: table.num_rows]
-            done = TimerIds(
-                _int64s([id.due_ms for id in found]), _int64s([id.offset for id in found]), tag
-            )
-            self._make_durable()
+            done = self._put_before(asked)[: table.num_rows]
             table = table.slice(len(done))
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         if "body" not in columns or not columns.keys() <= {"body", "at_ms", "key"}:
@@ -148,13 +165,10 @@ class Answers:
             if asked.again and isinstance(id, str):
                 moved = find_moved(self._core, id.upper(), due_ms, asked.since)
                 if moved is not None:
-                    self._make_durable()
+                    if self._core.is_group:
+                        self._core.wait_durable()
                     return moved, ()
             raise
-
-    def _make_durable(self) -> None:
-        if self._core.is_group:
-            self._core.wait_durable()
 
     # --- looking
 
@@ -173,38 +187,112 @@ class Answers:
 
     # --- consuming
 
-    def _pull(self, asked: Asked, topic: Any, group: Any, max_count: Any, timeout: Any) -> Answer:
+    def _pull(
+        self, asked: Asked, topics: Any, group: Any, max_count: Any, timeout: Any, tags: Any = None
+    ) -> Answer:
+        """Pull from the first topic that has something; with `tags` say more of each message."""
+        if not isinstance(topics, list) or not 1 <= len(topics) <= TOPICS_MAX:
+            raise InvalidArgumentError(f"Send 1 to {TOPICS_MAX} topics.")
         wait_s = min(WAIT_S, timeout) if isinstance(timeout, int | float) else WAIT_S
-        options = {"group": group, "max_count": max_count}
-        batch = self._store.pull(topic, timeout=0, **options)
-        if not len(batch) and wait_s > 0:
+        batch = self._pull_now(topics, group, max_count)
+        if batch is None and wait_s > 0:
             if not self._waiting.acquire(timeout=wait_s):
                 return None, ()
             try:
-                batch = self._store.pull(topic, timeout=wait_s, **options)
+                if len(topics) == 1:
+                    options = {"group": group, "max_count": max_count, "timeout": wait_s}
+                    batch = self._store.pull(topics[0], **options)
+                else:
+                    batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
             finally:
                 self._waiting.release()
-        if not len(batch):
+        if batch is None or not len(batch):
             return None, ()
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = batch.to_arrow().slice(0, count)
-            parts = write_table(table)
+            table = batch.to_arrow()
+            if tags:
+                table = table.append_column("tags_code", pa.array(batch.tags_codes))
+            parts = write_table(table.slice(0, count))
         except BaseException:
             batch._group.give_back(batch, 0)
             raise
         if count < len(batch):
             batch._group.give_back(batch, count)
         asked.pulled = asked.session.hold(batch, count)
-        return asked.pulled, parts
+        told = {"batch": asked.pulled, "topic": batch.topic}
+        return told | {"retry": isinstance(batch._cursor, RetryCursor)}, parts
 
-    def _ack(self, asked: Asked, batch: Any, places: Any = None) -> Answer:
-        return asked.session.settle(batch, places), ()
+    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Batch | None:
+        for topic in topics:
+            batch = self._store.pull(topic, group=group, max_count=max_count, timeout=0)
+            if len(batch):
+                return batch
+        return None
+
+    def _pull_soon(
+        self, topics: list[Any], group: Any, max_count: Any, until_s: float
+    ) -> Batch | None:
+        """Pull once one of the topics has something, until a time."""
+        with self._core.waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                batch = self._pull_now(topics, group, max_count)
+                left_s = until_s - time.monotonic()
+                if batch is not None or left_s <= 0:
+                    return batch
+                waiter.wait(min(_LOOK_MS, 1_000 * left_s))
+
+    def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
+        return asked.session.settle(batch, places, handled=handled is not False), ()
+
+    def _retry(self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any) -> Answer:
+        """Send a message back through a delay level, or to the dead letters."""
+
+        def do(held: Batch) -> bool:
+            group, message = held._group, held.message(place)
+            if level == DEAD:
+                send_to_dead(self._store.putting, group.name, message, Failure(*failure))
+            else:
+                send_back(self._store.putting, group.name, message, delay_level=level)
+            group.settle_some(held, [place], handled=False)
+            group.count_failed(1, int(level != DEAD), int(level == DEAD))
+            return True
+
+        return asked.session.use(batch, place, do), ()
+
+    def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
+        for topic, group in pairs:
+            check_topic_to_consume(topic)
+            check_group(group)
+        check_start(start)
+        begin_groups(self._store.consuming, [(topic, group) for topic, group in pairs], start)
+        return None, ()
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
         delay = None if delay_s is None else timedelta(seconds=delay_s)
-        return asked.session.send_back(batch, place, delay), ()
+        asked.session.use(batch, place, lambda held: held._nack(place, delay))
+        return None, ()
+
+    def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
+        if asked.again and (ids := self._put_before(asked)):
+            return list(ids), ()
+        if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
+            raise InvalidArgumentError("puts is no list of objects. Send one.")
+        named: Any = [self._by(asked, each) for each in puts]
+
+        def do(held: Batch) -> list[str]:
+            held._index_of = held._index_of or held._indexes.tolist()
+            return held._ack_and_put(place, named)
+
+        ids_now = asked.session.use(batch, place, do)
+        if ids_now is None:
+            raise TooLateError(
+                "The message was acknowledged or sent back before, or comes again from another "
+                "owner. Nothing was put."
+            )
+        return ids_now, ()
 
     def _give_back(self, asked: Asked, batch: Any, places: Any) -> Answer:
         asked.session.give_back(batch, places)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
+from timerstore.arguments import check_body, encode_properties, resolve_due_ms
+from timerstore.consuming.ackput import Put, checked
 from timerstore.consuming.group import Batch, Delivery, Int64s
+from timerstore.control.wire import to_json
+from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_int
 from timerstore.serving.link import Link
 from timerstore.timelog.decode import Message
+from timerstore.timelog.format import MESSAGE_BYTES_MAX
 
 
 class _Group:
@@ -30,16 +36,19 @@ class ClientBatch(Batch):
     What it acknowledges after its owner has ended comes again all the same.
     """
 
-    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session")
+    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
 
     def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
         """Made by a client."""
         self._link, self._session, self._name = link, link.session, name
         self.topic, self._count, self._group = topic, table.num_rows, _GROUP
-        table = table.combine_chunks()
+        table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
         self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._tags: Int64s | None = None
+        if "tags_code" in names:
+            self._tags = table.column("tags_code").to_numpy()
         self._messages: list[Message] | None = None
         self._index_of = []
 
@@ -53,6 +62,12 @@ class ClientBatch(Batch):
         """When each was fired into the log."""
         return self._fired_ms
 
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, where they were asked for."""
+        assert self._tags is not None
+        return self._tags
+
     def __iter__(self) -> Iterator[Delivery]:
         """Yield a `Delivery` for each message."""
         self._index_of = list(range(self._count))
@@ -64,14 +79,21 @@ class ClientBatch(Batch):
         """Acknowledge all messages; durable with the owner's next flush."""
         self.settle(None)
 
-    def settle(self, places: list[int] | None) -> None:
-        """Acknowledge the messages at some places, None for all."""
+    def settle(self, places: list[int] | None, *, handled: bool = True) -> None:
+        """Acknowledge the messages at some places, None for all; they were `handled`, or not."""
         if self._count:
-            self._ask("ack", places=places)
+            self._ask("ack", places=places, handled=handled)
 
-    def give_back(self, start: int) -> None:
-        """Let what stands from a place on be pulled again, by whoever asks."""
-        self._ask("give_back", places=list(range(start, self._count)))
+    def give_back(self, places: list[int]) -> None:
+        """Let the messages at some places be pulled again, by whoever asks."""
+        self._ask("give_back", places=places)
+
+    def retry(self, i: int, level: int, failure: tuple[str, str]) -> None:
+        """Send a message back through a delay level, or to the dead letters.
+
+        Where it is not held any more, it comes again anyway.
+        """
+        self._ask("retry", place=i, level=level, failure=failure)
 
     def message(self, i: int) -> Message:
         """Return message `i` with all its properties; they are asked for once for all of them."""
@@ -93,10 +115,32 @@ class ClientBatch(Batch):
         delay_s = None if delay is None else delay.total_seconds()
         self._ask("nack", place=i, delay_s=delay_s)
 
+    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        said = [_said(each) for each in checked(puts)]
+        ids: list[str] = self._ask("ack_and_put", place=i, puts=said)
+        return ids
+
     def _ask(self, name: str, **arguments: Any) -> Any:
         self._link.check_session(self._session)
-        header, _ = self._link.ask(name, {"batch": self._name, **arguments})
+        try:
+            said = to_json({"batch": self._name, **arguments})
+            header, _ = self._link.ask(name, said)
+        except TypeError as e:
+            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
         return header["result"]
+
+
+def _said(put: dict[str, Any]) -> dict[str, Any]:
+    """Return a put as it is sent: due when the client's clock says."""
+    given = {name: value for name, value in put.items() if value is not None}
+    delay, at, at_ms = (given.pop(name, None) for name in ("delay", "at", "at_ms"))
+    if "delay_level" not in given:
+        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
+    elif any(each is not None for each in (delay, at, at_ms)):
+        raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
+    given["body"] = check_body(given.get("body"), 0, MESSAGE_BYTES_MAX)
+    encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
+    return given
 
 
 def _one(table: pa.Table, name: str) -> Any:

@@ -105,6 +105,13 @@ class Client:
         """Leave; what was pulled, but not acknowledged, comes again. Twice does nothing."""
         self._link.close()
 
+    @staticmethod
+    def _consumer_kind() -> Any:
+        """Return the class of its consumers."""
+        from timerstore.serving.consumer import ClientConsumer
+
+        return ClientConsumer
+
     def _ask(
         self,
         name: str,
@@ -342,7 +349,7 @@ class Client:
                     yield delivery
             finally:
                 if done < len(batch) and not self._link.closed.is_set():
-                    batch.give_back(done)
+                    batch.give_back(list(range(done, len(batch))))
 
     def pull(
         self,
@@ -362,11 +369,13 @@ class Client:
         until_s = None if timeout is None else time.monotonic() + timeout
         while True:
             wait_s = WAIT_S if until_s is None else max(0.0, until_s - time.monotonic())
-            given = {"topic": topic, "group": group, "max_count": max_count}
-            given["timeout"] = min(wait_s, WAIT_S)
-            header, parts = self._link.ask("pull", to_json(given))
-            if header["result"] is not None:
-                return ClientBatch(self._link, topic, header["result"], read_table(parts))
+            given = {"topics": [topic], "group": group, "max_count": max_count}
+            header, parts = self._link.ask(
+                "pull", to_json(given | {"timeout": min(wait_s, WAIT_S)})
+            )
+            told = header["result"]
+            if told is not None:
+                return ClientBatch(self._link, topic, told["batch"], read_table(parts))
             if wait_s <= WAIT_S and until_s is not None and time.monotonic() >= until_s:
                 return ClientBatch(self._link, topic, None, _NO_ROWS)
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 from timerstore.consuming.group import Batch
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.pending.timers import Timer
 from timerstore.serving.wire import Wire
 
+T = TypeVar("T")
 LISTINGS_MAX: Final = 16
 """Listings that a client has begun; the oldest one ends."""
 
@@ -67,27 +67,30 @@ class Session:
             held = self._held.get(name) if isinstance(name, str) else None
             return None if held is None else held.batch
 
-    def settle(self, name: str, places: list[int] | None) -> bool:
+    def settle(self, name: str, places: list[int] | None, *, handled: bool = True) -> bool:
         """Acknowledge messages of a batch, None for all; tell whether it was held."""
         batch, mine = self._take(name, places)
         if batch is not None and mine:
-            if len(mine) == len(batch):
+            if len(mine) == len(batch) and handled:
                 batch.ack()
             else:
-                batch._group.settle_some(batch, mine)
+                batch._group.settle_some(batch, mine, handled=handled)
         return batch is not None
 
-    def send_back(self, name: str, place: int, delay: timedelta | None) -> bool:
-        """Send one message of a batch back; tell whether it was held."""
+    def use(self, name: str, place: int, do: Callable[[Batch], T]) -> T | None:
+        """Do something that settles one message; None where it is not held, and nothing done.
+
+        Where that raises, the message is held as before.
+        """
         batch, mine = self._take(name, [place])
-        if batch is not None and mine:
-            try:
-                batch._nack(place, delay)
-            except BaseException:
-                with self._lock:
-                    self._held.setdefault(name, _Held(batch)).open.add(place)
-                raise
-        return batch is not None
+        if batch is None or not mine:
+            return None
+        try:
+            return do(batch)
+        except BaseException:
+            with self._lock:
+                self._held.setdefault(name, _Held(batch)).open.add(place)
+            raise
 
     def give_back(self, name: str, places: list[int] | None = None) -> None:
         """Let messages of a batch, None for all, be pulled again, by whoever asks."""

@@ -34,9 +34,7 @@ def find_put_by(core: Core, name: str, since: int) -> list[TimerId]:
     """
     core.check_open()
     found = [
-        id
-        for id, message in _first_puts(core, since)
-        if message.properties.get(_PUT_BY) == name and _REPLACES not in message.properties
+        id for id, message in _first_puts(core, since) if message.properties.get(_PUT_BY) == name
     ]
     return sorted(found, key=lambda id: id.offset & ~LEVEL_MARK)
 

@@ -1,0 +1,1 @@
+"""Tests of programs in `examples/` that take several processes."""

@@ -1,0 +1,156 @@
+"""The reminder service of `examples/`, each way of it, with its processes."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.markdown import ROOT
+
+HERE = ROOT / "examples" / "reminder_service"
+PYTHON = [sys.executable, "-P"]
+WAYS: dict[str, tuple[list[str], list[list[str]], int]] = {
+    "apscheduler_before": (["apscheduler"], [["{here}/scheduler.py"]], signal.SIGTERM),
+    "huey_before": (
+        ["huey"],
+        [["-m", "huey.bin.huey_consumer", "tasks.huey", "-w", "2"]],
+        signal.SIGINT,
+    ),
+    "celery_before": (
+        ["celery"],
+        [["-m", "celery", "-A", "tasks", "worker", "-P", "threads", "-c", "2"]],
+        signal.SIGTERM,
+    ),
+}
+"""What each needs to be installed, its processes beside the web workers, what ends these gently."""
+WORKERS = 2
+PATIENCE_S = 60.0
+ANN, DORA = ("ann", "flaky hello", "2"), ("dora", "slow one", "0")
+
+
+def free_port() -> int:
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return int(any_port.getsockname()[1])
+
+
+class Service:
+    """A service that runs."""
+
+    def __init__(self, folder: Path, way: str) -> None:
+        self.folder, self.port, self.gentle = folder, free_port(), WAYS[way][2]
+        here = HERE / way
+        (folder / "broker").mkdir()
+        self.env = os.environ | {
+            "PYTHONPATH": os.pathsep.join((str(HERE), str(here), *filter(None, sys.path))),
+            "SENT": str(folder / "sent"),
+            "BROKER": "filesystem://",
+        }
+        web = ["-m", "uvicorn", "--workers", str(WORKERS), "--port", str(self.port), "web:app"]
+        commands = [[*web, "--log-level", "warning"], *WAYS[way][1]]
+        with (folder / "errors").open("ab") as errors:
+            self.processes = [
+                subprocess.Popen(
+                    [*PYTHON, *(part.format(here=here) for part in command)],
+                    cwd=folder,
+                    env=self.env,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                )
+                for command in commands
+            ]
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with_type = {"Content-Type": "application/json"}
+        with closing(connection):
+            connection.request(method, path, json.dumps(body) if body else None, with_type)
+            answer = connection.getresponse()
+            text = answer.read()
+        assert answer.status == 200, text
+        return json.loads(text)
+
+    def plan(self, user: str, text: str, seconds: float) -> None:
+        asked = {"user": user, "text": text, "seconds": seconds}
+        assert self.ask("POST", "/reminders", asked) == {"user": user}
+
+    def lines(self) -> list[tuple[str, ...]]:
+        try:
+            text = (self.folder / "sent").read_text()
+        except FileNotFoundError:
+            return []
+        return [tuple(line.split("\t")) for line in text.splitlines()]
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, (self.lines(), (self.folder / "errors").read_text())
+            time.sleep(0.05)
+
+    def is_up(self) -> bool:
+        with suppress(OSError, AssertionError):
+            self.ask("DELETE", "/reminders/nobody")
+            return True
+        return False
+
+    def stop(self) -> None:
+        """Ask all processes to end; what runs may end."""
+        for process, number in zip(self.processes, (signal.SIGTERM, self.gentle), strict=True):
+            process.send_signal(number)
+
+    def wait(self) -> None:
+        for process in self.processes:
+            process.wait(PATIENCE_S)
+
+
+@contextmanager
+def running(folder: Path, way: str) -> Iterator[Service]:
+    service = Service(folder, way)
+    try:
+        yield service
+    finally:
+        for process in service.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_it_does_what_is_asked_of_it(tmp_path: Path) -> None:
+    """All ways start at the same time, for that takes longest."""
+    with ExitStack() as all_of_them:
+        services = []
+        for way, (needs, _, _) in WAYS.items():
+            if all(find_spec(each) for each in ("uvicorn", "fastapi", *needs)):
+                (tmp_path / way).mkdir()
+                services.append(all_of_them.enter_context(running(tmp_path / way, way)))
+        if not services:
+            pytest.skip("none of what they are written with is installed")
+        for service in services:
+            service.until(service.is_up)
+            service.plan("ann", "never", 3_600)
+            service.plan("ann", "flaky hello", 0.5)  # in its place
+            service.plan("bob", "never", 2)
+            assert service.ask("DELETE", "/reminders/bob") == {"cancelled": True}
+            assert service.ask("DELETE", "/reminders/carl") == {"cancelled": False}
+        for service in services:
+            service.until(lambda each=service: ("sent", *ANN) in each.lines())
+            service.plan("dora", "slow one", 0)
+        for service in services:
+            service.until(lambda each=service: ("begun", *DORA) in each.lines())
+            service.stop()
+        for service in services:
+            service.wait()
+            assert service.lines() == [("sent", *ANN), ("begun", *DORA), ("sent", *DORA)]

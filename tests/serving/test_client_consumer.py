@@ -1,0 +1,147 @@
+"""A consumer over a client: handlers here, retries, dead letters there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore import (
+    Client,
+    Consumer,
+    Delivery,
+    InvalidArgumentError,
+    Retry,
+    StoreClosedError,
+    TimerStore,
+)
+from timerstore.serving.consumer import ClientConsumer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+QUICK = "10s 10s 1s 1s 1s"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    config = timerstore.Config(**{**vars_of(SMALL), "delay_levels": QUICK})
+    with timerstore.open(tmp_path / "s", config=config) as store:
+        timerstore.serve(store)
+        yield store
+
+
+def vars_of(config: timerstore.Config) -> dict[str, object]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+@pytest.fixture
+def client(store: TimerStore) -> Iterator[Client]:
+    with timerstore.connect(store.path, timeout=5) as client:
+        yield client
+
+
+def until(true: Callable[[], object]) -> None:
+    while not true():
+        time.sleep(0.01)
+
+
+def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) -> None:
+    seen: list[tuple[bytes, int, str | None]] = []
+    consumer = Consumer(client, "mailer", threads=4, max_attempts=1)
+    assert isinstance(consumer, ClientConsumer)
+
+    @consumer.on("mail")
+    def send(d: Delivery) -> Retry | None:
+        seen.append((d.body, d.attempt, d.key))
+        if d.body == b"bad":
+            raise ValueError("no such address")
+        return Retry(delay_level=3) if d.body == b"again" and d.attempt == 0 else None
+
+    @consumer.on("tagged", tags="a||b")
+    def tagged(d: Delivery) -> None:
+        seen.append((d.body, d.attempt, d.tag))
+
+    with consumer:
+        client.put(b"good", topic="mail", key="k")
+        client.put(b"bad", topic="mail")
+        client.put(b"again", topic="mail")
+        for tag in "abc":
+            client.put(tag.encode(), topic="tagged", tag=tag)
+        until(lambda: consumer.dead_letters() and len(seen) >= 7)
+        by_topic = {each.topic: each for each in consumer.stats()}
+    (letter,) = store.dead_letters("mailer")
+    assert (letter.body, letter.topic, letter.attempts) == (b"bad", "mail", 2)
+    assert letter.error_type == "ValueError" and letter.error_text == "no such address"
+    assert sorted(seen) == [
+        *((b"a", 0, "a"), (b"again", 0, None), (b"again", 1, None), (b"b", 0, "b")),
+        *((b"bad", 0, None), (b"bad", 1, None), (b"good", 0, "k")),
+    ]
+    mail = by_topic["mail"].group
+    assert (mail.handled_count, mail.failed_count, mail.retried_count, mail.dead_count) == (
+        2,
+        3,
+        2,
+        1,
+    )
+    assert len(store.pull("mail", group="mailer", timeout=0)) == 0
+    assert consumer.redrive() == 1 and consumer.drop_dead_letters() == 0
+
+
+def test_a_list_at_a_time_and_what_was_not_begun(store: TimerStore, client: Client) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(many: list[Delivery]) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    consumer = Consumer(client, "g", threads=1, batch_count=2, pull_count=6)
+    consumer.subscribe("t", work)
+    client.put_many([b"%d" % i for i in range(6)], topic="t")
+    consumer.start()
+    assert begun.wait(30)
+    threading.Timer(0.2, go_on.set).start()
+    assert consumer.close()
+    left = store.pull("t", group="g", timeout=10).bodies.to_pylist()
+    assert left == [b"2", b"3", b"4", b"5"]
+
+
+def test_it_outlives_its_owner(store: TimerStore, client: Client) -> None:
+    seen: list[bytes] = []
+    consumer = Consumer(client, "g", threads=2)
+    consumer.subscribe("t", lambda d: seen.append(d.body))
+    with consumer:
+        client.put(b"before", topic="t")
+        until(lambda: seen)
+        config = store.core.engine.config
+        store.close()
+        with timerstore.open(store.path, config=config) as store:
+            timerstore.serve(store)
+            client.put(b"after", topic="t")
+            until(lambda: b"after" in seen)
+            client.close()
+            until(lambda: not consumer._threads or consumer._threads.stopping)
+        assert consumer.error is None
+
+
+def test_what_needs_the_owner_is_refused(store: TimerStore, client: Client) -> None:
+    for needed in ({"broadcast": True}, {"ordered": "key"}):
+        refused = Consumer(client, "g", **needed)  # type: ignore[arg-type]
+        refused.subscribe("t", lambda d: None)
+        with pytest.raises(InvalidArgumentError, match="need the process that has the store open"):
+            refused.start()
+    with pytest.raises(InvalidArgumentError, match="threads is"):
+        Consumer(client, "g", threads=0)
+    with pytest.raises(InvalidArgumentError, match="store is"):
+        Consumer("timers", "g")  # type: ignore[arg-type]
+    consumer = Consumer(client, "g", timeout=timedelta(seconds=5))
+    consumer.subscribe("t", lambda d: None)
+    with pytest.raises(InvalidArgumentError, match="wall clock"):
+        consumer.step()
+    client.close()
+    with pytest.raises(StoreClosedError):
+        consumer.start()
