@@ -41,6 +41,7 @@ from timerstore.timelog.keyindex import (
     NEW_PASSED,
     OLD_LINKED,
     OLD_PASSED,
+    SEEN,
     UNMAPPED,
     chain_entries,
     entries_of,
@@ -112,8 +113,7 @@ class KeyFiles:
         self._leaving: list[_File] = []  # no longer part of it, and still to be removed
         self._sums: dict[Path, tuple[int, int]] = {}  # entries that were summed, and their CRC
         self._synced: dict[Path, int] = {}
-        self._found, self._state = new_found(), np.zeros(4, np.int64)
-        self._seen_count = 0  # entries of queues that were looked at since the record was written
+        self._found = new_found()
 
     @property
     def disk_bytes(self) -> int:
@@ -263,7 +263,6 @@ class KeyFiles:
             if queues.first_index(row) > at:  # removed just now: it is done with
                 return
             raise
-        self._state[UNMAPPED] = -2
         with self._commitlog.reading():
             done = index_entries(
                 self.index,
@@ -274,12 +273,10 @@ class KeyFiles:
                 queue,
                 self._world.cleaning.floor,
                 self._found,
-                self._state,
             )
         del kept
-        self._seen_count += done
         if done < count:
-            message = int(self._state[UNMAPPED])
+            message = int(self.index.words[UNMAPPED])
             if message < 0:
                 self._add_file()
             else:
@@ -391,13 +388,14 @@ class KeyFiles:
                 log.warning("%s: %s", self._folder, e)
         with self.lock:
             self._drop_settled()
-            due = self._leaving or self._seen_count > UNRECORDED_MAX
-            if not (due or (clean and self._files and self._seen_count)):
+            seen_count = int(self.index.words[SEEN])
+            due = self._leaving or seen_count > UNRECORDED_MAX
+            if not (due or (clean and self._files and seen_count)):
                 return None
             files = []
             for number, file in enumerate(self._files):
                 files.append((file, [int(getattr(self.index, c)[number]) for c in _COLUMNS]))
-            return _Noted(self._cursors(), files, self._seen_count)
+            return _Noted(self._cursors(), files, seen_count)
 
     def _cursors(self) -> dict[str, list[int]]:
         """Return up to where each queue is indexed, with the message before; by its number."""
@@ -438,7 +436,7 @@ class KeyFiles:
         record = {"storeTag": self._tag, "cursors": noted.cursors, "files": rows}
         write_json(self._disk, self._record, sealed(record))
         with self.lock:
-            self._seen_count -= noted.seen_count
+            self.index.words[SEEN] -= noted.seen_count
             leaving = list(self._leaving)
         for file in leaving:
             self._sums.pop(file.map.path, None)

@@ -21,6 +21,7 @@ from timerstore.services.levels import LEVEL_COUNT
 from timerstore.services.world import World
 from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import (
+    ENTRY_BYTES,
     KEY_DIGITS,
     KEY_HASH_AT,
     KEY_OFFSET_AT,
@@ -35,6 +36,7 @@ from timerstore.timelog.intrinsics import (
     get_i64,
     get_u8,
     load_acquire,
+    prefetch,
     put_i32,
     view_bytes,
 )
@@ -49,6 +51,7 @@ from timerstore.timelog.keyindex import (
     TIMERS_PREFIX,
     KeyIndex,
     entry_at,
+    index_some,
     key_code,
     slot_at,
     view_file,
@@ -96,6 +99,8 @@ _CODE: Final = 6
 _LEVEL_CODE: Final = 7
 _LAST: Final = 8  # the entry that was found, 0 for none
 _STATE_WORDS: Final = 16
+_FILES_AHEAD: Final = 32
+_FEW: Final = 64
 
 # What a message is.
 _OTHER: Final = 0
@@ -135,15 +140,29 @@ def note_progress(world: World, index: KeyIndex) -> None:
 
 
 @inlined
-def _is_behind(world: World, index: KeyIndex) -> bool:
-    """Tell whether anything stands in a queue that is not indexed."""
-    if load_acquire(world.queues.next_index, 0) > index.cursor[0]:
-        return True
+def _is_behind(world: World, index: KeyIndex, found: Words) -> bool:
+    """Tell whether anything stands in a queue that is not indexed.
+
+    The last few timers are indexed here, if nothing has to be made for it: so does not each call
+    that has put or cancelled one make the next one behind.
+    """
     for level in range(min(world.levels.words[LEVEL_COUNT], LEVEL_COUNT_MAX)):
         row = world.levels.row[level]
         if row >= 0 and load_acquire(world.queues.next_index, row) > index.cursor[1 + level]:
             return True
-    return False
+    left = load_acquire(world.queues.next_index, 0) - index.cursor[0]
+    if left <= 0 or left > _FEW:
+        return left > 0
+    start = index.cursor[0] * ENTRY_BYTES
+    entries, at = (
+        segment_at(world.timer_queue, start),
+        start % world.timer_queue.words[SEGMENT_BYTES],
+    )
+    if at + left * ENTRY_BYTES > len(entries):
+        return True
+    floor = observe(world.cleaning, "floor")
+    done = index_some(index, world.commitlog, entries, at, left, 0, floor, found)
+    return done < left
 
 
 @inlined
@@ -206,6 +225,16 @@ def _cut(place: KeyPlace, file: Any, room: int, previous: int) -> None:
 
 
 @inlined
+def _ask_ahead(index: KeyIndex, code: int, level_code: int) -> None:
+    """Ask for the slots of the newest files, which would come one after the other."""
+    last = index.words[FILE_COUNT] - 1
+    for number in range(max(0, last - _FILES_AHEAD), last + 1):
+        file, room = view_file(index, number), index.room[number]
+        prefetch(file, slot_at(code, room))
+        prefetch(file, slot_at(level_code, room))
+
+
+@inlined
 def _begin_file(place: KeyPlace, number: int) -> None:
     """Go on with the chain of this file; below 0 there is none any more."""
     index, state = place.index, place.state
@@ -222,7 +251,7 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
     index, state, world = place.index, place.state, place.world
     wanted, of = view_bytes(key, key_bytes), view_bytes(topic, topic_bytes)
     if how <= BEGIN_BEHIND:
-        if how == BEGIN and _is_behind(world, index):
+        if how == BEGIN and _is_behind(world, index, place.found):
             return BEHIND
         start = word_start(wanted, 0, key_bytes)
         if start == key_bytes:
@@ -231,6 +260,7 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
         note_progress(world, index)
         state[_CODE] = key_code(TIMERS_PREFIX, wanted, start, count)
         state[_LEVEL_CODE] = key_code(LEVELS_PREFIX, wanted, start, count)
+        _ask_ahead(index, state[_CODE], state[_LEVEL_CODE])
         state[_QUEUE] = 0
         _begin_file(place, index.words[FILE_COUNT] - 1)
     elif state[_LAST] > 0:
@@ -284,7 +314,7 @@ entry_ahead(_search)
 class KeySearch:
     """Searches in one store, one after the other, each by who holds the index's lock.
 
-    Whoever calls is inside `commitlog.reading()`.
+    Whoever calls is inside `reading()` of the commit log, and of the timer topic's queue.
     """
 
     def __init__(self, world: World, index: KeyIndex) -> None:

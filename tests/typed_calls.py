@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from timerstore import Consumer, Delivery, Retry, TimerStore
+from timerstore import Consumer, Delivery, Retry, TimerStore, aio
 
 
 def right(store: TimerStore, consumer: Consumer, several: Consumer) -> None:
@@ -56,6 +56,44 @@ def wrong(store: TimerStore, consumer: Consumer) -> None:
     consumer.subscribe("b", passed)  # wrong
 
     def says_done(d: Delivery) -> str:
+        return "done"
+
+    consumer.subscribe("c", says_done)  # wrong
+
+
+async def right_in_a_loop(store: aio.TimerStore, consumer: aio.Consumer) -> None:
+    id: str = await store.put(b"a", delay=timedelta(seconds=5))
+    await store.put_many([b"a", b"b"], delay_ms=5)
+    timer = await store.get(id)
+    print(timer and timer.body, await store.cancel(id))
+    async for d in store.consume("a", timeout=1):
+        d.ack()
+        await d.nack(timedelta(seconds=1))
+
+    @consumer.on("a")
+    async def one(d: aio.Delivery) -> None:
+        await d.ack_and_put(b"b")
+
+    async def any_delivery(d: Delivery) -> Retry | None:
+        return Retry() if d.attempt < 3 else None
+
+    consumer.subscribe("b", any_delivery)
+    async with aio.open("timers/") as other:
+        print(await other.count())
+
+
+async def wrong_in_a_loop(store: aio.TimerStore, consumer: aio.Consumer) -> None:
+    store.put(b"a")  # wrong
+    await store.put("a")  # wrong
+    await store.put_many([b"a"], delay_ms="soon")  # wrong
+    for d in store.consume("a"):  # wrong
+        print(d)
+
+    @consumer.on("a")  # wrong
+    def plain(d: aio.Delivery) -> None:
+        print(d.body)
+
+    async def says_done(d: aio.Delivery) -> str:
         return "done"
 
     consumer.subscribe("c", says_done)  # wrong

@@ -43,7 +43,7 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64, view_bytes
-from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.kernel import inlined, inlined_always, inlined_view, kernel_ahead
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -56,7 +56,13 @@ from timerstore.timelog.message import (
     stored_at,
 )
 from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Words, record
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
+from timerstore.timelog.segmenttable import (
+    END,
+    SEGMENT_BYTES,
+    SegmentTable,
+    prefetch_message,
+    segment_at,
+)
 from timerstore.timelog.text import java_hash_of
 
 FILE_COUNT_MAX: Final = 1_024
@@ -69,15 +75,14 @@ OLD_LINKED: Final = 1  # Q of an earlier look, when R was not past OLD_PASSED, s
 OLD_PASSED: Final = 2
 NEW_LINKED: Final = 3
 NEW_PASSED: Final = 4
-
-# Words of `state` of `index_entries`.
-WORD: Final = 0  # keys of the message at which it stopped that have their entry
-UNMAPPED: Final = 1  # that message, where its segment is not mapped; −1: the last file is full
-ADDED: Final = 2  # entries made
+WORD: Final = 5  # keys of the message at which `index_some` stopped that have their entry
+UNMAPPED: Final = 6  # that message, where its segment is not mapped; −1: the last file is full
+SEEN: Final = 7  # entries of queues that were looked at since the record was written
 
 TIMERS_PREFIX: Final = java_hash_of(TIMER_TOPIC.decode() + "#") & 0xFFFFFFFF
 LEVELS_PREFIX: Final = java_hash_of(LEVEL_TOPIC.decode() + "#") & 0xFFFFFFFF
 _BLANK: Final = 32
+_AHEAD: Final = 4
 
 
 @record
@@ -208,29 +213,48 @@ def index_entries(
     queue: int,
     floor: int,
     found: Words,
-    state: Words,
+) -> int:
+    """Index entries of a queue; see `index_some`."""
+    return index_some(index, commitlog, entries, at, count, queue, floor, found)
+
+
+@inlined_always
+def index_some(
+    index: KeyIndex,
+    commitlog: SegmentTable,
+    entries: Any,
+    at: int,
+    count: int,
+    queue: int,
+    floor: int,
+    found: Words,
 ) -> int:
     """Index what the next `count` entries of a queue point at; return how many it did.
 
     `entries`: they begin at `at`. `queue`: 0 the timer topic's, else a level. Messages before
-    `floor` are passed by, as is what is damaged. Where it did fewer, `state` says what is missing.
+    `floor` are passed by, as is what is damaged. Where it did fewer, `words` say what is missing.
     O(bytes of the properties).
     """
+    words = index.words
     segment_bytes, end = commitlog.words[SEGMENT_BYTES], commitlog.words[END]
     prefix = TIMERS_PREFIX if queue == 0 else LEVELS_PREFIX
     for i in range(count):
+        if i + _AHEAD < count:
+            ahead = get_i64(entries, at + ENTRY_BYTES * (i + _AHEAD) + ENTRY_OFFSET_AT)
+            prefetch_message(commitlog, ahead)
         message = get_i64(entries, at + ENTRY_BYTES * i + ENTRY_OFFSET_AT)
         if message >= floor and message < end:
             buf = segment_at(commitlog, message)
             if len(buf) == 0:
-                state[UNMAPPED] = message
+                words[UNMAPPED] = message
                 return i
             position = message % segment_bytes
             if not _has_key(buf, position, message, index.cursor[queue], found):
                 index.cursor[queue] += 1
+                words[SEEN] += 1
                 continue
             stored_ms = get_i64(buf, stored_at(buf, position))
-            last, skip = index.words[FILE_COUNT] - 1, state[WORD]
+            last, skip = words[FILE_COUNT] - 1, words[WORD]
             stop = found[KEYS_AT] + found[KEYS_BYTES]
             start = word_start(buf, found[KEYS_AT], stop)
             while start < stop:
@@ -238,17 +262,17 @@ def index_entries(
                 if skip > 0:
                     skip -= 1
                 elif last < 0 or index.next_entry[last] >= index.room[last]:
-                    state[UNMAPPED] = -1
+                    words[UNMAPPED] = -1
                     return i
                 else:
                     code = key_code(prefix, buf, start, behind - start)
                     _put(index, last, code, message, stored_ms)
                     _note(index, last, queue, message, found[DUE_MS])
-                    state[WORD] += 1
-                    state[ADDED] += 1
+                    words[WORD] += 1
                 start = word_start(buf, behind, stop)
-            state[WORD] = 0
+            words[WORD] = 0
         index.cursor[queue] += 1
+        words[SEEN] += 1
     return count
 
 

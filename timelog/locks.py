@@ -193,10 +193,11 @@ class KernelLock(Section):
         """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
         enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
         super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
+        self._holder = memoryview(self.words)  # type: ignore[arg-type]
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken it, in Python."""
-        return int(self.words[_HOLDER]) == threading.get_ident()
+        return bool(self._holder[_HOLDER]) and self._holder[_HOLDER] == threading.get_ident()
 
 
 class ServiceLocks(Section):

@@ -16,6 +16,7 @@ from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.services import key_files
 from timerstore.services.key_files import RECORD_FILE
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.keyindex import SEEN
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)
@@ -151,7 +152,7 @@ def test_a_kill_makes_little_looked_at_again(
     store.core.engine.keys.catch_up()
     store.abandon()
     with open_store(tmp_path / "s") as store:
-        assert store.core.engine.keys._seen_count == 1
+        assert store.core.engine.keys.index.words[SEEN] == 1
         check(store)
         assert store.get_key("t", "behind") is not None
 

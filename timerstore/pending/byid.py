@@ -87,9 +87,21 @@ class ById:
 
         Its delete is not durable yet.
         """
+        verdict, due_ms = self._cancel(id, now_ms)
+        if verdict == CANCELLED_BEFORE:
+            return due_ms > now_ms
+        return True if verdict == CANCELLED_NOW else None
+
+    def cancel_once(self, id: object, now_ms: int) -> bool | None:
+        """Do the same; False where it had been cancelled before."""
+        verdict, _ = self._cancel(id, now_ms)
+        return None if verdict == NOT_JUDGED else verdict == CANCELLED_NOW
+
+    def _cancel(self, id: object, now_ms: int) -> tuple[int, int]:
+        """Return the kernel's verdict, and when the timer is due."""
         digits = _digits_of(id)
         if digits is None:
-            return None
+            return NOT_JUDGED, 0
         place, reading = taken = self._take()
         try:
             with reading:
@@ -97,11 +109,9 @@ class ById:
                 if verdict <= OTHER_TOPIC:
                     _, delete = self._templates_of(OTHER_TOPIC - verdict)
                     verdict = self._kernels.cancel(place, delete, digits, now_ms)
-            if verdict == CANCELLED_BEFORE:
-                return bool(place.told[TOLD_DUE_MS] > now_ms)
+            return verdict, int(place.told[TOLD_DUE_MS]) if verdict == CANCELLED_BEFORE else 0
         finally:
             self._places.append(taken)
-        return True if verdict == CANCELLED_NOW else None
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""

@@ -127,8 +127,11 @@ class PendingTimers:
         self.core.check_writable()
         self.core.check_unlocked(keys=True)
         now_ms = self.core.clock.now_ms
-        count = self.keyed.cancel(topic, key, now_ms)
-        self.core.after_append(now_ms)
+        count, is_to_tell = self.keyed.cancel(topic, key, now_ms)
+        if is_to_tell:
+            self.core.after_append(now_ms)
+        elif count and self.core.is_group:
+            self.core.wait_durable()
         return count
 
     @inside

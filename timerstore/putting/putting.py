@@ -26,15 +26,17 @@ from timerstore.putting.congestion import Congestion
 from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putter import Putter, compose_timer
 from timerstore.putting.short_way import ShortWay
-from timerstore.timelog.compose import Staged
 from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.text import java_hash_of
 
 
 class Prepared(NamedTuple):
     """One timer that is about to be put."""
 
-    entry: Staged
     topic: str
+    body: bytes
+    described: bytes  # key, tag and properties as they stand in a message
+    tag: str | None
     level: int  # from 1; 0: none
     now_ms: int  # what its due time was reckoned from
     due_ms: int
@@ -84,33 +86,51 @@ class Putting:
         properties: Mapping[str, str] | None,
         delay_level: int | None,
     ) -> Prepared:
-        """Check and compose what is put, and wait until it may be; without any lock."""
+        """Check what is put, and wait until it may be; without any lock."""
         core, engine = self.core, self.core.engine
         core.check_putting()
         level, due_ms = 0, 0
         if delay_level is not None:
             level = check_level(engine, delay_level, delay, at, at_ms)
-        now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
+        now_ms = core.clock.now_ms
+        check_topic(topic)
         if not level:
             due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
         encoded = encode_properties(key, tag, properties)
         body = check_body(body, len(encoded), engine.content_bytes_max)
         if level:
-            entry = stage_at_level(engine, level, topic_bytes, body, encoded, now_ms)
-            return Prepared(entry, topic, level, now_ms, entry.tags_code)
-        self.congestion.check(due_ms, now_ms)
-        self.admission.enter()
-        entry = compose_timer(engine, topic_bytes, body, due_ms, encoded, tag)
-        return Prepared(entry, topic, level, now_ms, due_ms)
+            due_ms = now_ms + int(engine.level_ms[level - 1])
+        else:
+            self.congestion.check(due_ms, now_ms)
+            self.admission.enter()
+        return Prepared(topic, body, encoded, tag, level, now_ms, due_ms)
 
     def append(self, prepared: Prepared) -> str:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
-        self.short_way.add(prepared.topic, prepared.level)
-        now_ms = prepared.now_ms if prepared.level else self.core.clock.now_ms
-        offset = self.putter.append(prepared.entry, now_ms)
+        engine, topic, level = self.core.engine, prepared.topic.encode(), prepared.level
+        body, described, tag, due_ms = (
+            prepared.body,
+            prepared.described,
+            prepared.tag,
+            prepared.due_ms,
+        )
+        self.short_way.add(prepared.topic, level)
+        if level:
+            entry = stage_at_level(engine, level, topic, body, described, prepared.now_ms)
+            offset = self.putter.append(entry, prepared.now_ms) | LEVEL_MARK
+        else:
+            entry = compose_timer(engine, topic, body, due_ms, described, tag)
+            offset = self.putter.append(entry, self.core.clock.now_ms)
+        return format_id(due_ms, offset, engine.store_tag)
+
+    def append_short(self, prepared: Prepared) -> str | None:
+        """Do the same by the short way, where that can be; None: it cannot."""
         if prepared.level:
-            offset |= LEVEL_MARK
-        return format_id(prepared.due_ms, offset, self.core.engine.store_tag)
+            return None
+        code = 0 if prepared.tag is None else java_hash_of(prepared.tag)
+        return self.short_way.put(
+            prepared.topic, prepared.body, prepared.due_ms, 0, prepared.described, code
+        )
 
     @inside
     def put_many(
