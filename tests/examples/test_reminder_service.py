@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import timerstore
 from tests.markdown import ROOT
 
 HERE = ROOT / "examples" / "reminder_service"
@@ -32,6 +33,7 @@ WAYS: dict[str, tuple[list[str], list[list[str]], int]] = {
         [["-m", "celery", "-A", "tasks", "worker", "-P", "threads", "-c", "2"]],
         signal.SIGTERM,
     ),
+    "after": ([], [], signal.SIGTERM),
 }
 """What each needs to be installed, its processes beside the web workers, what ends these gently."""
 WORKERS = 2
@@ -106,12 +108,34 @@ class Service:
 
     def stop(self) -> None:
         """Ask all processes to end; what runs may end."""
-        for process, number in zip(self.processes, (signal.SIGTERM, self.gentle), strict=True):
+        for process, number in zip(self.processes, (signal.SIGTERM, self.gentle), strict=False):
             process.send_signal(number)
+
+    def workers(self) -> list[int]:
+        """The web workers, the one that has the store open first."""
+        master = self.processes[0].pid
+        pids = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        found = [int(pid) for pid in pids if b"spawn_main" in cmdline(pid)]
+        holds = [pid for pid in found if "timers/lock" in open_files(pid)]
+        return holds + [pid for pid in found if pid not in holds]
 
     def wait(self) -> None:
         for process in self.processes:
             process.wait(PATIENCE_S)
+
+
+def cmdline(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def open_files(pid: int) -> str:
+    found = []
+    with suppress(OSError):
+        found = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return " ".join(found)
 
 
 @contextmanager
@@ -154,3 +178,31 @@ def test_it_does_what_is_asked_of_it(tmp_path: Path) -> None:
         for service in services:
             service.wait()
             assert service.lines() == [("sent", *ANN), ("begun", *DORA), ("sent", *DORA)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_nothing_is_lost_where_workers_are_killed(tmp_path: Path) -> None:
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        pytest.skip("uvicorn or fastapi is not installed")
+    users = [f"user{i}" for i in range(30)]
+    with running(tmp_path, "after") as service:
+        service.until(service.is_up)
+        for i, user in enumerate(users):
+            service.plan(
+                user, "flaky" if i % 10 == 0 else "slow" if i % 10 == 1 else "hello", i / 10
+            )
+        for _ in range(3):
+            time.sleep(0.7)
+            workers = service.workers()
+            assert workers
+            for pid in workers[: 1 + (len(workers) > 1)]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        service.until(
+            lambda: {line[1] for line in service.lines() if line[0] == "sent"} == {*users}
+        )
+        service.stop()
+        service.wait()
+    with timerstore.open(tmp_path / "timers", read_only=True) as store:
+        assert [timer.key for timer in store.pending()] == ["daily"]

@@ -61,7 +61,7 @@ class Asked:
 
     session: Session
     put_by: str
-    parts: list[bytes]
+    parts: list[Part]
     since: int
     again: bool
     pulled: str | None = None  # the batch that the answer brings
@@ -312,7 +312,7 @@ def write_ids(ids: TimerIds) -> list[Part]:
     return [np.concatenate((ids.due_ms, ids.offsets)).astype("<i8").tobytes()]
 
 
-def read_ids(tag: int, part: bytes) -> TimerIds:
+def read_ids(tag: int, part: Part) -> TimerIds:
     """Return ids that were sent."""
     due_ms, offsets = np.frombuffer(part, "<i8").reshape(2, -1)
     return TimerIds(due_ms, offsets, tag)

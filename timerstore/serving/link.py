@@ -49,7 +49,7 @@ _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
 _NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
 
-Answered = tuple[Header, list[bytes]]
+Answered = tuple[Header, list[Part]]
 
 
 class _NobodyError(Exception):
@@ -159,7 +159,7 @@ class Link:
             raise self._error(header, columns)
         return header, columns
 
-    def _error(self, header: Header, columns: list[bytes]) -> TimerStoreError:
+    def _error(self, header: Header, columns: list[Part]) -> TimerStoreError:
         error = error_from_json(header)
         if columns:
             from timerstore.serving.answers import read_ids

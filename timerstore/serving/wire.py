@@ -1,7 +1,8 @@
 """What goes over a connection: JSON, followed by columns as Arrow writes them.
 
 The frames are those of the standard library's `multiprocessing.connection`, sent as bytes alone:
-nothing that is read here is ever unpickled.
+nothing that is read here is ever unpickled. A frame is a header, a line of JSON, with the first
+part behind it; further parts have frames of their own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 COLUMN_BYTES: Final = 16 << 20
 """Of columns in one frame, where they can be divided."""
 _PARTS_MAX: Final = 1 << 20
+_ALIGNED: Final = 64
 
 Header = dict[str, Any]
 Part = bytes | memoryview
@@ -55,25 +57,31 @@ class Wire:
         """Send a header with its parts; raises LostError."""
         if parts:
             header["parts"] = len(parts)
+        data = json.dumps(header).encode()
+        if parts:  # the first stands behind the header, aligned as columns are
+            data = b"".join((data, b" " * (-(len(data) + 1) % _ALIGNED), b"\n", parts[0]))
         try:
-            self._connection.send_bytes(json.dumps(header).encode())
-            for part in parts:
+            self._connection.send_bytes(data)
+            for part in parts[1:]:
                 self._connection.send_bytes(part)
         except (OSError, ValueError) as e:
             raise LostError(str(e)) from e
 
-    def receive(self, bytes_max: int | None = None) -> tuple[Header, list[bytes]]:
+    def receive(self, bytes_max: int | None = None) -> tuple[Header, list[Part]]:
         """Return the next header with its parts, of `bytes_max` together; raises LostError."""
         left = FRAME_BYTES_MAX if bytes_max is None else bytes_max
         try:
             data = self._connection.recv_bytes(left)
-            header = json.loads(data)
+            end = data.find(b"\n")
+            header = json.loads(data if end < 0 else data[:end])
             if not isinstance(header, dict):
                 raise LostError("it sent no object")
-            count, parts = header.get("parts", 0), []
-            if type(count) is not int or not 0 <= count <= _PARTS_MAX:
+            count, parts = header.get("parts", 0), list[Part]()
+            if type(count) is not int or not (end >= 0) <= count <= _PARTS_MAX:
                 raise LostError("it sent no count of parts")
-            for _ in range(count):
+            if end >= 0:
+                parts.append(memoryview(data)[end + 1 :])
+            for _ in range(count - len(parts)):
                 left -= len(data) if bytes_max is not None else 0
                 data = self._connection.recv_bytes(max(left, 0))
                 parts.append(data)
@@ -129,7 +137,7 @@ def _write(batch: pa.RecordBatch) -> Part:
     return memoryview(sink.getvalue())
 
 
-def read_table(parts: Sequence[bytes]) -> pa.Table:
+def read_table(parts: Sequence[Part]) -> pa.Table:
     """Return the table of some frames, every offset in it checked. O(bytes).
 
     Raises InvalidArgumentError for anything else.

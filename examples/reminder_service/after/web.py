@@ -1,0 +1,61 @@
+"""The web service; its workers share the store, each sends what falls due."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from deliver import Reminder, deliver, report
+from fastapi import FastAPI, Request
+
+import timerstore
+
+# A retry waits for the third level first, then for one more each time.
+CONFIG = timerstore.Config(delay_levels="1s 1s 1s 2s 30s 2m")
+
+
+def remind(d: timerstore.Delivery) -> None:
+    """Deliver; what raises is tried again."""
+    deliver(d.key or "", d.body.decode(), d.attempt)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Share the store with the other workers; at the end what is being sent may end."""
+    with timerstore.open("timers", share=True, config=CONFIG) as store:
+
+        def plan_report() -> None:
+            nine = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0)
+            next_one = nine if nine > datetime.now(UTC) else nine + timedelta(days=1)
+            store.put(b"report", topic="daily", key="daily", at=next_one, if_absent=True)
+
+        def daily(d: timerstore.Delivery) -> None:
+            report()
+            plan_report()
+
+        consumer = timerstore.Consumer(store, "sender", threads=4, max_attempts=4)
+        consumer.subscribe("reminders", remind)
+        consumer.subscribe("daily", daily)
+        plan_report()
+        with consumer:
+            app.state.store = store
+            yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/reminders")
+def plan(reminder: Reminder, request: Request) -> dict[str, str]:
+    """Plan a reminder, in place of the one before."""
+    body, delay = reminder.text.encode(), timedelta(seconds=reminder.seconds)
+    options = {"topic": "reminders", "key": reminder.user, "replace": True}
+    request.app.state.store.put(body, delay=delay, **options)
+    return {"user": reminder.user}
+
+
+@app.delete("/reminders/{user}")
+def cancel(user: str, request: Request) -> dict[str, bool]:
+    """Cancel it."""
+    return {"cancelled": request.app.state.store.cancel_key("reminders", user) > 0}
