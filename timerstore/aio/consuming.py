@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from timerstore.aio.side import TURN_S, LoopSide
 from timerstore.consuming.ackput import Put, ack_and_put
@@ -101,7 +101,16 @@ class Delivery(PlainDelivery):
     async def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:  # type: ignore[override]
         """Acknowledge, and put several timers; return their ids. All of it happens, or nothing."""
         batch = self._batch
+        if _has_condition(puts):
+            return await batch._side.apart(ack_and_put, batch._group, batch, self._i, puts)
         return await batch._side.append(ack_and_put, batch._group, batch, self._i, puts)
+
+
+def _has_condition(puts: Any) -> bool:
+    """Tell whether a put asks for its key, and so may have to wait for its turn."""
+    if not isinstance(puts, Sequence):
+        return False  # which is refused
+    return any(isinstance(each, Mapping) and each.get("if_absent") for each in puts)
 
 
 async def next_batch(
