@@ -393,3 +393,24 @@ def test_who_still_runs_keeps_others_out(tmp_path: Path) -> None:
         # It failed, too late to be held back: the next one begins with it.
         found = [d.body for d in store.consume("t", group="g", timeout=0)]
         assert found == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_put_in_its_place_ends_it(bench: Bench, fails: bool) -> None:
+    """What a handler raises after that changes nothing: the line goes on."""
+    seen: list[bytes] = []
+    consumer = Consumer(bench.store, "h", ordered=True)
+
+    @consumer.on("t")
+    def handle(d: Delivery) -> None:
+        seen.append(d.body)
+        if d.body == b"a1":
+            d.ack_and_put(b"next", topic="t", delay=SECOND)
+            if fails:
+                raise OSError("no luck")
+
+    bench.put("a1", "a2")
+    with consumer:
+        bench.clock.advance(30 * SECOND)
+        assert seen == [b"a1", b"a2", b"next"]
+    assert bench.store.dead_letters("h") == []

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from timerstore import StoreClosedError
+from timerstore.serving import link
 
 RUN = "from timerstore.cli import main; main()"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
@@ -35,6 +37,27 @@ def start(path: Path) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "NOTIFY_SOCKET": str(path.parent / "notify")},
     )
+
+
+def test_an_owner_that_was_stopped_is_none(
+    tmp_path: Path, told: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call does not hang, but says so after a while; it is made when the owner goes on."""
+    monkeypatch.setattr(link, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(link, "_HELLO_S", 0.5)
+    serving = start(tmp_path / "s")
+    assert told.recv(100) == b"READY=1"
+    with timerstore.connect(tmp_path / "s", timeout=2) as client:
+        client.put(b"x", delay_level=18)
+        serving.send_signal(signal.SIGSTOP)
+        with pytest.raises(StoreClosedError, match=rf"pid {serving.pid}\) has it open"):
+            client.put(b"y", delay_level=18)
+        serving.send_signal(signal.SIGCONT)
+        assert client.put(b"z", delay_level=18)
+        assert [each.body for each in client.pending()][-1] == b"z"
+    serving.terminate()
+    serving.communicate(timeout=60)
+    assert serving.returncode == 0
 
 
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path, told: socket.socket) -> None:

@@ -18,7 +18,7 @@ import pytest
 import timerstore
 from tests.rigs.share_worker import CONFIG, GROUP, TOPIC
 
-SECONDS = float(os.environ.get("SHARE_KILL_SECONDS", "6"))
+SECONDS = float(os.environ.get("SHARE_KILL_SECONDS", "4"))
 SEED = os.environ.get("SHARE_KILL_SEED", "1")
 WORKER = Path(__file__).parents[1] / "rigs" / "share_worker.py"
 COUNT = 4

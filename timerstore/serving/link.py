@@ -44,6 +44,7 @@ from timerstore.timelog.lockfile import holder
 BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0
 """An owner that leaves the heart unanswered for so long was stopped, say."""
+_HELLO_S: Final = 5.0
 _AGAIN_S: Final = 0.02
 _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
@@ -225,7 +226,7 @@ class Link:
             ) from e
         wire = Wire(sock)
         try:
-            wire.limit(5.0, _ANSWER_S)
+            wire.limit(_HELLO_S, _HELLO_S)
             wire.send({"protocol": PROTOCOL, "session": self.session, "slot": slot})
             header, _ = wire.receive(FRAME_BYTES_MAX)
             if "error" in header:
