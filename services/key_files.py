@@ -22,7 +22,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError, StoreFullError, TimerStoreError
+from timerstore.errors import (
+    CorruptStoreError,
+    NotAStoreError,
+    StoreFullError,
+    TimerStoreError,
+)
 from timerstore.services.clock import Clock
 from timerstore.services.world import World
 from timerstore.timelog.consumequeue import ConsumeQueues
@@ -52,15 +57,16 @@ from timerstore.timelog.keyindex import (
     new_key_index,
 )
 from timerstore.timelog.locks import KernelLock
+from timerstore.timelog.oserrors import kind_of, told_of
 from timerstore.timelog.segments import SegmentedFile
 
 log = logging.getLogger("timerstore")
 
 RECORD_FILE: Final = "config/keyindex.json"
 ROOM_MIN: Final = 1_024
-ROOM_MAX: Final = 1 << 20
-"""Entries of a file: as many as all others have, so that a store with few keys stays small. 25 MB
-at most, so that no step takes long; larger ones where there are very many files."""
+ROOM_MAX: Final = 1 << 22
+"""Entries of a file: as many as all others have, so that a store with few keys stays small; 100 MB
+at most, for it goes as a whole. Larger ones where there are very many files."""
 _MANY_FILES: Final = FILE_COUNT_MAX // 2
 _ROOM_OF_MANY: Final = 1 << 24
 _STEP_COUNT: Final = 4_096
@@ -130,6 +136,11 @@ class KeyFiles:
         if not self._is_wanted:
             return
         self.is_used = True
+        if self._folder.is_symlink() or (self._folder.exists() and not self._folder.is_dir()):
+            raise NotAStoreError(
+                f"{self._folder} is {kind_of(self._folder)} where a folder belongs. "
+                "Move it out of the way."
+            )
         with self.lock:
             reason = "no record of it"
             try:
@@ -184,6 +195,7 @@ class KeyFiles:
             self._disk.allocate(file.map, file.map.length)
             self._add(file, values)
             self._take_up(file, values[0])
+            self._synced[path] = values[0]
 
     def _check_messages(self, file: _File, count: int) -> None:
         """Raise where the log has no message at the places of some entries."""
@@ -211,6 +223,7 @@ class KeyFiles:
         """Begin without a file; those that are there are removed."""
         self._files.clear()
         self._sums.clear()
+        self._synced.clear()
         self.index.words[:] = 0
         self.index.cursor[:] = 0
         if self._record.exists():
@@ -415,8 +428,11 @@ class KeyFiles:
         """Make the files durable, then the record; behind the checkpoint. Raises StoreFullError,
         FlushFailedError.
         """
-        if noted is None:
-            return
+        if noted is not None:
+            with told_of(self._folder):
+                self._write(noted)
+
+    def _write(self, noted: _Noted) -> None:
         rows, is_new = [], False
         for file, values in noted.files:
             if values[0] < 2:

@@ -225,13 +225,22 @@ def _cut(place: KeyPlace, file: Any, room: int, previous: int) -> None:
 
 
 @inlined
+def _has_any(index: KeyIndex, number: int, queue: int) -> bool:
+    """Tell whether a file has any entry of a timer, 0, or of a level, 1."""
+    found: int = index.last_index[number] if queue == 0 else index.last_level[number]
+    return found >= 0
+
+
+@inlined
 def _ask_ahead(index: KeyIndex, code: int, level_code: int) -> None:
     """Ask for the slots of the newest files, which would come one after the other."""
     last = index.words[FILE_COUNT] - 1
     for number in range(max(0, last - _FILES_AHEAD), last + 1):
         file, room = view_file(index, number), index.room[number]
-        prefetch(file, slot_at(code, room))
-        prefetch(file, slot_at(level_code, room))
+        if _has_any(index, number, 0):
+            prefetch(file, slot_at(code, room))
+        if _has_any(index, number, 1):
+            prefetch(file, slot_at(level_code, room))
 
 
 @inlined
@@ -239,7 +248,7 @@ def _begin_file(place: KeyPlace, number: int) -> None:
     """Go on with the chain of this file; below 0 there is none any more."""
     index, state = place.index, place.state
     state[_FILE], state[_KEPT], state[_LAST], state[_ENTRY] = number, 0, 0, 0
-    if number >= 0:
+    if number >= 0 and _has_any(index, number, state[_QUEUE]):
         room = index.room[number]
         head = get_i32(view_file(index, number), slot_at(state[_CODE + state[_QUEUE]], room))
         state[_ENTRY] = head if 0 < head < index.next_entry[number] else 0

@@ -1,4 +1,4 @@
-"""The examples of the README run, word for word, twice each, as do those of two pages."""
+"""The examples of the README run, word for word, twice each, as do those of some pages."""
 
 import os
 import re
@@ -15,7 +15,11 @@ TIMEOUT_SECONDS = 120
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/processes.md", "docs/consumer.md", "docs/asyncio.md"]
+    "name",
+    [
+        *("README.md", "docs/processes.md", "docs/consumer.md", "docs/asyncio.md"),
+        *("docs/recurring.md", "docs/exactly-once.md"),
+    ],
 )
 def test_readme_examples_run(name: str, tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder, and again in that folder.

@@ -66,6 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.put_many([b"a", b"b"], topic="t")
         store.put_many([b"c"] * 20, topic="t", delay_ms=range(0, 80_000, 4_000))
         store.put(b"e", topic="t", delay_level=1)
+        store.put(b"f", topic="t", delay=timedelta(hours=1), key="k")
         clock.advance(timedelta(seconds=5))
         store.pull("t", max_count=1, timeout=0).ack()
     (path / "abort").write_text("123")
@@ -85,10 +86,12 @@ def look(path: Path, call: Callable[[], object]) -> None:
 def open_and_close(path: Path, **options: Any) -> None:
     clock = timerstore.ManualClock(START_MS + 6_000)
     with timerstore.open(path, clock=clock, **options) as store:
-        list(store.pending())
+        listed = [timer.body for timer in store.pending() if timer.key == "k"]
         store.count()
+        found = store.get_key("t", "k")
+        assert [found.body] == listed if found else listed == []
         if not options:
-            store.put(b"x", topic="t")
+            store.put(b"x", topic="t", key="other")
             store.pull("t", timeout=0).ack()
 
 
@@ -102,6 +105,7 @@ def parts() -> list[str]:
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),
         *("config/timercheck.tmp", "config/consumerOffset.json.tmp"),
+        *("index", "index/20270115080000000", "config/keyindex.json"),
     ]
 
 
@@ -129,7 +133,7 @@ def test_whatever_stands_there(whole: Path, tmp_path: Path, part: str, wrong: st
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("part", parts())
+@pytest.mark.parametrize("part", [part for part in parts() if "index" not in part])
 def test_whatever_stands_there_is_looked_at(
     whole: Path, tmp_path: Path, part: str, wrong: str
 ) -> None:

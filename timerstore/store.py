@@ -68,7 +68,7 @@ class TimerStore:
             core.open(Config() if config is None else config)
             self.putting = Putting(core)
             self.timers = PendingTimers(core, self.putting)
-            self.consuming = Consuming(core, self.putting)
+            self.consuming = Consuming(core, self.putting, self.timers.keyed)
             clean_by_itself(core, self.consuming)
             self._short_way, self._is_group = self.putting.short_way, core.is_group
             core.start()

@@ -171,7 +171,13 @@ def test_a_message_is_acknowledged_with_the_next_one(tmp_path: Path) -> None:
                 await d.ack_and_put(b"never")
             assert len(await following.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])) == 2
             assert in_flight(store, "t") == 0
-            assert {d.body async for d in store.consume("t", timeout=0.2)} == {b"a", b"b"}
+            rest = [d async for d in store.consume("t", timeout=0.2)]
+            assert {d.body for d in rest} == {b"a", b"b"}
+            far = await rest[0].ack_and_put(
+                b"far", key="k", if_absent=True, at_ms=4_000_000_000_000
+            )
+            assert await rest[1].ack_and_put(b"not", key="k", if_absent=True) == far
+            assert in_flight(store, "t") == 0 and await store.count() == 1
 
     run("asyncio", main)
 

@@ -96,6 +96,28 @@ def test_the_next_one_is_what_was_asked_for(store: TimerStore, clock: ManualCloc
     assert not any(ACKS_TOPIC.decode() in each.topic for each in store.stats().groups)
 
 
+def test_unless_one_is_pending(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "s"
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        known = store.put(b"known", topic="t", key="k", delay=SECOND)
+        store.put_many([b"a", b"b", b"c"], topic="t")
+        first, second, third = handed_out(store)
+        put: Any = {"body": b"x", "key": "k", "delay": SECOND, "if_absent": True}
+        assert first.ack_and_put(**put) == known and store.count() == 1
+        other: Any = {"body": b"y", "topic": "u"}
+        ids = second.ack_and_put_many([{**put, "key": "l"}, put, {**other, "delay": SECOND}])
+        assert ids[1] == known and store.count() == 3
+        assert [store.get_key("t", "l").id, store.get(ids[2]).topic] == [ids[0], "u"]  # type: ignore[union-attr]
+        for wrong in ({**put, "key": None}, {**put, "if_absent": 1}):
+            with pytest.raises(InvalidArgumentError):
+                third.ack_and_put(**wrong)
+        with pytest.raises(InvalidArgumentError):
+            third.ack_and_put_many([put, put])
+        store.abandon()
+    with TimerStore(path, config=SMALL, clock=clock) as store:
+        assert [d.body for d in handed_out(store)] == [b"c"] and store.count() == 3
+
+
 def test_only_once(store: TimerStore) -> None:
     store.put_many([b"a", b"b", b"c"], topic="t")
     acked, sent_back, done = handed_out(store)

@@ -216,7 +216,7 @@ def act(store: TimerStore, rnd: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120, method="signal")
-@pytest.mark.parametrize("number", range(2 if INTERPRETED else 6))
+@pytest.mark.parametrize("number", range(2 if INTERPRETED else 4))
 def test_nothing_is_missed_after_any_end(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

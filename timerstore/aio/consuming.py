@@ -85,6 +85,7 @@ class Delivery(PlainDelivery):
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_level: int | None = None,
+        if_absent: bool = False,
     ) -> str:
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
@@ -93,6 +94,7 @@ class Delivery(PlainDelivery):
         """
         put: Put = {"body": body, "topic": topic, "delay": delay, "at": at, "at_ms": at_ms}
         put |= {"key": key, "tag": tag, "properties": properties, "delay_level": delay_level}
+        put |= {"if_absent": if_absent}
         (id,) = await self.ack_and_put_many([put])
         return id
 

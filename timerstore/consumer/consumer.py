@@ -136,7 +136,7 @@ class Consumer:
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
         check_kind(hooks, Sequence, "hooks")
-        if ordered is not True and ordered is not False and ordered != "key":
+        if not isinstance(ordered, bool | str) or ordered not in (True, False, "key"):
             raise InvalidArgumentError(f'ordered is {ordered!r}. Pass True, "key", or False.')
         if ordered and (broadcast or batch_count > 1):
             raise InvalidArgumentError(

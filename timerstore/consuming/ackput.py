@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
@@ -18,6 +19,7 @@ from timerstore.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ids import format_id
 from timerstore.inside import inside
+from timerstore.kinds import check_bool
 from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putter import compose_timer
 from timerstore.putting.putting import Putting
@@ -42,6 +44,7 @@ class Put(TypedDict, total=False):
     tag: str | None
     properties: Mapping[str, str] | None
     delay_level: int | None
+    if_absent: bool
 
 
 _NAMES = frozenset(Put.__annotations__)
@@ -88,18 +91,19 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
     """
     core, putting = group.core, group.putting
     core.check_putting()
-    now_ms = core.clock.now_ms
-    entries = [_compose(putting, batch.topic, put, now_ms) for put in checked(puts)]
-    due_ms = [entry.due_ms for entry in entries]
+    core.check_unlocked(keys=True)
+    now_ms, given = core.clock.now_ms, checked(puts)
+    entries = [_compose(putting, batch.topic, put, now_ms) for put in given]
+    unless = [_condition(put, batch.topic) for put in given]
     if any(entry.row == 0 for entry in entries):
         putting.admission.enter()
     assert batch._cursor is not None
     index, row = batch._index_of[i], batch._cursor.row
     queues = core.engine.queues
     where = text(queues.topics[row]), int(queues.table.queue_id[row])
-    record = compose_record(AckRecord(group.name, *where, index, len(entries)), now_ms)
-    first = Staged(record, queues.row(ACKS_TOPIC), 0, -1, 0)
-    if sum(len(entry.message) for entry in (first, *entries)) > STAGE_BYTES:
+    record = AckRecord(group.name, *where, index, len(entries))
+    length = sum(len(entry.message) for entry in entries) + len(compose_record(record, now_ms))
+    if length > STAGE_BYTES:
         raise InvalidArgumentError("All puts together take more than 4 MiB. Put fewer at once.")
     if not group.claim(batch, index):
         raise TooLateError(
@@ -109,37 +113,49 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
     try:
         putting.putter.check_space()
         number = group.put_acks.begin()
-        places = _append(group, number, [first, *entries], now_ms)
+        ids = _append(group, number, record, entries, unless, now_ms)
     except TimerStoreError:
         group.release(batch, index)
         raise
     group.settle_by_put(batch, index)
     group.put_acks.end(number)
-    core.after_append(now_ms, min(due_ms))
-    tag, marks = core.engine.store_tag, [LEVEL_MARK if each.row else 0 for each in entries]
-    told = zip(due_ms, places[1:], marks, strict=True)
-    return [format_id(due, place | mark, tag) for due, place, mark in told]
+    core.after_append(now_ms, min(entry.due_ms for entry in entries))
+    return ids
 
 
-def _append(group: Reader, number: int, entries: list[Staged], now_ms: int) -> list[int]:
-    """Append all as one; return where they are. After an error of ours nothing is there.
+def _append(
+    group: Reader,
+    number: int,
+    record: AckRecord,
+    entries: list[Staged],
+    unless: list[tuple[str, str] | None],
+    now_ms: int,
+) -> list[str]:
+    """Append all as one, but for what is pending; return the ids. After an error nothing is there.
 
     A signal's exception may come when they are there: then what is under way stays so, and the
     record is applied when the store is opened again.
     """
-    core = group.core
-    stage = core.take_stage()
+    core, keys = group.core, group.put_acks.keys
+    engine, stage = core.engine, core.take_stage()
     try:
-        count = stage_messages(stage, entries)
-        append_all(core.engine, stage, count, now_ms, together=True)
-        places: list[int] = stage.offset[:count].tolist()
-        group.put_acks.appended(core.engine.commitlog.end)
+        with keys.lock if any(unless) else nullcontext():
+            ids = [names and keys.find(*names) for names in unless]
+            new = [i for i, id in enumerate(ids) if id is None]
+            data = compose_record(record._replace(put_count=len(new)), now_ms)
+            first = Staged(data, engine.queues.row(ACKS_TOPIC), 0, -1, 0)
+            count = stage_messages(stage, [first, *(entries[i] for i in new)])
+            append_all(engine, stage, count, now_ms, together=True)
+        group.put_acks.appended(engine.commitlog.end)
+        for i, place in zip(new, stage.offset[1:count].tolist(), strict=True):
+            mark = LEVEL_MARK if entries[i].row else 0
+            ids[i] = format_id(entries[i].due_ms, place | mark, engine.store_tag)
     except TimerStoreError:
         group.put_acks.end(number)
         raise
     finally:
         core.free_stage(stage)
-    return places
+    return [id for id in ids if id is not None]
 
 
 def checked(puts: Any) -> list[dict[str, Any]]:
@@ -154,7 +170,21 @@ def checked(puts: Any) -> list[dict[str, Any]]:
                 f"puts has {each!r}. Pass a dict with body, and any of "
                 f"{', '.join(sorted(_NAMES - {'body'}))}."
             )
+    keyed = [(each.get("topic"), each.get("key")) for each in puts if each.get("if_absent", False)]
+    if len({*map(str, keyed)}) < len(keyed):
+        raise InvalidArgumentError("Two puts with if_absent have one topic and key. Leave one out.")
     return [dict(each) for each in puts]
+
+
+def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
+    """Return topic and key of a put that is left out where such a timer is pending."""
+    if_absent, key, topic = put.get("if_absent", False), put.get("key"), put.get("topic")
+    check_bool(if_absent, "if_absent")
+    if not if_absent:
+        return None
+    if key is None:
+        raise InvalidArgumentError("if_absent is about a key. Pass key as well.")
+    return own_topic if topic is None else topic, key
 
 
 def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int) -> Staged:

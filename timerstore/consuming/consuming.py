@@ -10,7 +10,7 @@ from typing import Final
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.group import Batch, Delivery, Group
-from timerstore.consuming.putacks import PutAcks
+from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.tally import Tally
 from timerstore.consuming.tallyfile import (
@@ -44,7 +44,7 @@ def dead_topic(group: str) -> str:
 class Consuming:
     """Groups that read an open store, each once."""
 
-    def __init__(self, core: Core, putting: Putting) -> None:
+    def __init__(self, core: Core, putting: Putting, keys: Keys) -> None:
         """Nobody reads yet."""
         self.core, self.gate, self.putting = core, core.gate, putting
         self._groups: dict[tuple[str, str], Group] = {}
@@ -55,7 +55,7 @@ class Consuming:
         # Before anything fires, as offsets are.
         if cut_done(self._done_ahead, self._held_back, core.engine.queues):
             self.write_tallies(at_once=True)
-        self._put_acks = PutAcks(core)
+        self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
         self._blocks = Blocks()
         self._lock = threading.Lock()

@@ -100,11 +100,13 @@ class Delivery:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_level: int | None = None,
+        if_absent: bool = False,
     ) -> str:
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
         Also over a crash or a power cut, whatever the durability: the message does not come again
         if and only if the timer is there. Arguments as for `put`; without a topic: the message's.
+        With `if_absent`, where a timer of that topic and key is pending, that one counts.
 
         Durable like a put. Raises TooLateError where the message was acknowledged or sent back
         before, perhaps because its handler took too long, and what `put` raises. Then nothing was
@@ -114,6 +116,7 @@ class Delivery:
         """
         put: Put = {"body": body, "topic": topic, "delay": delay, "at": at, "at_ms": at_ms}
         put |= {"key": key, "tag": tag, "properties": properties, "delay_level": delay_level}
+        put |= {"if_absent": if_absent}
         (id,) = self.ack_and_put_many([put])
         return id
 

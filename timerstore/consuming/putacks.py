@@ -12,21 +12,34 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
+from typing import Protocol
 
 from timerstore.consuming.queued import read_queued
 from timerstore.core import Core
 from timerstore.timelog.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 from timerstore.timelog.decode import text
+from timerstore.timelog.locks import KernelLock
 
 _TOPIC = text(ACKS_TOPIC)
+
+
+class Keys(Protocol):
+    """Who knows which timer is pending with a key."""
+
+    @property
+    def lock(self) -> KernelLock:
+        """Held over a look and what is put for it."""
+
+    def find(self, topic: str, key: str) -> str | None:
+        """Return the id of a timer that is pending."""
 
 
 class PutAcks:
     """The records of one store; any number of threads may use it."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, keys: Keys) -> None:
         """Nothing is under way."""
-        self._core = core
+        self._core, self.keys = core, keys
         self._under_way: dict[int, int] = {}  # by number, an index that the record's is not before
         self._numbers = itertools.count()
         self._lock = threading.RLock()  # a signal's handler may acknowledge, too

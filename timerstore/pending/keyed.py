@@ -39,6 +39,7 @@ from timerstore.services.key_search import (
     UNMAPPED,
     KeySearch,
 )
+from timerstore.timelog.locks import KernelLock
 from timerstore.timelog.segments import Reading
 
 _Readings = tuple[Reading, Reading]
@@ -170,6 +171,15 @@ class Keyed:
             how = GO_ON if cancelled is None else GO_ON_WITHOUT
 
     # --- putting
+
+    @property
+    def lock(self) -> KernelLock:
+        """Held over a look and what is put for it; it is not reentrant."""
+        return self._keys.lock
+
+    def find(self, topic: str, key: str) -> str | None:
+        """Return the id of a timer that is pending. For who holds the lock."""
+        return next(self._ids(*_names(topic, key)), None)
 
     def put_if_absent(self, prepared: Prepared, key: str) -> str:
         """Put a timer, or return the id of the one that is pending. It is not durable yet."""

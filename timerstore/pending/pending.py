@@ -32,7 +32,7 @@ class PendingTimers:
         """Know no topic yet."""
         self.core, self.gate, self._putting = core, core.gate, putting
         self._by_id = ById(core.engine)
-        self._keyed = Keyed(core, putting, self._by_id)
+        self.keyed = Keyed(core, putting, self._by_id)
 
     def get(self, id: str) -> Timer | None:
         """Return a timer; see `TimerStore.get`."""
@@ -46,7 +46,7 @@ class PendingTimers:
         with self.gate:
             self.core.check_open()
             self.core.check_unlocked(keys=True)
-            return self._keyed.get(topic, key)
+            return self.keyed.get(topic, key)
 
     def list(
         self,
@@ -76,7 +76,7 @@ class PendingTimers:
         if topic is None:
             raise InvalidArgumentError("A key belongs to a topic. Pass topic as well.")
         timers = sorted(
-            self._keyed.list(topic, key), key=lambda each: (each.due_ms, each.put_ms, each.id)
+            self.keyed.list(topic, key), key=lambda each: (each.due_ms, each.put_ms, each.id)
         )
         low, high = start_ms or 0, DUE_MS_MAX + 1 if end_ms is None else end_ms
         return [each for each in timers if low <= each.due_ms < high][:limit]
@@ -127,7 +127,7 @@ class PendingTimers:
         self.core.check_writable()
         self.core.check_unlocked(keys=True)
         now_ms = self.core.clock.now_ms
-        count, is_to_tell = self._keyed.cancel(topic, key, now_ms)
+        count, is_to_tell = self.keyed.cancel(topic, key, now_ms)
         if is_to_tell:
             self.core.after_append(now_ms)
         elif count and self.core.is_group:
@@ -158,10 +158,10 @@ class PendingTimers:
             body, topic, delay, at, at_ms, key, tag, properties, delay_level
         )
         if if_absent:
-            id = self._keyed.put_if_absent(prepared, key)
+            id = self.keyed.put_if_absent(prepared, key)
         else:
             payload = Payload(bytes(body), dict(properties or {}), tag, keeps_tag=False)
-            id = self._keyed.put_in_place(prepared, key, payload)
+            id = self.keyed.put_in_place(prepared, key, payload)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id
 

@@ -1,0 +1,295 @@
+"""Recurring jobs: each run once, one timer for each job, over stops, crashes, several starts."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.models.quiet_disk import QuietDisk
+from tests.small_store import SMALL
+from timerstore import InvalidArgumentError, ManualClock, PausedError, TimerStore
+from timerstore.recurring import Schedules, cron, every, scheduled_ms
+from timerstore.recurring.job import TOPIC
+
+pytest.importorskip("cronsim")
+START = datetime(2026, 3, 27, 12, tzinfo=UTC)
+START_MS = round(START.timestamp() * 1_000)
+# A clock that is moved by days makes a checkpoint for each turn of the wheel.
+LARGER = replace(SMALL, wheel_slot_count=1 << 15, roll_window_slots=1 << 14)
+HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
+DAILY = cron("0 9 * * *", tz="Europe/Berlin")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[TimerStore]:
+    with TimerStore(tmp_path / "s", config=LARGER, clock=clock, disk=QuietDisk()) as store:
+        yield store
+
+
+def runs(store: TimerStore, topic: str = "reports", group: str = "g") -> list[str]:
+    """For when those are that come now, as UTC."""
+    found = list(store.consume(topic, group=group, timeout=0))
+    for each in found:
+        each.ack()
+    shown = [datetime.fromtimestamp((scheduled_ms(d) or 0) / 1_000, UTC) for d in found]
+    return [each.strftime("%d. %H:%M:%S") for each in shown]
+
+
+def test_a_daily_job_over_a_change_of_clocks(store: TimerStore, clock: ManualClock) -> None:
+    jobs = Schedules(store)
+    next_ms = jobs.start("reports", key="daily", body=b"report", schedule=DAILY, tag="t")
+    assert next_ms == START_MS + 20 * 3_600_000
+    found = []
+    for _ in range(4 * 24):
+        clock.advance(HOUR)
+        jobs.go_on()
+        assert store.count(TOPIC) == 1
+        for d in store.consume("reports", group="g", timeout=0):
+            told = d.body, d.key, d.tag, list(d.properties)
+            assert told == (b"report", "daily", "t", ["scheduled_ms"])
+            d.ack()
+            found.append(datetime.fromtimestamp((scheduled_ms(d) or 0) / 1_000, UTC))
+    assert [f"{each:%d. %H:%M}" for each in found] == [
+        *("28. 08:00", "29. 07:00", "30. 07:00", "31. 07:00")
+    ]
+    assert len(runs(store, group="another")) == 4  # each group gets each run
+
+
+def test_started_again_as_it_is_and_changed(store: TimerStore, clock: ManualClock) -> None:
+    jobs = Schedules(store)
+    hourly: dict[str, Any] = {"key": "k", "body": b"x", "schedule": every(HOUR)}
+    first_ms = jobs.start("reports", **hourly)
+    clock.advance(HOUR / 2)
+    assert jobs.start("reports", **hourly) == first_ms
+    for change in ({"body": b"y"}, {"schedule": every(2 * HOUR)}, {"missed": "all"}, {"tag": "t"}):
+        other = jobs.start("reports", **(hourly | change))
+        assert other > first_ms and store.count(TOPIC) == 1
+    assert jobs.start("reports", **hourly) == START_MS + 5_400_000
+    jobs.start("reports", **(hourly | {"key": "l", "properties": {"a": "b"}}))
+    jobs.start("other", **hourly)
+    assert [(job.topic, job.key) for _, job in jobs.list()] == [
+        *(("reports", "k"), ("reports", "l"), ("other", "k"))
+    ]
+    clock.advance(HOUR)
+    jobs.go_on()
+    (d,) = [d for d in store.consume("reports", group="g", timeout=0) if d.key == "l"]
+    assert d.properties == {"a": "b", "scheduled_ms": str(START_MS + 5_400_000)}
+
+
+@pytest.mark.parametrize(
+    ("missed", "stop_minutes", "expected"),
+    [
+        ("all", 35, ["12:10:00", "12:20:00", "12:30:00"]),
+        ("one", 35, ["12:30:00"]),
+        ("none", 35, []),
+        ("none", 30, ["12:30:00"]),  # it is on time
+        ("none", 31, ["12:30:00"]),
+        ("one", 10, ["12:10:00"]),
+        ("all", 9, []),
+    ],
+)
+@pytest.mark.parametrize("schedule", [every(timedelta(minutes=10)), cron("*/10 * * * *", tz="UTC")])
+@pytest.mark.parametrize("end", ["close", "abandon", "nobody carries on"])
+def test_missed_runs(
+    tmp_path: Path, missed: Any, stop_minutes: int, expected: list[str], schedule: Any, end: str
+) -> None:
+    path, now_ms = tmp_path / "s", START_MS + stop_minutes * 60_000
+    clock = ManualClock(START_MS)
+    store = TimerStore(path, config=LARGER, clock=clock, disk=QuietDisk())
+    given: dict[str, Any] = {"key": "k", "body": b"x", "schedule": schedule, "missed": missed}
+    Schedules(store).start("reports", **given)
+    if end == "nobody carries on":
+        clock.advance(timedelta(minutes=stop_minutes))
+    else:
+        getattr(store, end)()
+        store = TimerStore(path, config=LARGER, clock=ManualClock(now_ms), disk=QuietDisk())
+    with store:
+        jobs = Schedules(store)
+        if stop_minutes % 2:
+            jobs.start("reports", **given)  # as programs do; the old one may have fired
+        jobs.go_on()
+        assert runs(store) == [f"27. {each}" for each in expected]
+        ((next_ms, _),) = jobs.list()
+        assert next_ms == START_MS + (stop_minutes // 10 + 1) * 600_000
+        assert jobs.go_on() == 0
+
+
+def test_very_many_were_missed(store: TimerStore, clock: ManualClock) -> None:
+    jobs = Schedules(store)
+    for missed in ("all", "one"):
+        given: dict[str, Any] = {"key": missed, "schedule": every(SECOND), "missed": missed}
+        jobs.start(missed, body=b"x", **given)
+    clock.advance(timedelta(seconds=1_000))
+    while jobs.go_on():
+        assert store.count(TOPIC) <= 2
+    assert [len(runs(store, topic)) for topic in ("all", "one")] == [1_000, 1]
+
+
+def test_stopped(store: TimerStore, clock: ManualClock) -> None:
+    jobs = Schedules(store)
+    given: dict[str, Any] = {"key": "k", "body": b"x", "schedule": every(HOUR)}
+    assert not jobs.stop("reports", "k") and store.count() == 0
+    jobs.start("reports", **given)
+    assert jobs.stop("reports", "k") and store.count() == 0
+    jobs.start("reports", **given)
+    clock.advance(HOUR)  # it has fired, and nobody carried it on
+    assert not jobs.stop("reports", "k")
+    assert list(jobs.list()) == [] and jobs.go_on() == 1
+    assert runs(store) == []
+    clock.advance(40 * 24 * HOUR)  # the mark goes by itself
+    jobs.go_on()
+    assert store.count() == 0 and runs(store) == []
+    jobs.start("reports", **given)
+    clock.advance(HOUR)
+    assert not jobs.stop("reports", "k")
+    jobs.start("reports", **given)  # in the place of the mark
+    clock.advance(HOUR)
+    jobs.go_on()
+    assert len(runs(store)) == 1
+    assert len(list(jobs.list())) == 1
+
+
+def test_what_is_wrong(store: TimerStore) -> None:
+    jobs = Schedules(store)
+    good: dict[str, Any] = {"key": "k", "body": b"x", "schedule": DAILY}
+    wrong: list[dict[str, Any]] = [
+        {"key": ""},
+        {"key": None},
+        {"body": "x"},
+        {"body": b""},
+        {"schedule": "0 9 * * *"},
+        {"missed": "two"},
+        {"grace": 5},
+        {"grace": -SECOND},
+        {"tag": ""},
+        {"properties": {"scheduled_ms": "1"}},
+        {"properties": [1]},
+        {"properties": {"a": 1}},
+    ]
+    for each in wrong:
+        with pytest.raises(InvalidArgumentError):
+            jobs.start("reports", **(good | each))
+    with pytest.raises(InvalidArgumentError):
+        jobs.start("a b", **good)
+    with pytest.raises(InvalidArgumentError):
+        jobs.stop("reports", "")
+    store.put(b"what is no job", topic=TOPIC)
+    store.put(b"nor this", topic=TOPIC, properties={"timerstore.job": "{"})
+    assert jobs.go_on() == 2 and jobs.go_on() == 0
+    assert store.count() == 0
+
+
+def test_putting_is_paused(store: TimerStore, clock: ManualClock) -> None:
+    jobs = Schedules(store)
+    jobs.start("reports", key="k", body=b"x", schedule=every(HOUR))
+    clock.advance(HOUR)
+    store.pause("putting")
+    with pytest.raises(PausedError):
+        jobs.go_on()
+    store.resume("putting")
+    store.close()
+    with TimerStore(store.path, config=LARGER, clock=clock, disk=QuietDisk()) as store:
+        assert Schedules(store).go_on() == 1 and len(runs(store)) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_run_once_over_any_crash(tmp_path: Path, seed: int) -> None:
+    rnd, path, now_ms = random.Random(seed), tmp_path / "s", START_MS
+    schedule = rnd.choice([every(10 * SECOND), cron("*/1 * * * *", tz="UTC")])
+    given: dict[str, Any] = {"key": "k", "body": b"x", "schedule": schedule, "missed": "all"}
+    clock = ManualClock(now_ms)
+    store = TimerStore(path, config=LARGER, clock=clock, disk=QuietDisk())
+    first_ms = Schedules(store).start("reports", **given)
+    try:
+        for _ in range(80):
+            jobs = Schedules(store)
+            act = rnd.choice(("advance", "advance", "go on", "go on", "start", "flush", "end"))
+            if act == "advance":
+                step_ms = rnd.choice((1_000, 9_999, 30_000, 200_000))
+                now_ms += step_ms
+                clock.advance(timedelta(milliseconds=step_ms))
+            elif act == "go on":
+                jobs.go_on()
+            elif act == "start":
+                jobs.start("reports", **given)
+            elif act == "flush":
+                store.flush()
+            else:
+                now_ms += rnd.choice((0, 500, 70_000))
+                rnd.choice((store.close, store.abandon))()
+                clock = ManualClock(now_ms)
+                store = TimerStore(path, config=LARGER, clock=clock, disk=QuietDisk())
+            assert store.count(TOPIC) <= 1
+        while Schedules(store).go_on():
+            pass
+        found = sorted(
+            scheduled_ms(d) or 0 for d in store.consume("reports", group="audit", timeout=0)
+        )
+        step_ms = 60_000 if isinstance(schedule, type(DAILY)) else 10_000
+        assert found == list(range(first_ms, now_ms + 1, step_ms))
+        assert store.count(TOPIC) == 1
+    finally:
+        store.abandon()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_by_itself(tmp_path: Path) -> None:
+    """In a thread, on the wall clock; also while putting is paused for a moment."""
+    with TimerStore(tmp_path / "s", config=SMALL) as store, Schedules(store) as jobs:
+        jobs.start("ticks", key="k", body=b"x", schedule=every(20 * SECOND / 1_000), missed="all")
+        found: list[int] = []
+        for d in store.consume("ticks", timeout=30):
+            found.append(scheduled_ms(d) or 0)
+            d.ack()
+            if len(found) == 5:
+                store.pause("putting", duration=SECOND / 5)
+            if len(found) == 30:
+                break
+        assert all(b - a == 20 for a, b in pairwise(found))
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        assert store.count(TOPIC) + len(list(store.consume(TOPIC, group=TOPIC, timeout=0))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_many_start_it_and_carry_it_on(tmp_path: Path) -> None:
+    """Threads that start, change and carry on the same job never have two of it."""
+    with TimerStore(tmp_path / "s", config=SMALL) as store:
+        jobs, until = [Schedules(store) for _ in range(4)], time.monotonic() + 3
+        errors: list[BaseException] = []
+
+        def work(number: int) -> None:
+            rnd = random.Random(number)
+            try:
+                while time.monotonic() < until:
+                    body = b"b" if rnd.random() < 0.005 else b"a"
+                    given: dict[str, Any] = {"key": "k", "schedule": every(30 * SECOND / 1_000)}
+                    jobs[number].start("ticks", body=body, **given)
+                    jobs[number].go_on()
+                    assert store.count(TOPIC) <= 1
+            except BaseException as e:
+                errors.append(e)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        found = [scheduled_ms(d) for d in store.consume("ticks", timeout=0)]
+        assert len(found) == len(set(found)) > 3
+        assert isinstance(store, timerstore.TimerStore)

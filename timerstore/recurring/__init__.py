@@ -1,0 +1,14 @@
+"""Recurring jobs: what is put by a schedule that survives the program.
+
+    schedules.py  starting, stopping and carrying on the jobs of a store
+    job.py        what a job says of itself, in its timer
+    when.py       every so often, or by a cron expression in a time zone
+
+Above the store, of which it asks public calls alone; so it works with whatever has them.
+"""
+
+from timerstore.recurring.job import Job, Missed
+from timerstore.recurring.schedules import Schedules, scheduled_ms
+from timerstore.recurring.when import Cron, Every, cron, every
+
+__all__ = ["Cron", "Every", "Job", "Missed", "Schedules", "cron", "every", "scheduled_ms"]

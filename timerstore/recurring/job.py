@@ -1,0 +1,123 @@
+"""A recurring job as its timer says it: whose next run it is, when it runs, what is put then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from timerstore.arguments import check_text, check_topic, whole_ms
+from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_choice
+from timerstore.recurring.when import Cron, Every, Schedule, read_schedule
+
+TOPIC: Final = "timerstore-recurring"
+"""Where jobs wait; a group of this name carries them on."""
+JOB: Final = "timerstore.job"
+"""The property that has the job."""
+SCHEDULED: Final = "scheduled_ms"
+"""The property of a run that says for when it was scheduled."""
+Missed = Literal["all", "one", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What runs when: `body`, `tag` and `properties` are put to `topic`, with `key`.
+
+    `missed`, `grace_ms`: what becomes of runs whose time passed while nobody carried the job on.
+    """
+
+    topic: str
+    key: str
+    body: bytes
+    schedule: Schedule
+    missed: Missed
+    grace_ms: int
+    tag: str | None
+    properties: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The key of its timer: one for each topic and key, since a topic has no slash."""
+        return name_of(self.topic, self.key)
+
+    def said(self) -> dict[str, str]:
+        """Return the properties of its timer."""
+        told = {
+            "topic": self.topic,
+            "key": self.key,
+            "missed": self.missed,
+            "grace_ms": self.grace_ms,
+            **self.schedule.to_dict(),
+        }
+        return {**self.properties, JOB: json.dumps(told, sort_keys=True)}
+
+    def runs(self, first_ms: int, now_ms: int, count_max: int) -> tuple[list[int], int]:
+        """Return which of the times up to now it runs, `count_max` at most, and when it is next.
+
+        `first_ms`: the time that its timer was due. What is left over is next, at once.
+        """
+        if self.missed == "all":
+            runs, at = [first_ms], self.schedule.after(first_ms, first_ms)
+            while at <= now_ms and len(runs) < count_max:
+                runs.append(at)
+                at = self.schedule.after(at, first_ms)
+            return runs, at
+        last_ms = self.schedule.last(first_ms, max(first_ms, now_ms))
+        is_late = now_ms - last_ms > self.grace_ms
+        runs = [] if is_late and self.missed == "none" else [last_ms]
+        return runs, self.schedule.after(max(now_ms, last_ms), first_ms)
+
+
+def name_of(topic: str, key: str) -> str:
+    """Return the key of a job's timer."""
+    check_topic(topic)
+    check_text(key, "key")
+    return f"{topic}/{key}"
+
+
+def new_job(
+    topic: str,
+    key: str,
+    body: bytes,
+    schedule: Schedule,
+    missed: Missed,
+    grace: timedelta,
+    tag: str | None,
+    properties: Mapping[str, str] | None,
+) -> Job:
+    """Return a job, or refuse it; what the store refuses itself is left to it."""
+    if not isinstance(schedule, Every | Cron):
+        raise InvalidArgumentError(f"schedule is {schedule!r}. Pass what every or cron returned.")
+    check_choice(missed, "missed", ("all", "one", "none"))
+    if not isinstance(grace, timedelta) or grace < timedelta(0):
+        raise InvalidArgumentError(f"grace is {grace!r}. Pass a datetime.timedelta, 0 or more.")
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
+    own = dict(properties or {})
+    for name in (JOB, SCHEDULED):
+        if name in own:
+            raise InvalidArgumentError(f"The property {name!r} belongs to jobs. Use another name.")
+    name_of(topic, key)
+    return Job(topic, key, body, schedule, missed, whole_ms(grace), tag, own)
+
+
+def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job | None:
+    """Return the job of a timer; None for what says that a job was stopped.
+
+    Raises InvalidArgumentError for what is neither.
+    """
+    try:
+        told: dict[str, Any] = json.loads(properties[JOB])
+        if told.get("stopped"):
+            return None
+        own = {name: value for name, value in properties.items() if name != JOB}
+        schedule, grace_ms = read_schedule(told), int(told["grace_ms"])
+        return Job(
+            *(str(told["topic"]), str(told["key"]), body, schedule),
+            *(told["missed"], grace_ms, tag, own),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise InvalidArgumentError(f"This is no job: {e!r}. Put none to {TOPIC!r}.") from e

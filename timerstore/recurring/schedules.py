@@ -1,0 +1,234 @@
+"""Recurring jobs of a store: starting, stopping, listing them, carrying them on.
+
+Each job is one timer, found by its key. When it fires, whoever carries jobs on acknowledges it with
+its runs and the timer of the next time, as one step: so there is one timer for each job, over any
+crash, and each run is put once. A run is a message as any. It is retried by its own rules, and
+never holds the next one up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError, TooLateError
+from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
+from timerstore.recurring.when import Schedule
+from timerstore.services.background import BackgroundThread, Failure, Flag
+
+log = logging.getLogger("timerstore")
+
+RUNS_MAX: Final = 100
+"""Runs that are put at once, where many were missed; the rest follow at once."""
+STOPPED: Final = timedelta(days=30)
+"""So long a job that was stopped while it fired is kept from going on."""
+GRACE: Final = timedelta(minutes=1)
+_LOOK_S: Final = 0.5
+_AGAIN_S: Final = 1.0
+
+
+class Store(Protocol):
+    """What is asked of a store."""
+
+    put: Any
+    get_key: Any
+    cancel_key: Any
+    pending: Any
+    consume: Any
+    health: Any
+    stats: Any
+
+
+class Schedules:
+    """The recurring jobs of one store; any number of threads, and processes, may have it.
+
+    As a context manager it carries jobs on in a thread of its own. Each run comes as a message of
+    the job's topic, with the job's key, for consumers as any other; `scheduled_ms` says for when.
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Do nothing yet; `store`: a TimerStore, or what has its calls."""
+        self._store, self._stop, self._failure = store, Flag(), Failure()
+        self._thread: BackgroundThread | None = None
+
+    # --- the jobs
+
+    def start(
+        self,
+        topic: str,
+        *,
+        key: str,
+        body: bytes,
+        schedule: Schedule,
+        missed: Missed = "one",
+        grace: timedelta = GRACE,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> int:
+        """Start a job, and return when it runs next, in epoch ms.
+
+        One job for each topic and key. Started again as it is, as programs do at each start, it
+        goes on unchanged; with anything changed, that comes in its place, counted from now.
+
+        `missed` says what becomes of runs whose time passed by more than `grace` while nobody
+        carried the job on: "all" are made up for, "one" for all of them, "none". What is late by
+        less runs. Durable like a put. Raises InvalidArgumentError, and what `put` raises.
+
+        >>> schedules.start("reports", key="daily", body=b"x", schedule=daily)  # doctest: +SKIP
+        """
+        self._failure.check()
+        job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
+        self.go_on()  # its timer may have fired while nobody was there: it is carried on first
+        known, now_ms = self._store.get_key(TOPIC, job.name), self._store.health().now_ms
+        if known is not None and self._is(known, job):
+            return int(known.due_ms)
+        at_ms = schedule.after(now_ms, now_ms)
+        given = {"topic": TOPIC, "key": job.name, "tag": tag, "properties": job.said()}
+        self._store.put(body, at_ms=at_ms, replace=True, **given)
+        return at_ms
+
+    def _is(self, timer: Any, job: Job) -> bool:
+        """Tell whether a timer is that of a job, as it is."""
+        known = timer.body, timer.tag, timer.properties
+        return bool(known == (bytes(job.body), job.tag, job.said()))
+
+    def stop(self, topic: str, key: str) -> bool:
+        """Stop a job; tell whether it was waiting for its next run.
+
+        No run is put once this returns; one that was put comes. Where the job's timer may have
+        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days.
+        Durable like a cancel.
+        """
+        name = name_of(topic, key)
+        if self._store.cancel_key(TOPIC, name):
+            return True
+        if any(each.topic == TOPIC and each.lag_count for each in self._store.stats().groups):
+            mark = {JOB: json.dumps({"stopped": True})}
+            given = {"key": name, "delay": STOPPED, "properties": mark}
+            self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
+        return False
+
+    def list(self) -> Iterator[tuple[int, Job]]:
+        """Yield each job with when it runs next, in epoch ms, in that order."""
+        for timer in self._store.pending(topic=TOPIC):
+            job = read_job(timer.body, timer.tag, timer.properties)
+            if job is not None:
+                yield timer.due_ms, job
+
+    # --- carrying them on
+
+    def go_on(self) -> int:
+        """Put the runs that are due, and each job's next timer; return how many fired.
+
+        What the thread of a `with` block does all the time; for a manual clock, or a loop of your
+        own. Raises what `put` raises; call it again.
+        """
+        count = 0
+        for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=0):
+            self._carry_on(delivery)
+            count += 1
+        return count
+
+    def _carry_on(self, delivery: Any) -> None:
+        """Acknowledge a job's timer with what comes in its place."""
+        try:
+            job = read_job(delivery.body, delivery.tag, delivery.properties)
+        except InvalidArgumentError as e:
+            log.error("%s: message %s: %s", TOPIC, delivery.id, e)
+            delivery.ack()
+            return
+        if job is None or self._store.get_key(TOPIC, job.name) is not None:
+            delivery.ack()  # it was stopped, or another one came in its place
+            return
+        now_ms = self._store.health().now_ms
+        runs, next_ms = job.runs(delivery.due_ms, now_ms, RUNS_MAX)
+        common = {"body": job.body, "tag": job.tag}
+        puts: list[dict[str, Any]] = [
+            {
+                **common,
+                "topic": job.topic,
+                "key": job.key,
+                "properties": {**job.properties, SCHEDULED: str(at)},
+            }
+            for at in runs
+        ]
+        puts.append(
+            {
+                **common,
+                "topic": TOPIC,
+                "key": job.name,
+                "properties": job.said(),
+                "at_ms": next_ms,
+                "if_absent": True,
+            }
+        )
+        try:
+            delivery.ack_and_put_many(puts)
+        except TooLateError:
+            log.warning("%s: message %s was acknowledged elsewhere", TOPIC, delivery.id)
+
+    # --- the thread
+
+    def __enter__(self) -> Schedules:
+        """Begin to carry jobs on."""
+        self._stop = Flag()
+        self._thread = BackgroundThread("timerstore-recurring", self._run, self._fail)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop; what is under way is finished. Leave it before the store is closed."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _fail(self, error: BaseException) -> None:
+        """Have the next `start` raise what ended the thread."""
+        self._failure.keep(error)
+        log.error("jobs are carried on no more", exc_info=error)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=_LOOK_S):
+                    self._carry_on_still(delivery)
+                    if self._stop.is_set():
+                        return
+            except StoreClosedError:
+                return
+            except TimerStoreError:
+                log.exception("%s: looking for jobs failed; again in a second", TOPIC)
+                self._stop.wait(_AGAIN_S)
+
+    def _carry_on_still(self, delivery: Any) -> None:
+        """Carry a job on; where that is refused, paused say, or full, again after a while."""
+        while True:
+            try:
+                self._carry_on(delivery)
+                return
+            except StoreClosedError:
+                raise
+            except TimerStoreError:
+                log.exception("%s: job %s could not go on; again in a second", TOPIC, delivery.key)
+            if self._stop.wait(_AGAIN_S):
+                return
+
+
+def scheduled_ms(delivery: Any) -> int | None:
+    """Return for when a run was scheduled; None of what is no run of a job.
+
+    >>> scheduled_ms(delivery)  # doctest: +SKIP
+    1800000000000
+    """
+    told = delivery.properties.get(SCHEDULED, "")
+    return int(told) if told.isascii() and told.isdigit() else None

@@ -1,0 +1,230 @@
+"""When a recurring job runs: every so often, or by a cron expression in a time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from timerstore.arguments import DUE_MS_MAX, whole_ms
+from timerstore.errors import InvalidArgumentError
+
+INTERVAL_MIN: Final = timedelta(milliseconds=10)
+_DAY_MS: Final = 86_400_000
+_MINUTE_MS: Final = 60_000
+_EPOCH: Final = datetime.fromisoformat("1970-01-01")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Times that are `interval_ms` apart, from the first one on; made by `every`."""
+
+    interval_ms: int
+
+    def after(self, ms: int, start_ms: int) -> int:
+        """Return the first time after `ms`, of those that `start_ms` is one of."""
+        return start_ms + ((ms - start_ms) // self.interval_ms + 1) * self.interval_ms
+
+    def last(self, start_ms: int, ms: int) -> int:
+        """Return the last time up to `ms`, from `start_ms` on, which is one."""
+        return max(start_ms, self.after(ms, start_ms) - self.interval_ms)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what stands in the job's timer."""
+        return {"every_ms": self.interval_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Times of a cron expression by the clock of a time zone; made by `cron`."""
+
+    expression: str
+    tz: str
+
+    def after(self, ms: int, start_ms: int) -> int:
+        """Return the first time after `ms`."""
+        found = next(self._from(ms), None)
+        if found is None:
+            raise InvalidArgumentError(f"{self.expression!r} has no time after {ms} any more.")
+        return found
+
+    def last(self, start_ms: int, ms: int) -> int:
+        """Return the last time up to `ms`, from `start_ms` on, which is one. O(log time)."""
+        step_ms = _MINUTE_MS
+        while ms - step_ms > start_ms and self._first(ms - step_ms) > ms:
+            step_ms *= 2
+        found = start_ms
+        for each in self._from(max(start_ms, ms - step_ms)):
+            if each > ms:
+                break
+            found = each
+        return found
+
+    def _first(self, ms: int) -> int:
+        return next(self._from(ms), DUE_MS_MAX)
+
+    def _from(self, ms: int) -> Iterator[int]:
+        """Yield the times after `ms`."""
+        zone, fields = _zone(self.tz), self.expression.split(" ")
+        following = _by_clock if "*" in (fields[0][:1], fields[1][:1]) else _by_day
+        found = following(self.expression, zone, ms)
+        while found is not None:
+            yield found
+            found = following(self.expression, zone, found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what stands in the job's timer."""
+        return {"cron": self.expression, "tz": self.tz}
+
+
+Schedule = Every | Cron
+
+
+def every(interval: timedelta) -> Every:
+    """Return a schedule of times that are `interval` apart, the first one after `start`.
+
+    By elapsed time: no time zone, no daylight saving. Raises InvalidArgumentError.
+
+    >>> every(timedelta(minutes=5)).interval_ms
+    300000
+    """
+    if not isinstance(interval, timedelta):
+        raise InvalidArgumentError(f"interval is {interval!r}. Pass a datetime.timedelta.")
+    if interval < INTERVAL_MIN:
+        raise InvalidArgumentError(f"interval is {interval!r}. Pass {INTERVAL_MIN} at least.")
+    return Every(whole_ms(interval))
+
+
+def cron(expression: str, *, tz: str) -> Cron:
+    """Return a schedule of the five fields of cron: minute, hour, day, month, day of the week.
+
+    `tz`: whose clock it means, such as "Europe/Berlin" or "UTC". Where clocks change, as Debian's
+    cron has it: a fixed time in the hour that is missing runs when the clock has jumped, one in the
+    hour that comes twice runs the first time; what has `*` in its minute or hour goes by what the
+    clock shows. Needs the extra `recurring`. Raises InvalidArgumentError.
+
+    >>> cron("0 9 * * MON-FRI", tz="Europe/Berlin").tz
+    'Europe/Berlin'
+    """
+    if not isinstance(expression, str):
+        raise InvalidArgumentError(f"expression is {expression!r}. Pass a str.")
+    schedule = Cron(" ".join(expression.split()), tz)
+    _zone(tz)
+    if next(_parsed(schedule.expression, _EPOCH), None) is None:
+        raise InvalidArgumentError(f"expression is {expression!r}, which no time meets.")
+    return schedule
+
+
+def _parsed(expression: str, begin: datetime) -> Iterator[datetime]:
+    """Yield the local times after `begin`, which has no zone, that an expression names."""
+    from cronsim import CronSim, CronSimError
+
+    if len(expression.split(" ")) != 5:
+        raise InvalidArgumentError(f"expression is {expression!r}. Write five fields.")
+    try:
+        times: Iterator[datetime] = CronSim(expression, begin)
+    except CronSimError as e:
+        raise InvalidArgumentError(f"expression is {expression!r}: {e}. Correct it.") from e
+    return times
+
+
+# --- what a clock shows
+#
+# The library says which local times an expression names; which instants those are is said here,
+# for its own way skips times where clocks change by half an hour.
+
+
+def _by_day(expression: str, zone: ZoneInfo, ms: int) -> int | None:
+    """Return the first time after `ms` where each local time counts once.
+
+    One that comes twice counts the first time; one that is missing when the clock has jumped. So
+    later local times are never earlier instants.
+    """
+    for local in _parsed(expression, _shown(zone, ms)):
+        at = _instant(zone, local)
+        if at > ms:
+            return at
+    return None
+
+
+def _by_clock(expression: str, zone: ZoneInfo, ms: int) -> int | None:
+    """Return the first time after `ms` at which the clock shows what is named."""
+    offset_ms, after = _offset_ms(zone, ms), _shown(zone, ms)
+    while True:
+        local = next(_parsed(expression, after), None)
+        if local is None:
+            return None
+        found = _ms_of(local) - offset_ms
+        change = _next_change(zone, ms, found)
+        if change is None:
+            return found
+        # What it shows when it was changed counts, and goes on from there.
+        ms, offset_ms = change, _offset_ms(zone, change)
+        after = _shown(zone, change) - timedelta(seconds=1)
+
+
+def _instant(zone: ZoneInfo, local: datetime) -> int:
+    """Return when a clock first shows a local time, or has jumped over it."""
+    early = _ms_of(local) - _utc_offset_ms(local.replace(tzinfo=zone))
+    if _shown(zone, early) == local:
+        return early
+    before = _ms_of(local) - _utc_offset_ms(local.replace(tzinfo=zone, fold=1))
+    change = _next_change(zone, before - 1, early)
+    return early if change is None else change
+
+
+def _next_change(zone: ZoneInfo, ms: int, stop_ms: int) -> int | None:
+    """Return when a clock is next changed, after `ms` and not after `stop_ms`; None for never."""
+    low = ms
+    while low < stop_ms:
+        high = min(stop_ms, low + _DAY_MS // 2)
+        if _offset_ms(zone, high) != _offset_ms(zone, low):
+            while high - low > 1:
+                middle = (low + high) // 2
+                same = _offset_ms(zone, middle) == _offset_ms(zone, low)
+                low, high = (middle, high) if same else (low, middle)
+            return high
+        low = high
+    return None
+
+
+def _shown(zone: ZoneInfo, ms: int) -> datetime:
+    """Return what a clock shows, in whole seconds."""
+    return datetime.fromtimestamp(ms // 1_000, zone).replace(tzinfo=None, fold=0)
+
+
+def _offset_ms(zone: ZoneInfo, ms: int) -> int:
+    return _utc_offset_ms(datetime.fromtimestamp(ms // 1_000, zone))
+
+
+def _utc_offset_ms(at: datetime) -> int:
+    offset = at.utcoffset()
+    assert offset is not None
+    return offset // timedelta(milliseconds=1)
+
+
+def _ms_of(local: datetime) -> int:
+    """Return a local time as if it were UTC."""
+    return (local - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as e:
+        raise InvalidArgumentError(
+            f'tz is {name!r}, which is no time zone here. Pass one such as "Europe/Berlin".'
+        ) from e
+
+
+def read_schedule(content: dict[str, Any]) -> Schedule:
+    """Return the schedule that stands in a job's timer.
+
+    >>> read_schedule({"every_ms": 1000})
+    Every(interval_ms=1000)
+    """
+    if "every_ms" in content:
+        return every(timedelta(milliseconds=int(content["every_ms"])))
+    return cron(str(content["cron"]), tz=str(content["tz"]))
