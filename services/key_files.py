@@ -425,12 +425,16 @@ class KeyFiles:
         return cursors
 
     def write(self, noted: _Noted | None) -> None:
-        """Make the files durable, then the record; behind the checkpoint. Raises StoreFullError,
-        FlushFailedError.
+        """Make the files durable, then the record; behind the checkpoint. Raises FlushFailedError.
+
+        Where there is no room for the record, an older one holds, or none.
         """
         if noted is not None:
-            with told_of(self._folder):
-                self._write(noted)
+            try:
+                with told_of(self._folder):
+                    self._write(noted)
+            except StoreFullError as e:
+                log.warning("%s: %s", self._folder, e)
 
     def _write(self, noted: _Noted) -> None:
         rows, is_new = [], False

@@ -221,12 +221,28 @@ def test_a_full_disk(closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixt
         check(store)
 
 
+def test_no_room_for_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Closing goes on without it; the next opening makes the index anew."""
+    store = open_store(tmp_path / "s", disk=FullDisk("replace", "keyindex.json"))
+    fill(store)
+    with caplog.at_level(logging.WARNING):
+        store.close()
+    assert "No space left" in caplog.text
+    assert not (tmp_path / "s" / RECORD_FILE).exists()
+    with open_store(tmp_path / "s") as store:
+        assert store.core.findings.clean
+        check(store)
+
+
 class FullDisk(QuietDisk):
     """Has no room for the index."""
 
     is_full = True
 
+    def __init__(self, kind: str = "create", part: str = "/index/") -> None:
+        self.kind, self.part = kind, part
+
     def event(self, kind: str, path: Path) -> None:
         """Refuse."""
-        if self.is_full and kind == "create" and path.parent.name == "index":
+        if self.is_full and kind == self.kind and self.part in str(path):
             raise OSError(28, "No space left on device")
