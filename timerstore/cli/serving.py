@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from contextlib import suppress
 
-from timerstore.cli.app import OPERATE, ConfigFile, StorePath, answering, app
+from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.opening import open_to_change
 
 _LOOK_S = 1.0
 
 
 @app.command(rich_help_panel=OPERATE)
-def serve(path: StorePath, config: ConfigFile = None) -> None:
+def serve(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
     """Have the store open, made if there is none, and serve it to other processes of this user.
 
     They call timerstore.connect(PATH). SIGTERM or Ctrl-C end it in order: calls that are being made
@@ -23,13 +24,17 @@ def serve(path: StorePath, config: ConfigFile = None) -> None:
 
     Example: timerstore serve timers/
     """
-    with answering(as_json=False) as out:
+    with answering(as_json=as_json) as out:
         came = _Ending()
         with open_to_change(path, config, create=True) as store:
             import timerstore
 
             with timerstore.serve(store) as server:
-                out.say(f"{path}: serving, pid {os.getpid()}")
+                if as_json:
+                    out.json({"path": str(path), "state": "serving", "pid": os.getpid()})
+                else:
+                    out.say(f"{path}: serving, pid {os.getpid()}")
+                sys.stdout.flush()
                 _tell_systemd("READY=1")
                 while not came.wait(_LOOK_S) and store.core.failure.error is None:
                     _tell_systemd(f"STATUS={server.client_count} clients")
