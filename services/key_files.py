@@ -73,7 +73,7 @@ _STEP_COUNT: Final = 4_096
 """Entries of a queue that are looked at in one hold of the lock, some 0.3 ms."""
 UNRECORDED_MAX: Final = 1 << 19
 """So many may have been looked at since the record was written; after a crash they are again."""
-_COLUMNS: Final = ("next_entry", "latest_ms", "last_index", "last_level")
+_COLUMNS: Final = ("next_entry", "latest_ms", "last_index", "last_level", "last_message")
 _NAME: Final = re.compile(r"\d{17}")
 
 
@@ -320,7 +320,7 @@ class KeyFiles:
             last = header_of(before.map.view)
             header["begin_ms"] = header["end_ms"] = last["end_ms"]
             header["begin_offset"] = header["end_offset"] = last["end_offset"]
-        self._add(_File(made, room), [1, 0, -1, -1])
+        self._add(_File(made, room), [1, 0, -1, -1, -1])
 
     def _next_name(self, before: _File | None) -> str:
         """Return the clock's time as a broker names its files; behind the last one's."""
@@ -369,7 +369,7 @@ class KeyFiles:
 
     def _is_settled(self, number: int, waiting: int) -> bool:
         index, words = self.index, self.index.words
-        if header_of(self._files[number].map.view)["end_offset"] < self._world.cleaning.floor:
+        if index.last_message[number] < self._world.cleaning.floor:
             return True
         if index.last_level[number] >= waiting or words[OLD_PASSED] >= words[NEW_PASSED]:
             return False
@@ -425,12 +425,16 @@ class KeyFiles:
         return cursors
 
     def write(self, noted: _Noted | None) -> None:
-        """Make the files durable, then the record; behind the checkpoint. Raises StoreFullError,
-        FlushFailedError.
+        """Make the files durable, then the record; behind the checkpoint. Raises FlushFailedError.
+
+        Where there is no room for the record, an older one holds, or none.
         """
         if noted is not None:
-            with told_of(self._folder):
-                self._write(noted)
+            try:
+                with told_of(self._folder):
+                    self._write(noted)
+            except StoreFullError as e:
+                log.warning("%s: %s", self._folder, e)
 
     def _write(self, noted: _Noted) -> None:
         rows, is_new = [], False

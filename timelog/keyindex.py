@@ -97,6 +97,9 @@ class KeyIndex:
     latest_ms: Words  # int64[FILE_COUNT_MAX]: the latest due time of its timers
     last_index: Words  # int64[FILE_COUNT_MAX]: of its last timer in the timer topic's queue; or −1
     last_level: Words  # int64[FILE_COUNT_MAX]: offset of the last message of a level; or −1
+    last_message: (
+        Words  # int64[FILE_COUNT_MAX]: the largest offset: queues are not read in its order
+    )
 
 
 def new_key_index() -> KeyIndex:
@@ -108,7 +111,7 @@ def new_key_index() -> KeyIndex:
     return KeyIndex(
         np.zeros(8, np.int64),
         np.zeros(1 + LEVEL_COUNT_MAX, np.int64),
-        *(column(), column(), column(), column(), column(), column()),
+        *(column(), column(), column(), column(), column(), column(), column()),
     )
 
 
@@ -289,6 +292,7 @@ def _has_key(buf: Any, position: int, message: int, place: int, found: Words) ->
 @inlined
 def _note(index: KeyIndex, last: int, queue: int, message: int, due_ms: int) -> None:
     """Note of a file when the last of its timers is done with."""
+    index.last_message[last] = max(index.last_message[last], message)
     if queue > 0:
         index.last_level[last] = max(index.last_level[last], message)
     else:

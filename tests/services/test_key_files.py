@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,9 @@ from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.services import key_files
 from timerstore.services.key_files import RECORD_FILE
+from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.keyindex import SEEN
+from timerstore.timelog.keyindex import SEEN, entries_of
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)
@@ -221,12 +223,53 @@ def test_a_full_disk(closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixt
         check(store)
 
 
+def test_no_room_for_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Closing goes on without it; the next opening makes the index anew."""
+    store = open_store(tmp_path / "s", disk=FullDisk("replace", "keyindex.json"))
+    fill(store)
+    with caplog.at_level(logging.WARNING):
+        store.close()
+    assert "No space left" in caplog.text
+    assert not (tmp_path / "s" / RECORD_FILE).exists()
+    with open_store(tmp_path / "s") as store:
+        assert store.core.findings.clean
+        check(store)
+
+
 class FullDisk(QuietDisk):
     """Has no room for the index."""
 
     is_full = True
 
+    def __init__(self, kind: str = "create", part: str = "/index/") -> None:
+        self.kind, self.part = kind, part
+
     def event(self, kind: str, path: Path) -> None:
         """Refuse."""
-        if self.is_full and kind == "create" and path.parent.name == "index":
+        if self.is_full and kind == self.kind and self.part in str(path):
             raise OSError(28, "No space left on device")
+
+
+def test_a_file_stays_while_anything_in_it_waits(tmp_path: Path) -> None:
+    """Its last entry may be of an older message: each queue is read by itself."""
+    store = open_store(tmp_path / "s")
+    store.put(b"x", topic="t", delay_level=1, key="level")
+    for i in range(5):
+        store.put(b"x", topic="t", delay=HOUR, key=f"k{i}")
+    keys = store.core.engine.keys
+    keys.catch_up()
+    level, *_, last = (int(entry["offset"]) for entry in sorted_entries(keys))
+    assert keys._is_settled(0, 1 << 60) is False
+    with acting_as(ALONE):
+        store.core.engine.world.cleaning.floor = last
+    assert level < last and keys._is_settled(0, 1 << 60) is False
+    with acting_as(ALONE):
+        store.core.engine.world.cleaning.floor = last + 1
+    assert keys._is_settled(0, 1 << 60)
+    store.abandon()
+
+
+def sorted_entries(keys: key_files.KeyFiles) -> list[Any]:
+    """The entries of the first file, by their messages."""
+    entries = entries_of(keys._files[0].map.view, 1, int(keys.index.next_entry[0]))
+    return sorted(entries, key=lambda entry: int(entry["offset"]))
