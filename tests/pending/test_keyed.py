@@ -3,6 +3,7 @@
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -293,6 +294,8 @@ def test_many_at_once_make_one(tmp_path: Path) -> None:
         stop.set()
         watcher.join()
         assert faults == []
+        while any(timer.due_ms < store.health().now_ms + 60_000 for timer in store.pending()):
+            time.sleep(0.01)  # what fires between two looks is in one of them
         check_keys(store)
 
 

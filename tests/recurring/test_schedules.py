@@ -205,6 +205,23 @@ def test_putting_is_paused(store: TimerStore, clock: ManualClock) -> None:
         assert Schedules(store).go_on() == 1 and len(runs(store)) == 1
 
 
+def test_what_could_not_go_on_does_later(store: TimerStore, clock: ManualClock) -> None:
+    """Nobody is handed a fired timer twice: whoever carries jobs on next takes what was left."""
+    jobs, given = Schedules(store), {"body": b"x", "schedule": every(HOUR)}
+    for key in ("a", "b", "c"):
+        jobs.start("reports", key=key, **given)  # type: ignore[arg-type]
+    clock.advance(HOUR)
+    store.pause("putting")
+    for _ in range(2):
+        with pytest.raises(PausedError):
+            jobs.go_on()
+    with pytest.raises(PausedError):
+        jobs.start("reports", key="d", **given)  # type: ignore[arg-type]
+    store.resume("putting")
+    assert Schedules(store).go_on() == 3 and jobs.go_on() == 0
+    assert len(runs(store)) == store.count(TOPIC) == 3
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_each_run_once_over_any_crash(tmp_path: Path, seed: int) -> None:
     rnd, path, now_ms = random.Random(seed), tmp_path / "s", START_MS

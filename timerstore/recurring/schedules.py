@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
-from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError, TooLateError
+from timerstore.errors import (
+    ForkedProcessError,
+    InvalidArgumentError,
+    StoreClosedError,
+    TimerStoreError,
+    TooLateError,
+)
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
 from timerstore.services.background import BackgroundThread, Failure, Flag
@@ -29,6 +38,9 @@ STOPPED: Final = timedelta(days=30)
 GRACE: Final = timedelta(minutes=1)
 _LOOK_S: Final = 0.5
 _AGAIN_S: Final = 1.0
+_left: Final[WeakKeyDictionary[Any, deque[Any]]] = WeakKeyDictionary()
+"""Of each store the messages that were handed out, and could not be carried on: no store hands
+them out again before it is reopened."""
 
 
 class Store(Protocol):
@@ -53,6 +65,7 @@ class Schedules:
     def __init__(self, store: Store) -> None:
         """Do nothing yet; `store`: a TimerStore, or what has its calls."""
         self._store, self._stop, self._failure = store, Flag(), Failure()
+        self._left = _left.setdefault(store, deque())
         self._thread: BackgroundThread | None = None
 
     # --- the jobs
@@ -128,10 +141,27 @@ class Schedules:
         own. Raises what `put` raises; call it again.
         """
         count = 0
-        for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=0):
-            self._carry_on(delivery)
+        for delivery in self._fired(0):
+            self._carry_on_or_keep(delivery)
             count += 1
         return count
+
+    def _fired(self, timeout: float) -> Iterator[Any]:
+        """Yield the messages of timers that fired, first those that were left."""
+        with suppress(IndexError):  # there is none any more
+            while True:
+                yield self._left.popleft()
+        yield from self._store.consume(TOPIC, group=TOPIC, timeout=timeout)
+
+    def _carry_on_or_keep(self, delivery: Any) -> None:
+        """Carry a job on; after an error, whoever carries on next does."""
+        try:
+            self._carry_on(delivery)
+        except ForkedProcessError:  # it is the parent's
+            raise
+        except BaseException:
+            self._left.append(delivery)
+            raise
 
     def _carry_on(self, delivery: Any) -> None:
         """Acknowledge a job's timer with what comes in its place."""
@@ -200,28 +230,15 @@ class Schedules:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=_LOOK_S):
-                    self._carry_on_still(delivery)
+                for delivery in self._fired(_LOOK_S):
+                    self._carry_on_or_keep(delivery)
                     if self._stop.is_set():
                         return
             except StoreClosedError:
                 return
-            except TimerStoreError:
-                log.exception("%s: looking for jobs failed; again in a second", TOPIC)
+            except TimerStoreError:  # refused, paused say, or full
+                log.exception("%s: a job could not go on; again in a second", TOPIC)
                 self._stop.wait(_AGAIN_S)
-
-    def _carry_on_still(self, delivery: Any) -> None:
-        """Carry a job on; where that is refused, paused say, or full, again after a while."""
-        while True:
-            try:
-                self._carry_on(delivery)
-                return
-            except StoreClosedError:
-                raise
-            except TimerStoreError:
-                log.exception("%s: job %s could not go on; again in a second", TOPIC, delivery.key)
-            if self._stop.wait(_AGAIN_S):
-                return
 
 
 def scheduled_ms(delivery: Any) -> int | None:
