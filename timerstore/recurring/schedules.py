@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from weakref import WeakKeyDictionary
 from timerstore.errors import (
     ForkedProcessError,
     InvalidArgumentError,
+    PausedError,
     StoreClosedError,
     TimerStoreError,
     TooLateError,
@@ -38,6 +40,8 @@ STOPPED: Final = timedelta(days=30)
 GRACE: Final = timedelta(minutes=1)
 _LOOK_S: Final = 0.5
 _AGAIN_S: Final = 1.0
+_OTHERS_S: Final = 1.0
+"""So long a run that another thread or process is at is waited for."""
 _left: Final[WeakKeyDictionary[Any, deque[Any]]] = WeakKeyDictionary()
 """Of each store the messages that were handed out, and could not be carried on: no store hands
 them out again before it is reopened."""
@@ -96,7 +100,10 @@ class Schedules:
         self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
         self.go_on()  # its timer may have fired while nobody was there: it is carried on first
-        known, now_ms = self._store.get_key(TOPIC, job.name), self._store.health().now_ms
+        known = self._store.get_key(TOPIC, job.name)
+        if known is None and self._is_all_carried_on():
+            known = self._store.get_key(TOPIC, job.name)
+        now_ms = self._store.health().now_ms
         if known is not None and self._is(known, job):
             return int(known.due_ms)
         at_ms = schedule.after(now_ms, now_ms)
@@ -113,17 +120,34 @@ class Schedules:
         """Stop a job; tell whether it was waiting for its next run.
 
         No run is put once this returns; one that was put comes. Where the job's timer may have
-        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days.
+        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days,
+        and whoever is at it just now is waited for, for a second.
         Durable like a cancel.
         """
         name = name_of(topic, key)
         if self._store.cancel_key(TOPIC, name):
             return True
-        if any(each.topic == TOPIC and each.lag_count for each in self._store.stats().groups):
+        if self._is_any_fired():
             mark = {JOB: json.dumps({"stopped": True})}
             given = {"key": name, "delay": STOPPED, "properties": mark}
             self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
+            with suppress(PausedError):  # then no run is put either
+                self._is_all_carried_on()
         return False
+
+    def _is_any_fired(self) -> bool:
+        groups = self._store.stats().groups
+        return any(each.topic == TOPIC and each.lag_count for each in groups)
+
+    def _is_all_carried_on(self) -> bool:
+        """Carry on what fired, and wait for who else does so just now; False: for too long."""
+        until = time.monotonic() + _OTHERS_S
+        while self._is_any_fired():
+            if not self.go_on():
+                if time.monotonic() > until:
+                    return False
+                time.sleep(_OTHERS_S / 100)
+        return True
 
     def list(self) -> Iterator[tuple[int, Job]]:
         """Yield each job with when it runs next, in epoch ms, in that order."""
