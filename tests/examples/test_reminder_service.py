@@ -1,6 +1,8 @@
 """The reminder service of `examples/`, each way of it, with its processes."""
 
+import ast
 import http.client
+import io
 import json
 import os
 import signal
@@ -8,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
@@ -37,6 +40,7 @@ WAYS: dict[str, tuple[list[str], list[list[str]], int]] = {
 }
 """What each needs to be installed, its processes beside the web workers, what ends these gently."""
 WORKERS = 2
+KILLED_WORKERS = 4
 PATIENCE_S = 60.0
 ANN, DORA = ("ann", "flaky hello", "2"), ("dora", "slow one", "0")
 
@@ -50,7 +54,7 @@ def free_port() -> int:
 class Service:
     """A service that runs."""
 
-    def __init__(self, folder: Path, way: str) -> None:
+    def __init__(self, folder: Path, way: str, workers: int) -> None:
         self.folder, self.port, self.gentle = folder, free_port(), WAYS[way][2]
         here = HERE / way
         (folder / "broker").mkdir()
@@ -59,7 +63,7 @@ class Service:
             "SENT": str(folder / "sent"),
             "BROKER": "filesystem://",
         }
-        web = ["-m", "uvicorn", "--workers", str(WORKERS), "--port", str(self.port), "web:app"]
+        web = ["-m", "uvicorn", "--workers", str(workers), "--port", str(self.port), "web:app"]
         commands = [[*web, "--log-level", "warning"], *WAYS[way][1]]
         with (folder / "errors").open("ab") as errors:
             self.processes = [
@@ -139,8 +143,8 @@ def open_files(pid: int) -> str:
 
 
 @contextmanager
-def running(folder: Path, way: str) -> Iterator[Service]:
-    service = Service(folder, way)
+def running(folder: Path, way: str, workers: int = WORKERS) -> Iterator[Service]:
+    service = Service(folder, way, workers)
     try:
         yield service
     finally:
@@ -148,6 +152,28 @@ def running(folder: Path, way: str) -> Iterator[Service]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def code_lines(path: Path) -> int:
+    """Count lines but those of comments and docstrings."""
+    text, left_out = path.read_text(), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if ast.get_docstring(node) is not None:
+                left_out |= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines = set[int]()
+    for token in tokens:
+        if token.type not in {*empty, tokenize.ENDMARKER}:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    return len(lines - left_out)
+
+
+def test_the_readme_counts_their_lines() -> None:
+    counts = [sum(map(code_lines, sorted((HERE / way).glob("*.py")))) for way in WAYS]
+    assert f"| lines of code | {' | '.join(map(str, counts))} |" in (ROOT / "README.md").read_text()
+    assert f"one file, of {counts[-1]} lines" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -186,7 +212,7 @@ def test_nothing_is_lost_where_workers_are_killed(tmp_path: Path) -> None:
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         pytest.skip("uvicorn or fastapi is not installed")
     users = [f"user{i}" for i in range(30)]
-    with running(tmp_path, "after") as service:
+    with running(tmp_path, "after", KILLED_WORKERS) as service:
         service.until(service.is_up)
         for i, user in enumerate(users):
             service.plan(
@@ -202,7 +228,10 @@ def test_nothing_is_lost_where_workers_are_killed(tmp_path: Path) -> None:
         service.until(
             lambda: {line[1] for line in service.lines() if line[0] == "sent"} == {*users}
         )
+        with timerstore.connect(tmp_path / "timers") as client:  # what nine o'clock will put
+            client.put(b"all", topic="daily", key="report")
+        service.until(lambda: service.lines()[-1][0] == "report")
         service.stop()
         service.wait()
     with timerstore.open(tmp_path / "timers", read_only=True) as store:
-        assert [timer.key for timer in store.pending()] == ["daily"]
+        assert [timer.key for timer in store.pending()] == ["daily/report"]

@@ -21,6 +21,7 @@ from timerstore import (
     StoreClosedError,
 )
 from timerstore.serving.shared import SharedStore
+from timerstore.serving.takeover import is_taken_over, taking_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -141,3 +142,39 @@ def test_where_a_plain_owner_does_not_serve(
         pytest.raises(StoreClosedError, match=r"have it call timerstore.serve\(store\)"),
     ):
         open_shared(store.path)
+
+
+def test_whoever_waits_waits_for_one_that_is_opening(tmp_path: Path) -> None:
+    """Longer than for an owner; one at a time opens it, another process's store stays as it is."""
+    path = tmp_path / "s"
+    said: list[object] = []
+
+    def ask() -> None:
+        with timerstore.connect(path, timeout=0.1) as client:
+            said.append(client.count())
+
+    asking = threading.Thread(target=ask)
+    with taking_over(path, True) as is_alone:
+        assert is_alone and is_taken_over(path)
+        with taking_over(path, True) as is_alone_too:
+            assert not is_alone_too
+        asking.start()
+        time.sleep(0.5)
+        assert asking.is_alive()
+        store = timerstore.open(path, config=SMALL)
+        server = timerstore.serve(store)
+        asking.join(30)
+    assert said == [0] and not is_taken_over(path)
+    server.close()
+    store.close()
+    with pytest.raises(StoreClosedError, match="No process has served"):
+        timerstore.connect(path, timeout=0.1)
+
+
+def test_nothing_is_left_where_no_store_can_be(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
+    for path, create in ((tmp_path / "photos", True), (tmp_path / "none", False)):
+        with pytest.raises(NotAStoreError):
+            timerstore.open(path, create=create, share=True)
+    assert [each.name for each in tmp_path.rglob("*")] == ["photos", "cat.png"]

@@ -11,6 +11,7 @@
     wire.py      what goes over a connection
     typed.py     values as their types say, from JSON
     shared.py    a client that becomes the owner where nobody is
+    takeover.py  which one is becoming it
 
 A client of the store, and above it: it asks the store's public calls. `docs/processes.md` has the
 rules.

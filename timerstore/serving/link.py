@@ -30,6 +30,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.services.background import BackgroundThread, Flag
+from timerstore.serving.takeover import is_taken_over
 from timerstore.serving.wire import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -45,6 +46,8 @@ BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0
 """An owner that leaves the heart unanswered for so long was stopped, say."""
 _HELLO_S: Final = 5.0
+_OPENING_S: Final = 600.0
+"""So long a call waits for an owner that is opening the store: kernels are compiled, say."""
 _AGAIN_S: Final = 0.02
 _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
@@ -191,6 +194,7 @@ class Link:
 
     def _wait_for_owner(self, slot: str, until_s: float) -> Wire:
         """Return a connection to whoever owns the store, or will soon."""
+        longest_s = time.monotonic() + _OPENING_S
         while True:
             if self.closed.is_set():
                 raise StoreClosedError(f"This client of {self.path} was closed. Connect again.")
@@ -200,7 +204,9 @@ class Link:
                 if self.problem is not None:
                     raise self.problem.with_traceback(None) from None
                 if time.monotonic() >= until_s:
-                    raise StoreClosedError(self._nobody()) from e
+                    if time.monotonic() >= longest_s or not is_taken_over(self.path):
+                        raise StoreClosedError(self._nobody()) from e
+                    until_s = time.monotonic() + _AGAIN_S
             self.closed.wait(_AGAIN_S)
 
     def _nobody(self) -> str:

@@ -17,6 +17,7 @@ from timerstore.kinds import check_kind, check_path
 from timerstore.serving.client import PATIENCE_S, Client
 from timerstore.serving.link import Link
 from timerstore.serving.server import serve
+from timerstore.serving.takeover import taking_over
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
 
@@ -50,6 +51,11 @@ class SharedStore(Client):
         """Open the store for all, unless another process has it open; called by the heart."""
         if self._store is not None:  # it has stopped, or it is not served any more
             return
+        with taking_over(self._path, self._create) as is_alone:
+            if is_alone:
+                self._open()
+
+    def _open(self) -> None:
         try:
             with told_of(self._path):
                 store = TimerStore(self._path, create=self._create, config=self._config)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from deliver import Reminder, deliver, report
 from fastapi import FastAPI, Request
 
 import timerstore
+from timerstore import recurring
 
 # A retry waits for the third level first, then for one more each time.
 CONFIG = timerstore.Config(delay_levels="1s 1s 1s 2s 30s 2m")
@@ -20,25 +21,21 @@ def remind(d: timerstore.Delivery) -> None:
     deliver(d.key or "", d.body.decode(), d.attempt)
 
 
+def daily(d: timerstore.Delivery) -> None:
+    """Report at nine; one worker does."""
+    report()
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Share the store with the other workers; at the end what is being sent may end."""
     with timerstore.open("timers", share=True, config=CONFIG) as store:
-
-        def plan_report() -> None:
-            nine = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0)
-            next_one = nine if nine > datetime.now(UTC) else nine + timedelta(days=1)
-            store.put(b"report", topic="daily", key="daily", at=next_one, if_absent=True)
-
-        def daily(d: timerstore.Delivery) -> None:
-            report()
-            plan_report()
-
         consumer = timerstore.Consumer(store, "sender", threads=4, max_attempts=4)
         consumer.subscribe("reminders", remind)
         consumer.subscribe("daily", daily)
-        plan_report()
-        with consumer:
+        with consumer, recurring.Schedules(store) as jobs:
+            nine = recurring.cron("0 9 * * *", tz="UTC")
+            jobs.start("daily", key="report", body=b"all", schedule=nine)
             app.state.store = store
             yield
 
