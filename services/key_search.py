@@ -8,6 +8,10 @@ Certainly done with is a message before F; a level's that was delivered; a timer
 when R was not yet past some slot, where by now R is past that one and the timer's own. For a unit's
 slot is its timer's own, or R's where R was past that.
 
+What is before F may be done with, or was copied: then its copy is in the index, if F stood there
+before the index was brought up to date. Where F came to a message of a search only since, the index
+is brought up to date again.
+
 Everything here goes under the lock of the index.
 """
 
@@ -98,6 +102,8 @@ _KEPT: Final = 5  # the last one of this chain that stays, 0 for none
 _CODE: Final = 6
 _LEVEL_CODE: Final = 7
 _LAST: Final = 8  # the entry that was found, 0 for none
+_FLOOR: Final = 9  # F, before the index was brought up to date
+_IS_MOVED: Final = 10  # 1: F came to a message since
 _STATE_WORDS: Final = 16
 _FILES_AHEAD: Final = 32
 _FEW: Final = 64
@@ -140,7 +146,7 @@ def note_progress(world: World, index: KeyIndex) -> None:
 
 
 @inlined
-def _is_behind(world: World, index: KeyIndex, found: Words) -> bool:
+def _is_behind(world: World, index: KeyIndex, found: Words, floor: int) -> bool:
     """Tell whether anything stands in a queue that is not indexed.
 
     The last few timers are indexed here, if nothing has to be made for it: so does not each call
@@ -160,7 +166,6 @@ def _is_behind(world: World, index: KeyIndex, found: Words) -> bool:
     )
     if at + left * ENTRY_BYTES > len(entries):
         return True
-    floor = observe(world.cleaning, "floor")
     done = index_some(index, world.commitlog, entries, at, left, 0, floor, found)
     return done < left
 
@@ -180,8 +185,11 @@ def _equals(buf: Any, at: int, count: int, other: Any) -> bool:
 def _look(place: KeyPlace, message: int, in_level: bool, key: Any, topic: Any) -> int:
     """Read a message; tell what it is to this search."""
     world, index, found = place.world, place.index, place.found
-    if message < observe(world.cleaning, "floor"):
+    if message < place.state[_FLOOR]:
         return _SETTLED
+    if message < observe(world.cleaning, "floor"):
+        place.state[_IS_MOVED] = 1
+        return _OTHER
     log = world.commitlog
     if message >= load_acquire(log.words, END):
         return _OTHER
@@ -260,13 +268,16 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
     index, state, world = place.index, place.state, place.world
     wanted, of = view_bytes(key, key_bytes), view_bytes(topic, topic_bytes)
     if how <= BEGIN_BEHIND:
-        if how == BEGIN and _is_behind(world, index, place.found):
-            return BEHIND
+        if how == BEGIN:
+            state[_FLOOR] = observe(world.cleaning, "floor")
+            if _is_behind(world, index, place.found, state[_FLOOR]):
+                return BEHIND
         start = word_start(wanted, 0, key_bytes)
         if start == key_bytes:
             return NO_WORD
         count = word_end(wanted, start, key_bytes) - start
         note_progress(world, index)
+        state[_IS_MOVED] = 0
         state[_CODE] = key_code(TIMERS_PREFIX, wanted, start, count)
         state[_LEVEL_CODE] = key_code(LEVELS_PREFIX, wanted, start, count)
         _ask_ahead(index, state[_CODE], state[_LEVEL_CODE])
@@ -283,7 +294,10 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
         number = state[_FILE]
         if number < 0:
             if state[_QUEUE] == 1:
-                return NOTHING_LEFT
+                if state[_IS_MOVED] == 0:
+                    return NOTHING_LEFT
+                state[_IS_MOVED], state[_FLOOR] = 0, observe(world.cleaning, "floor")
+                return BEHIND
             state[_QUEUE] = 1
             _begin_file(place, index.words[FILE_COUNT] - 1)
             continue

@@ -28,8 +28,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 _OUTSIDE = (
-    *("aio", "cli", "control", "demo", "examples", "otel", "serving"),
-    *("test_docs.py", "test_examples.py", "test_format_doc.py", "test_readme.py", "test_tidy.py"),
+    *("aio", "cli", "control", "demo", "examples", "otel", "recurring", "serving"),
+    *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py"),
+    *("test_readme.py", "test_tidy.py"),
 )
 """Tests of what no kernel decides."""
 

@@ -111,8 +111,9 @@ def test_unless_one_is_pending(tmp_path: Path, clock: ManualClock) -> None:
         for wrong in ({**put, "key": None}, {**put, "if_absent": 1}):
             with pytest.raises(InvalidArgumentError):
                 third.ack_and_put(**wrong)
-        with pytest.raises(InvalidArgumentError):
-            third.ack_and_put_many([put, put])
+        for again in (put, {**put, "topic": "t"}):  # its own topic, named or not
+            with pytest.raises(InvalidArgumentError):
+                third.ack_and_put_many([put, again])
         store.abandon()
     with TimerStore(path, config=SMALL, clock=clock) as store:
         assert [d.body for d in handed_out(store)] == [b"c"] and store.count() == 3

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -293,7 +294,37 @@ def test_many_at_once_make_one(tmp_path: Path) -> None:
         stop.set()
         watcher.join()
         assert faults == []
+        while any(timer.due_ms < store.health().now_ms + 60_000 for timer in store.pending()):
+            time.sleep(0.01)  # what fires between two looks is in one of them
         check_keys(store)
+
+
+@pytest.mark.timeout(60, method="signal")
+def test_a_timer_that_is_copied_during_a_look(tmp_path: Path) -> None:
+    """The copy was not there when the look began, the first message is gone when it comes there."""
+    config = replace(SMALL, precision_ms=100, commitlog_segment_bytes=1 << 14, retention_ms=0)
+    with TimerStore(tmp_path / "s", config=config) as store:
+        first = store.put(b"a", topic="t", delay=HOUR, key="k")
+        store.put_many([b"x" * 1_000] * 40, topic="u")
+        for d in store.consume("u", timeout=1):
+            d.ack()
+        second = store.put(b"b", topic="t", delay=HOUR, key="k")
+        store.flush()
+        keyed, cleaner = store.timers.keyed, store.core.cleaner
+        cleaner.leave_slots = 2
+        floor, search = store.core.engine.world.cleaning, keyed._search.next
+
+        def slow(key: bytes, topic: bytes, how: int) -> int:
+            keyed._search.next = search  # type: ignore[method-assign]
+            said = search(key, topic, how)
+            while floor.floor == 0:
+                cleaner.run(at_once=True, everything=True)
+                time.sleep(0.05)
+            return said
+
+        keyed._search.next = slow  # type: ignore[method-assign]
+        assert {timer.id for timer in store.pending(topic="t", key="k")} == {first, second}
+        assert store.cancel_key("t", "k") == 2 and store.get_key("t", "k") is None
 
 
 def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:

@@ -95,6 +95,8 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
     now_ms, given = core.clock.now_ms, checked(puts)
     entries = [_compose(putting, batch.topic, put, now_ms) for put in given]
     unless = [_condition(put, batch.topic) for put in given]
+    if len(set(unless) - {None}) < len([each for each in unless if each is not None]):
+        raise InvalidArgumentError("Two puts with if_absent have one topic and key. Leave one out.")
     if any(entry.row == 0 for entry in entries):
         putting.admission.enter()
     assert batch._cursor is not None
@@ -170,9 +172,6 @@ def checked(puts: Any) -> list[dict[str, Any]]:
                 f"puts has {each!r}. Pass a dict with body, and any of "
                 f"{', '.join(sorted(_NAMES - {'body'}))}."
             )
-    keyed = [(each.get("topic"), each.get("key")) for each in puts if each.get("if_absent", False)]
-    if len({*map(str, keyed)}) < len(keyed):
-        raise InvalidArgumentError("Two puts with if_absent have one topic and key. Leave one out.")
     return [dict(each) for each in puts]
 
 

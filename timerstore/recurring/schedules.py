@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
-from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError, TooLateError
+from timerstore.errors import (
+    ForkedProcessError,
+    InvalidArgumentError,
+    PausedError,
+    StoreClosedError,
+    TimerStoreError,
+    TooLateError,
+)
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
 from timerstore.services.background import BackgroundThread, Failure, Flag
@@ -29,6 +40,11 @@ STOPPED: Final = timedelta(days=30)
 GRACE: Final = timedelta(minutes=1)
 _LOOK_S: Final = 0.5
 _AGAIN_S: Final = 1.0
+_OTHERS_S: Final = 1.0
+"""So long a run that another thread or process is at is waited for."""
+_left: Final[WeakKeyDictionary[Any, deque[Any]]] = WeakKeyDictionary()
+"""Of each store the messages that were handed out, and could not be carried on: no store hands
+them out again before it is reopened."""
 
 
 class Store(Protocol):
@@ -53,6 +69,7 @@ class Schedules:
     def __init__(self, store: Store) -> None:
         """Do nothing yet; `store`: a TimerStore, or what has its calls."""
         self._store, self._stop, self._failure = store, Flag(), Failure()
+        self._left = _left.setdefault(store, deque())
         self._thread: BackgroundThread | None = None
 
     # --- the jobs
@@ -83,7 +100,10 @@ class Schedules:
         self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
         self.go_on()  # its timer may have fired while nobody was there: it is carried on first
-        known, now_ms = self._store.get_key(TOPIC, job.name), self._store.health().now_ms
+        known = self._store.get_key(TOPIC, job.name)
+        if known is None and self._is_all_carried_on():
+            known = self._store.get_key(TOPIC, job.name)
+        now_ms = self._store.health().now_ms
         if known is not None and self._is(known, job):
             return int(known.due_ms)
         at_ms = schedule.after(now_ms, now_ms)
@@ -100,17 +120,34 @@ class Schedules:
         """Stop a job; tell whether it was waiting for its next run.
 
         No run is put once this returns; one that was put comes. Where the job's timer may have
-        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days.
+        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days,
+        and whoever is at it just now is waited for, for a second.
         Durable like a cancel.
         """
         name = name_of(topic, key)
         if self._store.cancel_key(TOPIC, name):
             return True
-        if any(each.topic == TOPIC and each.lag_count for each in self._store.stats().groups):
+        if self._is_any_fired():
             mark = {JOB: json.dumps({"stopped": True})}
             given = {"key": name, "delay": STOPPED, "properties": mark}
             self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
+            with suppress(PausedError):  # then no run is put either
+                self._is_all_carried_on()
         return False
+
+    def _is_any_fired(self) -> bool:
+        groups = self._store.stats().groups
+        return any(each.topic == TOPIC and each.lag_count for each in groups)
+
+    def _is_all_carried_on(self) -> bool:
+        """Carry on what fired, and wait for who else does so just now; False: for too long."""
+        until = time.monotonic() + _OTHERS_S
+        while self._is_any_fired():
+            if not self.go_on():
+                if time.monotonic() > until:
+                    return False
+                time.sleep(_OTHERS_S / 100)
+        return True
 
     def list(self) -> Iterator[tuple[int, Job]]:
         """Yield each job with when it runs next, in epoch ms, in that order."""
@@ -128,10 +165,27 @@ class Schedules:
         own. Raises what `put` raises; call it again.
         """
         count = 0
-        for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=0):
-            self._carry_on(delivery)
+        for delivery in self._fired(0):
+            self._carry_on_or_keep(delivery)
             count += 1
         return count
+
+    def _fired(self, timeout: float) -> Iterator[Any]:
+        """Yield the messages of timers that fired, first those that were left."""
+        with suppress(IndexError):  # there is none any more
+            while True:
+                yield self._left.popleft()
+        yield from self._store.consume(TOPIC, group=TOPIC, timeout=timeout)
+
+    def _carry_on_or_keep(self, delivery: Any) -> None:
+        """Carry a job on; after an error, whoever carries on next does."""
+        try:
+            self._carry_on(delivery)
+        except ForkedProcessError:  # it is the parent's
+            raise
+        except BaseException:
+            self._left.append(delivery)
+            raise
 
     def _carry_on(self, delivery: Any) -> None:
         """Acknowledge a job's timer with what comes in its place."""
@@ -200,28 +254,15 @@ class Schedules:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                for delivery in self._store.consume(TOPIC, group=TOPIC, timeout=_LOOK_S):
-                    self._carry_on_still(delivery)
+                for delivery in self._fired(_LOOK_S):
+                    self._carry_on_or_keep(delivery)
                     if self._stop.is_set():
                         return
             except StoreClosedError:
                 return
-            except TimerStoreError:
-                log.exception("%s: looking for jobs failed; again in a second", TOPIC)
+            except TimerStoreError:  # refused, paused say, or full
+                log.exception("%s: a job could not go on; again in a second", TOPIC)
                 self._stop.wait(_AGAIN_S)
-
-    def _carry_on_still(self, delivery: Any) -> None:
-        """Carry a job on; where that is refused, paused say, or full, again after a while."""
-        while True:
-            try:
-                self._carry_on(delivery)
-                return
-            except StoreClosedError:
-                raise
-            except TimerStoreError:
-                log.exception("%s: job %s could not go on; again in a second", TOPIC, delivery.key)
-            if self._stop.wait(_AGAIN_S):
-                return
 
 
 def scheduled_ms(delivery: Any) -> int | None:
