@@ -416,6 +416,19 @@ def test_slots_are_used_again_whose_calls_were_answered(store: TimerStore, clien
     client.put(b"x", delay=HOUR)
 
 
+def test_an_owner_that_lets_nobody_in_is_none(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was stopped: so many wait to be let in that the kernel takes no more."""
+
+    def full(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(link_module, "connect", full)
+    with pytest.raises(StoreClosedError, match="No process has served"):
+        timerstore.connect(store.path, timeout=0.1)
+
+
 def nobody(slot: str) -> Wire:
     raise LostError("on purpose")
 

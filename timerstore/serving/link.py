@@ -51,7 +51,10 @@ _OPENING_S: Final = 600.0
 _AGAIN_S: Final = 0.02
 _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
-_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+_NOBODY: Final = (
+    *(errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO),
+    errno.EAGAIN,  # it was stopped, and more wait at its door than the kernel lets
+)
 _TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 Answered = tuple[Header, list[Part]]
