@@ -229,7 +229,7 @@ def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None
     config = replace(LARGER, commitlog_segment_bytes=1 << 23)
     with TimerStore(tmp_path / "s", config=config, clock=clock, disk=QuietDisk()) as store:
         jobs, given = Schedules(store), {"schedule": every(HOUR), "missed": "all"}
-        with pytest.raises(InvalidArgumentError, match="Pass .* at most"):
+        with pytest.raises(InvalidArgumentError, match="at most"):
             jobs.start("reports", key="k", body=b"x" * BODY_BYTES_MAX + b"x", **given)  # type: ignore[arg-type]
         jobs.start("reports", key="k", body=b"x" * BODY_BYTES_MAX, **given)  # type: ignore[arg-type]
         jobs.start("reports", key="l", body=b"x" * 100_000, **given)  # type: ignore[arg-type]

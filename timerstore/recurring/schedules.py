@@ -98,7 +98,8 @@ class Schedules:
         """
         self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
-        self._go_on_as_far()  # its timer may have fired while nobody was there: it is carried on first
+        # Its timer may have fired while nobody was there: it is carried on first.
+        self._go_on_as_far()
         known = self._store.get_key(TOPIC, job.name)
         if known is None and self._is_all_carried_on():
             known = self._store.get_key(TOPIC, job.name)
