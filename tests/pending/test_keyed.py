@@ -327,6 +327,37 @@ def test_a_timer_that_is_copied_during_a_look(tmp_path: Path) -> None:
         assert store.cancel_key("t", "k") == 2 and store.get_key("t", "k") is None
 
 
+@pytest.mark.timeout(60, method="signal")
+def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cleaning removes between two looks at it is no damage."""
+    config = replace(
+        SMALL,
+        precision_ms=100,
+        commitlog_segment_bytes=1 << 14,
+        retention_ms=0,
+        open_segments_max=2,
+    )
+    with TimerStore(tmp_path / "s", config=config) as store:
+        id = store.put(b"a", topic="t", delay=HOUR, key="k")
+        store.put_many([b"x" * 1_000] * 40, topic="u")
+        for d in store.consume("u", timeout=1):
+            d.ack()
+        store.core.cleaner.leave_slots = 2
+        log = store.core.engine.commitlog
+        existing, asked = log.existing, list[int]()
+        log.trim()
+
+        def late(number: int) -> object:
+            if not asked:
+                asked.append(number)
+                store.clean()
+            return existing(number)
+
+        monkeypatch.setattr(log, "existing", late)
+        assert store.cancel(id) and asked == [0] and log.start > 0
+        assert store.get(id) is None
+
+
 def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:
     """A call within one of the same thread, as a signal's handler makes it, is refused."""
     store.put(b"a", topic="t", delay=HOUR, key="k")

@@ -17,7 +17,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, PausedError, TimerStore
 from timerstore.recurring import Schedules, cron, every, scheduled_ms
-from timerstore.recurring.job import TOPIC
+from timerstore.recurring.job import BODY_BYTES_MAX, TOPIC
 
 pytest.importorskip("cronsim")
 START = datetime(2026, 3, 27, 12, tzinfo=UTC)
@@ -203,6 +203,40 @@ def test_putting_is_paused(store: TimerStore, clock: ManualClock) -> None:
     store.close()
     with TimerStore(store.path, config=LARGER, clock=clock, disk=QuietDisk()) as store:
         assert Schedules(store).go_on() == 1 and len(runs(store)) == 1
+
+
+def test_a_job_that_cannot_go_on_holds_up_no_other(tmp_path: Path, clock: ManualClock) -> None:
+    day = every(24 * HOUR)
+    with TimerStore(tmp_path / "s", config=LARGER, clock=clock, disk=QuietDisk()) as store:
+        Schedules(store).start("reports", key="far", body=b"x", schedule=day)
+        store.close()
+    config = replace(LARGER, max_delay_ms=2 * 3_600_000)
+    with TimerStore(store.path, config=config, clock=clock, disk=QuietDisk()) as store:
+        jobs = Schedules(store)
+        jobs.start("reports", key="near", body=b"x", schedule=every(HOUR))
+        for count in range(1, 4):
+            clock.advance(24 * HOUR)
+            with pytest.raises(InvalidArgumentError):
+                jobs.go_on()
+            assert len(runs(store)) == 1 and store.count(TOPIC) == 1, count
+        jobs.start("reports", key="other", body=b"x", schedule=every(HOUR))
+        jobs.start("reports", key="far", body=b"x", schedule=every(HOUR))
+        assert jobs.go_on() == 1 and store.count(TOPIC) == 3
+
+
+def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None:
+    """All of them come, as many at once as one step takes; a larger one is refused at once."""
+    config = replace(LARGER, commitlog_segment_bytes=1 << 23)
+    with TimerStore(tmp_path / "s", config=config, clock=clock, disk=QuietDisk()) as store:
+        jobs, given = Schedules(store), {"schedule": every(HOUR), "missed": "all"}
+        with pytest.raises(InvalidArgumentError, match="at most"):
+            jobs.start("reports", key="k", body=b"x" * BODY_BYTES_MAX + b"x", **given)  # type: ignore[arg-type]
+        jobs.start("reports", key="k", body=b"x" * BODY_BYTES_MAX, **given)  # type: ignore[arg-type]
+        jobs.start("reports", key="l", body=b"x" * 100_000, **given)  # type: ignore[arg-type]
+        clock.advance(50 * HOUR)
+        while jobs.go_on():
+            pass
+        assert len(runs(store)) == 100 and store.count(TOPIC) == 2
 
 
 @pytest.mark.timeout(60)

@@ -13,7 +13,7 @@ import numpy as np
 
 from timerstore.arguments import Int64s
 from timerstore.core import Core
-from timerstore.errors import UnknownTimerError
+from timerstore.errors import CorruptStoreError, UnknownTimerError
 from timerstore.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
@@ -99,9 +99,13 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
         if stopped == len(offsets):
             break
         message = int(offsets[stopped]) & ~LEVEL_MARK
-        pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
-        if rows[stopped] == NO_ROW:
-            engine.row_of_message(message)
+        try:
+            pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
+            if rows[stopped] == NO_ROW:
+                engine.row_of_message(message)
+        except CorruptStoreError:
+            if message >= engine.commitlog.start:
+                raise  # else its segment was removed just now
     unknown = np.flatnonzero(rows == UNKNOWN)
     if len(unknown):
         i = int(unknown[0])

@@ -20,6 +20,11 @@ JOB: Final = "timerstore.job"
 SCHEDULED: Final = "scheduled_ms"
 """The property of a run that says for when it was scheduled."""
 Missed = Literal["all", "one", "none"]
+_AT_ONCE_BYTES: Final = 4_000_000
+"""Of the messages that a job is acknowledged with, some less than `ack_and_put_many` takes."""
+_BESIDE_BYTES: Final = 33_000
+"""Of a message, at most, beside its body."""
+BODY_BYTES_MAX: Final = _AT_ONCE_BYTES // 2 - _BESIDE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,11 @@ class Job:
     def name(self) -> str:
         """The key of its timer: one for each topic and key, since a topic has no slash."""
         return name_of(self.topic, self.key)
+
+    @property
+    def count_max(self) -> int:
+        """How many runs fit beside the timer of the next time."""
+        return _AT_ONCE_BYTES // (len(self.body) + _BESIDE_BYTES) - 1
 
     def said(self) -> dict[str, str]:
         """Return the properties of its timer."""
@@ -96,6 +106,11 @@ def new_job(
         raise InvalidArgumentError(f"grace is {grace!r}. Pass a datetime.timedelta, 0 or more.")
     if properties is not None and not isinstance(properties, Mapping):
         raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
+    if isinstance(body, bytes | bytearray | memoryview) and len(body) > BODY_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"body has {len(body)} bytes. Pass {BODY_BYTES_MAX} at most: a run is put with the "
+            "timer of the next one."
+        )
     own = dict(properties or {})
     for name in (JOB, SCHEDULED):
         if name in own:

@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 from timerstore.errors import (
     ForkedProcessError,
     InvalidArgumentError,
-    PausedError,
     StoreClosedError,
     TimerStoreError,
     TooLateError,
@@ -99,7 +98,8 @@ class Schedules:
         """
         self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
-        self.go_on()  # its timer may have fired while nobody was there: it is carried on first
+        # Its timer may have fired while nobody was there: it is carried on first.
+        self._go_on_as_far()
         known = self._store.get_key(TOPIC, job.name)
         if known is None and self._is_all_carried_on():
             known = self._store.get_key(TOPIC, job.name)
@@ -131,8 +131,7 @@ class Schedules:
             mark = {JOB: json.dumps({"stopped": True})}
             given = {"key": name, "delay": STOPPED, "properties": mark}
             self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
-            with suppress(PausedError):  # then no run is put either
-                self._is_all_carried_on()
+            self._is_all_carried_on()
         return False
 
     def _is_any_fired(self) -> bool:
@@ -143,7 +142,7 @@ class Schedules:
         """Carry on what fired, and wait for who else does so just now; False: for too long."""
         until = time.monotonic() + _OTHERS_S
         while self._is_any_fired():
-            if not self.go_on():
+            if not self._go_on_as_far():
                 if time.monotonic() > until:
                     return False
                 time.sleep(_OTHERS_S / 100)
@@ -164,28 +163,41 @@ class Schedules:
         What the thread of a `with` block does all the time; for a manual clock, or a loop of your
         own. Raises what `put` raises; call it again.
         """
-        count = 0
+        count, first = 0, None
         for delivery in self._fired(0):
-            self._carry_on_or_keep(delivery)
-            count += 1
+            error = self._carry_on_or_keep(delivery)
+            first, count = first or error, count + (error is None)
+        if first is not None:
+            raise first
         return count
+
+    def _go_on_as_far(self) -> int:
+        """Do the same, where what cannot go on is not for the caller to know."""
+        try:
+            return self.go_on()
+        except TimerStoreError as e:
+            log.warning("%s: a job could not go on, and is kept: %s", TOPIC, e)
+            return 0
 
     def _fired(self, timeout: float) -> Iterator[Any]:
         """Yield the messages of timers that fired, first those that were left."""
-        with suppress(IndexError):  # there is none any more
-            while True:
+        with suppress(IndexError):  # somebody else took it
+            for _ in range(len(self._left)):
                 yield self._left.popleft()
         yield from self._store.consume(TOPIC, group=TOPIC, timeout=timeout)
 
-    def _carry_on_or_keep(self, delivery: Any) -> None:
-        """Carry a job on; after an error, whoever carries on next does."""
+    def _carry_on_or_keep(self, delivery: Any) -> TimerStoreError | None:
+        """Carry a job on; after an error, which is returned, whoever carries on next does."""
         try:
             self._carry_on(delivery)
         except ForkedProcessError:  # it is the parent's
             raise
-        except BaseException:
+        except BaseException as e:
             self._left.append(delivery)
+            if isinstance(e, TimerStoreError) and not isinstance(e, StoreClosedError):
+                return e
             raise
+        return None
 
     def _carry_on(self, delivery: Any) -> None:
         """Acknowledge a job's timer with what comes in its place."""
@@ -199,7 +211,7 @@ class Schedules:
             delivery.ack()  # it was stopped, or another one came in its place
             return
         now_ms = self._store.health().now_ms
-        runs, next_ms = job.runs(delivery.due_ms, now_ms, RUNS_MAX)
+        runs, next_ms = job.runs(delivery.due_ms, now_ms, min(RUNS_MAX, job.count_max))
         common = {"body": job.body, "tag": job.tag}
         puts: list[dict[str, Any]] = [
             {
@@ -253,15 +265,20 @@ class Schedules:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            again = time.monotonic() + _AGAIN_S
             try:
                 for delivery in self._fired(_LOOK_S):
-                    self._carry_on_or_keep(delivery)
+                    if error := self._carry_on_or_keep(delivery):  # paused say, or full
+                        text = "%s: job %s could not go on; again in a second: %s"
+                        log.error(text, TOPIC, delivery.key, error)
                     if self._stop.is_set():
                         return
+                    if self._left and time.monotonic() > again:
+                        break
             except StoreClosedError:
                 return
-            except TimerStoreError:  # refused, paused say, or full
-                log.exception("%s: a job could not go on; again in a second", TOPIC)
+            except TimerStoreError:
+                log.exception("%s: looking for jobs failed; again in a second", TOPIC)
                 self._stop.wait(_AGAIN_S)
 
 
