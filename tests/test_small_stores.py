@@ -170,3 +170,20 @@ def test_a_sparse_copy_fills_up_before_it_is_written_to(tmp_path: Path) -> None:
         clock.advance(timedelta(seconds=2))
         assert len(store.pull("t", max_count=100, timeout=0)) == 50
         disk.check(path)
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a program becomes a daemon: a relative path is one of the place it was opened in."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with timerstore.open("s", config=SMALL) as store:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.put_many([b"x" * 1_000] * 500, delay_ms=3_600_000)
+        assert len(list(tmp_path.glob("s/commitlog/*"))) > 1
+        assert [each.id for each in store.pending(limit=1)]
+    assert not list((tmp_path / "elsewhere").iterdir())
+    with timerstore.open(tmp_path / "s", config=SMALL) as store:
+        assert store.count() == 500
+    (tmp_path / "elsewhere").rmdir()
+    with pytest.raises(timerstore.InvalidArgumentError, match="begins with /"):
+        timerstore.open("s", config=SMALL)

@@ -25,6 +25,16 @@ def check_path(path: Any) -> Path:
     return Path(text)
 
 
+def check_place(path: Any) -> Path:
+    """Return a path that stays the same wherever the process goes (`chdir`), or refuse it."""
+    try:
+        return check_path(path).absolute()
+    except OSError as e:
+        raise InvalidArgumentError(
+            f"path is {path!r}, and the working directory is gone. Pass one that begins with /."
+        ) from e
+
+
 def check_bool(value: Any, what: str) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(value, bool):

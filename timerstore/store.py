@@ -28,7 +28,7 @@ from timerstore.consuming.dead_letters import (
 from timerstore.consuming.group import Batch, Delivery
 from timerstore.core import Core
 from timerstore.ids import TimerIds
-from timerstore.kinds import check_kind, check_path
+from timerstore.kinds import check_kind, check_path, check_place
 from timerstore.offline.backup import BackupReport, Progress, take_point
 from timerstore.pending.listing import Horizon
 from timerstore.pending.pending import PendingTimers
@@ -62,7 +62,7 @@ class TimerStore:
             check_kind(config, Config, "config")
         if clock is not None:
             check_kind(clock, ManualClock, "clock")
-        self.core = core = self._Core(check_path(path), Disk() if disk is None else disk, clock)
+        self.core = core = self._Core(check_place(path), Disk() if disk is None else disk, clock)
         try:
             core.lock(create)
             core.open(Config() if config is None else config)

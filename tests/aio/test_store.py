@@ -413,3 +413,27 @@ def test_a_wrong_argument_is_told_as_ever(tmp_path: Path) -> None:
     run("asyncio", main)
     with pytest.raises(timerstore.InvalidArgumentError):
         timerstore.aio.attach("timers/")  # type: ignore[arg-type]
+
+
+@loops
+def test_a_put_that_comes_when_commits_have_ended_waits_for_nobody(
+    kind: str, tmp_path: Path
+) -> None:
+    """The store is being closed, or detached from, between a put and its wait."""
+
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:
+            async with timerstore.aio.attach(store.sync) as other:
+                commits = other._side.commits
+                await asyncio.to_thread(commits.stop)
+                other._side.here(store.sync.put, b"x", delay=HOUR)
+                await asyncio.wait_for(commits.wait(), 5)
+                assert store.sync.core.flusher.durable_end == store.sync.core.engine.commitlog.end
+                other._side.here(store.sync.put, b"x", delay=HOUR)
+                store.sync.core.closed = True
+                with pytest.raises(timerstore.StoreClosedError):
+                    await asyncio.wait_for(commits.wait(), 5)
+                store.sync.core.closed = False
+            assert await store.count() == 2
+
+    run(kind, main)

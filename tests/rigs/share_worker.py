@@ -86,10 +86,12 @@ def die_before_an_answer(seed: str, one_in: int) -> None:
     """Have the process kill itself where an owner would answer."""
     rnd, send = random.Random(seed), Wire.send
 
-    def maybe_send(wire: Wire, header: Header, parts: Sequence[Part] = ()) -> None:
+    def maybe_send(
+        wire: Wire, header: Header, parts: Sequence[Part] = (), bytes_max: int | None = None
+    ) -> None:
         if header.get("result") is not None and rnd.randrange(one_in) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        send(wire, header, parts)
+        send(wire, header, parts, bytes_max)
 
     Wire.send = maybe_send  # type: ignore[method-assign]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +27,12 @@ from timerstore import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.serving import answers as answers_module
+from timerstore.serving import batch as batch_module
 from timerstore.serving import client as client_module
+from timerstore.serving import link as link_module
 from timerstore.serving import server as server_module
+from timerstore.serving import wire as wire_module
 from timerstore.serving.shared import SharedStore
 from timerstore.serving.wire import Header, LostError, Part, Wire
 
@@ -109,6 +115,40 @@ def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> No
     assert all(next(each).id == ids[0] for each in begun)
     with pytest.raises(InvalidArgumentError, match="This listing has ended"):
         list(begun[0])
+
+
+def test_answers_and_questions_may_be_long(
+    store: TimerStore, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a frame that the owner takes; nothing is asked again and again."""
+    for module in (wire_module, link_module, server_module):
+        monkeypatch.setattr(module, "FRAME_BYTES_MAX", 20_000)
+    monkeypatch.setattr(answers_module, "_LISTED_BYTES", 5_000)
+    ids = store.put_many([b"x" * 3_000] * 20, delay_ms=3_600_000)
+    assert [each.id for each in client.pending()] == list(ids)
+    assert client.pending_columns().num_rows == 20
+    monkeypatch.setattr(client_module, "IDS_AT_ONCE", 100)
+    assert client.cancel_many(list(ids) * 100).tolist() == [True] * 2_000
+    with pytest.raises(InvalidArgumentError, match="Make several calls"):
+        client.put_many([b"x"], tag="t" * 30_000)
+    with pytest.raises(InvalidArgumentError, match="cancel_many"):
+        client.cancel_many([object()])  # type: ignore[list-item]
+    for _ in range(20):
+        store.put(b"x" * 3_000, topic="t", properties={"p": "y" * 3_000})
+    monkeypatch.setattr(batch_module, "_DESCRIBED_AT_ONCE", 3)
+    got = 0
+    while got < 20:
+        batch = client.pull("t", max_count=20, timeout=10)
+        for d in batch:
+            assert d.properties == {"p": "y" * 3_000}
+            d.nack(timedelta(0))
+        got += len(batch)
+    failing = timerstore.Consumer(client, "default")
+    failing.subscribe("t", lambda d: timerstore.Retry(delay_level=-1))
+    with failing:
+        while len(client.dead_letters("default")) < 20:
+            time.sleep(0.01)
+    assert {each.body for each in client.dead_letters("default")} == {b"x" * 3_000}
 
 
 WRONG: list[Callable[[Any], object]] = [
@@ -285,12 +325,14 @@ def test_an_answer_that_is_lost_is_given_again(
     rnd, send = np.random.default_rng(1), Wire.send
     lost = 0
 
-    def lose(wire: Wire, header: Header, parts: Sequence[Part] = ()) -> None:
+    def lose(
+        wire: Wire, header: Header, parts: Sequence[Part] = (), bytes_max: int | None = None
+    ) -> None:
         nonlocal lost
         if "result" in header and header["result"] is not None and rnd.random() < 0.4:
             lost += 1
             raise LostError("on purpose")
-        send(wire, header, parts)
+        send(wire, header, parts, bytes_max)
 
     monkeypatch.setattr(Wire, "send", lose)
     ids = []
@@ -352,6 +394,70 @@ def test_threads_share_a_client(store: TimerStore, client: Client) -> None:
         each.join()
     assert len(set(ids)) == 400 == store.count("t")
     assert len(client._link._idle) <= 8
+
+
+def test_slots_are_used_again_whose_calls_were_answered(store: TimerStore, client: Client) -> None:
+    """A client has as many as it had calls under way at once; what may have been made keeps its."""
+    link = client._link
+    for _ in range(5):
+        taken = [link._take() for _ in range(20)]
+        for each in taken:
+            link._put_away(each)
+    assert next(link._numbers) == 21
+    slot = link._take()
+    link._put_away(slot)
+    slot.drop()
+    link.patience_s = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "_connect", nobody)
+        with pytest.raises(StoreClosedError):
+            client.put(b"x", delay=HOUR)
+    assert link._take() is not slot
+    client.put(b"x", delay=HOUR)
+
+
+def test_an_owner_that_lets_nobody_in_is_none(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was stopped: so many wait to be let in that the kernel takes no more."""
+
+    def full(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(link_module, "connect", full)
+    with pytest.raises(StoreClosedError, match="No process has served"):
+        timerstore.connect(store.path, timeout=0.1)
+
+
+def nobody(slot: str) -> Wire:
+    raise LostError("on purpose")
+
+
+def test_a_client_without_descriptors_goes_on_later(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with timerstore.connect(store.path, timeout=5) as client:
+        link, tried = client._link, set()
+
+        def no_more(fd: int) -> int:
+            tried.add(threading.current_thread().name)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        client.count()
+        monkeypatch.setattr(os, "dup", no_more)
+        while link._heart is None:
+            time.sleep(0.01)
+        before = link._heart
+        before.end()
+        link._idle.pop().drop()
+        with pytest.raises(timerstore.StoreAccessError, match="Open fewer files"):
+            client.count()
+        while "timerstore-heart" not in tried:
+            time.sleep(0.01)
+        monkeypatch.undo()
+        assert client.count() == 0
+        while link._heart is before:
+            time.sleep(0.01)
 
 
 def test_nobody_there(tmp_path: Path) -> None:

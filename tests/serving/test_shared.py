@@ -19,6 +19,7 @@ from timerstore import (
     ManualClock,
     NotAStoreError,
     StoreClosedError,
+    TimerStoreError,
 )
 from timerstore.serving.shared import SharedStore
 from timerstore.serving.takeover import is_taken_over, taking_over
@@ -178,3 +179,33 @@ def test_nothing_is_left_where_no_store_can_be(tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError):
             timerstore.open(path, create=create, share=True)
     assert [each.name for each in tmp_path.rglob("*")] == ["photos", "cat.png"]
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_shared(Path("s")) as second, open_shared(Path("s")) as first:
+        first, second = sorted((first, second), key=lambda each: each.is_owner)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        first.put(b"x", delay=timedelta(hours=1))
+        second.close()
+        assert first.count() == 1 and first.is_owner
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_no_other_store_is_begun_where_it_has_gone(tmp_path: Path) -> None:
+    owner, _, owns = start(tmp_path / "s")
+    with open_shared(tmp_path / "s") as other:
+        assert owns
+        (tmp_path / "s").rename(tmp_path / "moved")
+        owner.kill()
+        owner.wait()
+        with pytest.raises(TimerStoreError):
+            other.put(b"x", delay=timedelta(hours=1))
+        assert not (tmp_path / "s").exists()
+        (tmp_path / "moved").rename(tmp_path / "s")
+        while not other.is_owner:
+            time.sleep(0.01)
+        other.put(b"y", delay=timedelta(hours=1))
+        assert other.count() == 2
+    end(owner)

@@ -43,11 +43,14 @@ class Commits:
         end = self._core.engine.commitlog.end
         if self._core.flusher.durable_end >= end:
             return
-        if self._stopped:
-            self._core.check_open()
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((end, future))
         self._ask()
+        if self._stopped:  # the thread may have ended before it was asked
+            future.cancel()
+            self._core.check_open()
+            self._core.flusher.sync_log()
+            return
         await future
 
     def _ask(self) -> None:

@@ -24,6 +24,7 @@ from timerstore.control.calls import ask
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import TimerIds
+from timerstore.pending.timers import Timer
 from timerstore.serving.session import Session
 from timerstore.serving.tail import find_moved, find_put_by
 from timerstore.serving.wire import Part, read_table, write_table
@@ -44,6 +45,8 @@ REPLY_BYTES: Final = 32 << 20
 _WAITING_MAX: Final = 32
 """Pulls that wait at once: a kernel wakes 64 threads, and the owner has some of its own."""
 _LISTED_AT_ONCE: Final = 500
+_LISTED_BYTES: Final = 4 << 20
+"""Of their bodies; one more timer may be longer."""
 _LOOK_MS: Final = 50.0
 TOPICS_MAX: Final = 1_000
 """In one pull."""
@@ -176,8 +179,13 @@ class Answers:
         """Begin a listing, or go on with one; return its next timers, its name if it has more."""
         if listing is None:
             listing = asked.session.begin(self._store.pending(**given))
-        timers = list(islice(asked.session.listing(listing), _LISTED_AT_ONCE))
-        if len(timers) < _LISTED_AT_ONCE:
+        timers, length = list[Timer](), 0
+        for timer in islice(asked.session.listing(listing), _LISTED_AT_ONCE):
+            timers.append(timer)
+            length += len(timer.body)
+            if length >= _LISTED_BYTES:
+                break
+        if len(timers) < _LISTED_AT_ONCE and length < _LISTED_BYTES:
             asked.session.end_listing(listing)
             listing = None
         return {"listing": listing, "timers": to_json(timers)}, ()
@@ -298,12 +306,12 @@ class Answers:
         asked.session.give_back(batch, places)
         return None, ()
 
-    def _describe(self, asked: Asked, batch: Any, count: Any) -> Answer:
-        """Return all of a batch's messages but for their bodies; None where it was taken back."""
+    def _describe(self, asked: Asked, batch: Any, start: Any, stop: Any) -> Answer:
+        """Return some of a batch's messages but for their bodies; None where it was taken back."""
         held = asked.session.batch(batch)
-        if held is None or not isinstance(count, int) or count > len(held):
+        if held is None or not 0 <= start <= stop <= len(held):
             return None, ()
-        messages = (held.message(i)._asdict() for i in range(count))
+        messages = (held.message(i)._asdict() for i in range(start, stop))
         return [{k: v for k, v in each.items() if k != "body"} for each in messages], ()
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from timerstore.kinds import check_int
 from timerstore.serving.link import Link
 from timerstore.timelog.decode import Message
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
+
+_DESCRIBED_AT_ONCE: Final = 512
+"""Messages with properties of 32 KiB each, at most."""
 
 
 class _Group:
@@ -99,17 +102,24 @@ class ClientBatch(Batch):
         """Return message `i` with all its properties; they are asked for once for all of them."""
         check_int(i, "i", 0, self._count - 1)
         if self._messages is None:
-            told = self._ask("describe", count=self._count)
-            if told is None:  # its owner has ended: they come again, from the next one
-                message = dict.fromkeys(Message._fields, 0) | {"topic": self.topic}
-                told = [
-                    message | {"properties": {"UNIQ_KEY": each}} for each in self.ids.to_pylist()
-                ]
+            told = self._described()
             bodies = self.bodies.to_pylist()
             self._messages = [
                 Message(**each | {"body": body}) for each, body in zip(told, bodies, strict=True)
             ]
         return self._messages[i]
+
+    def _described(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        for start in range(0, self._count, _DESCRIBED_AT_ONCE):
+            stop = min(start + _DESCRIBED_AT_ONCE, self._count)
+            part = self._ask("describe", start=start, stop=stop)
+            if part is None:  # its owner has ended: they come again, from the next one
+                message = dict.fromkeys(Message._fields, 0) | {"topic": self.topic}
+                ids = self.ids.to_pylist()
+                return [message | {"properties": {"UNIQ_KEY": each}} for each in ids]
+            told += part
+        return told
 
     def _nack(self, i: int, delay: timedelta | None) -> None:
         delay_s = None if delay is None else delay.total_seconds()

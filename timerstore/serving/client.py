@@ -29,12 +29,12 @@ from timerstore.consuming.group import Batch, Delivery
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.ids import TimerIds
-from timerstore.kinds import check_path, check_timeout
+from timerstore.kinds import check_place, check_timeout
 from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.serving.answers import WAIT_S, read_ids
 from timerstore.serving.batch import ClientBatch
-from timerstore.serving.link import Link, check_patience
+from timerstore.serving.link import Answered, Link, check_patience
 from timerstore.serving.typed import typed
 from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
@@ -43,6 +43,8 @@ from timerstore.timelog.format import MESSAGE_BYTES_MAX
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
+IDS_AT_ONCE: Final = 500_000
+"""In one question, so that it is short enough."""
 PATIENCE_S: Final = 30.0
 """How long a call waits for an owner."""
 _NO_ROWS: Final = pa.table(
@@ -66,7 +68,7 @@ class Client:
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> None:
         """Connect; see `timerstore.connect`."""
-        self._path = check_path(path)
+        self._path = check_place(path)
         self._link = Link(self._path, check_patience(timeout))
         self._greet()
 
@@ -121,12 +123,23 @@ class Client:
         is_repeatable: bool = True,
     ) -> Any:
         """Return the result of a call, from JSON."""
+        header, _ = self._ask_parts(name, arguments or {}, parts, is_repeatable=is_repeatable)
+        return from_json(header["result"])
+
+    def _ask_parts(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        parts: Sequence[Part] = (),
+        *,
+        is_repeatable: bool = True,
+    ) -> Answered:
+        """Return the header that answers a call, and its parts."""
         try:
-            said = to_json(arguments or {})
-            header, _ = self._link.ask(name, said, parts, is_repeatable=is_repeatable)
+            said = to_json(arguments)
+            return self._link.ask(name, said, parts, is_repeatable=is_repeatable)
         except TypeError as e:
             raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
-        return from_json(header["result"])
 
     # --- putting
 
@@ -213,11 +226,17 @@ class Client:
         return int(self._ask("cancel_key", {"topic": topic, "key": key}))
 
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Cancel many timers; see `TimerStore.cancel_many`."""
+        """Cancel many timers; see `TimerStore.cancel_many`.
+
+        By pieces of 500,000, with an fsync for each.
+        """
+        pieces: list[Any] = [ids]
         if not isinstance(ids, str | bytes):
             ids = list(ids)
-        _, (verdicts,) = self._link.ask("cancel_many", {"ids": ids})
-        return np.frombuffer(verdicts, np.bool_)
+            starts = range(0, max(len(ids), 1), IDS_AT_ONCE)
+            pieces = [ids[start : start + IDS_AT_ONCE] for start in starts]
+        verdicts = [self._ask_parts("cancel_many", {"ids": each})[1][0] for each in pieces]
+        return np.frombuffer(b"".join(verdicts), np.bool_)
 
     def reschedule(
         self,

@@ -51,7 +51,11 @@ _OPENING_S: Final = 600.0
 _AGAIN_S: Final = 0.02
 _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
-_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+_NOBODY: Final = (
+    *(errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO),
+    errno.EAGAIN,  # it was stopped, and more wait at its door than the kernel lets
+)
+_TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 Answered = tuple[Header, list[Part]]
 
@@ -94,6 +98,7 @@ class Link:
         self.log_end = 0  # the log has come so far, as somebody was told
         self._numbers = count(1)
         self._idle: list[_Slot] = []
+        self._unconnected: list[_Slot] = []
         self._all: weakref.WeakSet[_Slot] = weakref.WeakSet()
         self._heart: Wire | None = None
         self._thread: BackgroundThread | None = None
@@ -129,7 +134,10 @@ class Link:
         slot = self._take()
         try:
             answer = self._ask(slot, question, parts, is_repeatable)
-        except (TimerStoreError, LostError):
+        except StoreClosedError:  # it may have been made: whoever has the slot next asked not
+            slot.drop()
+            raise
+        except TimerStoreError:
             self._put_away(slot)
             raise
         except BaseException:  # a signal's, say: an answer may be on its way
@@ -146,7 +154,7 @@ class Link:
             if slot.wire is None:
                 slot.wire = self._wait_for_owner(str(slot.number), until_s)
             try:
-                slot.wire.send(question, parts)
+                slot.wire.send(question, parts, FRAME_BYTES_MAX)
                 header, columns = slot.wire.receive()
                 break
             except LostError as e:
@@ -179,18 +187,19 @@ class Link:
     # --- slots
 
     def _take(self) -> _Slot:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            slot = _Slot(next(self._numbers))
-            self._all.add(slot)
-            return slot
+        for slots in (self._idle, self._unconnected):
+            with contextlib.suppress(IndexError):
+                return slots.pop()
+        slot = _Slot(next(self._numbers))
+        self._all.add(slot)
+        return slot
 
     def _put_away(self, slot: _Slot) -> None:
         if len(self._idle) < _IDLE_MAX and not self.closed.is_set():
             self._idle.append(slot)
         else:
             _say_bye(slot)
+            self._unconnected.append(slot)
 
     def _wait_for_owner(self, slot: str, until_s: float) -> Wire:
         """Return a connection to whoever owns the store, or will soon."""
@@ -228,13 +237,19 @@ class Link:
                 raise _NobodyError from e
             raise StoreAccessError(
                 f"{self.path} is served by a process that cannot be asked ({e.strerror}). "
-                "Be its user."
+                + ("Open fewer files." if e.errno in _TOO_MANY else "Be its user.")
             ) from e
-        wire = Wire(sock)
+        try:
+            wire = Wire(sock)
+        except OSError as e:  # no descriptor is left
+            sock.close()
+            raise StoreAccessError(
+                f"{self.path} cannot be asked for ({e.strerror}). Open fewer files."
+            ) from e
         try:
             wire.limit(_HELLO_S, _HELLO_S)
             wire.send({"protocol": PROTOCOL, "session": self.session, "slot": slot})
-            header, _ = wire.receive(FRAME_BYTES_MAX)
+            header, _ = wire.receive()
             if "error" in header:
                 raise error_from_json(header)
             wire.limit(0, _ANSWER_S)
@@ -261,6 +276,7 @@ class Link:
             except (LostError, TimerStoreError):  # whoever asks is told
                 self.closed.wait(0.2)
                 continue
+            self.problem = None
             try:
                 wire.limit(_ANSWER_S, _ANSWER_S)
                 while not self.closed.is_set():

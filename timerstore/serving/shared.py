@@ -13,7 +13,7 @@ import weakref
 from timerstore.config import Config
 from timerstore.control.opening import let_others_ask
 from timerstore.errors import StoreLockedError
-from timerstore.kinds import check_kind, check_path
+from timerstore.kinds import check_kind, check_place
 from timerstore.serving.client import PATIENCE_S, Client
 from timerstore.serving.link import Link
 from timerstore.serving.server import serve
@@ -34,13 +34,14 @@ class SharedStore(Client):
         self, path: str | os.PathLike[str], *, create: bool = True, config: Config | None = None
     ) -> None:
         """Open, or connect; see `timerstore.open`."""
-        self._path, self._create, self._config = check_path(path), create, config
+        self._path, self._create, self._config = check_place(path), create, config
         if config is not None:
             check_kind(config, Config, "config")
         self._store: TimerStore | None = None
         self._link = Link(self._path, PATIENCE_S, self._own)
         _shared.add(self)
         self._greet()
+        self._create = False  # a store that has gone is not one to begin anew
 
     @property
     def is_owner(self) -> bool:
@@ -68,6 +69,7 @@ class SharedStore(Client):
                 store.close()
                 raise
         except StoreLockedError:
+            self._link.problem = None
             return
         except BaseException as e:
             self._link.problem = e

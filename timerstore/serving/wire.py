@@ -24,7 +24,7 @@ PROTOCOL: Final = 1
 """Both ends speak the same one, or do not speak."""
 SOCKET_NAME: Final = "serve.sock"
 FRAME_BYTES_MAX: Final = 64 << 20
-"""Of one frame; a question's frames together take no more either."""
+"""Of a question's frames together; an answer is as long as what was asked for."""
 COLUMN_BYTES: Final = 16 << 20
 """Of columns in one frame, where they can be divided."""
 _PARTS_MAX: Final = 1 << 20
@@ -53,13 +53,24 @@ class Wire:
             packed = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
             self._socket.setsockopt(socket.SOL_SOCKET, option, packed)
 
-    def send(self, header: Header, parts: Sequence[Part] = ()) -> None:
-        """Send a header with its parts; raises LostError."""
+    def send(
+        self, header: Header, parts: Sequence[Part] = (), bytes_max: int | None = None
+    ) -> None:
+        """Send a header with its parts; raises LostError.
+
+        More than `bytes_max` are not begun to be sent: raises InvalidArgumentError.
+        """
         if parts:
             header["parts"] = len(parts)
         data = json.dumps(header).encode()
         if parts:  # the first stands behind the header, aligned as columns are
             data = b"".join((data, b" " * (-(len(data) + 1) % _ALIGNED), b"\n", parts[0]))
+        length = len(data) + sum(memoryview(part).nbytes for part in parts[1:])
+        if bytes_max is not None and length > bytes_max:
+            raise InvalidArgumentError(
+                f"These arguments take {length} bytes; a call of a client takes "
+                f"{bytes_max} at most. Make several calls."
+            )
         try:
             self._connection.send_bytes(data)
             for part in parts[1:]:
@@ -69,7 +80,7 @@ class Wire:
 
     def receive(self, bytes_max: int | None = None) -> tuple[Header, list[Part]]:
         """Return the next header with its parts, of `bytes_max` together; raises LostError."""
-        left = FRAME_BYTES_MAX if bytes_max is None else bytes_max
+        left = bytes_max
         try:
             data = self._connection.recv_bytes(left)
             end = data.find(b"\n")
@@ -82,8 +93,8 @@ class Wire:
             if end >= 0:
                 parts.append(memoryview(data)[end + 1 :])
             for _ in range(count - len(parts)):
-                left -= len(data) if bytes_max is not None else 0
-                data = self._connection.recv_bytes(max(left, 0))
+                left = None if left is None else max(left - len(data), 0)
+                data = self._connection.recv_bytes(left)
                 parts.append(data)
         except (OSError, EOFError, ValueError, RecursionError) as e:
             raise LostError(str(e)) from e
