@@ -176,6 +176,12 @@ def test_what_is_wrong(make: Any) -> None:
         make()
 
 
+def test_what_is_no_message() -> None:
+    for message in (7, None, b"id"):
+        with pytest.raises(InvalidArgumentError, match="Pass a delivery, or its id"):
+            Done().first_time(None, message)
+
+
 def test_other_databases() -> None:
     sqlalchemy = pytest.importorskip("sqlalchemy")
     from sqlalchemy.dialects import mysql, oracle, postgresql

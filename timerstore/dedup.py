@@ -66,7 +66,9 @@ class Done:
         >>> [done.first_time(db, "019C") for _ in range(2)]
         [True, False]
         """
-        id = message if isinstance(message, str) else message.id
+        id = message if isinstance(message, str) else getattr(message, "id", None)
+        if not isinstance(id, str):
+            raise InvalidArgumentError(f"message is {message!r}. Pass a delivery, or its id.")
         row = {"handler": self._handler, "id": id, "done_ms": time.time_ns() // 1_000_000}
         if not isinstance(db, sqlite3.Connection):
             return bool(db.execute(self._insert(db).values(**row)).rowcount == 1)

@@ -9,13 +9,21 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
-from timerstore import InvalidArgumentError, ManualClock, PausedError, TimerStore
+from timerstore import (
+    InvalidArgumentError,
+    ManualClock,
+    PausedError,
+    TimerStore,
+    TimerStoreError,
+)
 from timerstore.recurring import Schedules, cron, every, scheduled_ms
 from timerstore.recurring.job import BODY_BYTES_MAX, TOPIC
 
@@ -222,6 +230,23 @@ def test_a_job_that_cannot_go_on_holds_up_no_other(tmp_path: Path, clock: Manual
         jobs.start("reports", key="other", body=b"x", schedule=every(HOUR))
         jobs.start("reports", key="far", body=b"x", schedule=every(HOUR))
         assert jobs.go_on() == 1 and store.count(TOPIC) == 3
+
+
+def test_a_schedule_that_is_unknown_here_is_kept(
+    store: TimerStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host may lack the time zone: then another one carries the job on, or this one later."""
+    jobs = Schedules(store)
+    jobs.start("reports", key="k", body=b"x", schedule=cron("0 9 * * *", tz="Europe/Berlin"))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "timerstore.recurring.when.ZoneInfo", Mock(side_effect=ZoneInfoNotFoundError("none"))
+        )
+        clock.advance(24 * HOUR)
+        with pytest.raises(TimerStoreError, match="reports/k cannot go on here"):
+            jobs.go_on()
+        assert runs(store) == []
+    assert jobs.go_on() == 1 and len(runs(store)) == 1 and store.count(TOPIC) == 1
 
 
 def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from timerstore.arguments import check_text, check_topic, whole_ms
-from timerstore.errors import InvalidArgumentError
+from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_choice
 from timerstore.recurring.when import Cron, Every, Schedule, read_schedule
 
@@ -122,14 +122,21 @@ def new_job(
 def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job | None:
     """Return the job of a timer; None for what says that a job was stopped.
 
-    Raises InvalidArgumentError for what is neither.
+    Raises InvalidArgumentError for what is neither, TimerStoreError for a job whose schedule this
+    process cannot follow.
     """
     try:
         told: dict[str, Any] = json.loads(properties[JOB])
         if told.get("stopped"):
             return None
         own = {name: value for name, value in properties.items() if name != JOB}
-        schedule, grace_ms = read_schedule(told), int(told["grace_ms"])
+        grace_ms = int(told["grace_ms"])
+        try:
+            schedule = read_schedule(told)
+        except (InvalidArgumentError, ImportError) as e:  # a time zone that is not installed, say
+            raise TimerStoreError(
+                f"Job {told['topic']}/{told['key']} cannot go on here: {e}"
+            ) from e
         return Job(
             *(str(told["topic"]), str(told["key"]), body, schedule),
             *(told["missed"], grace_ms, tag, own),
