@@ -1,4 +1,4 @@
-"""What calls cost that another process's store makes for a client, alone and four together.
+"""What the calls of a served store cost its clients: one alone, then four together.
 
 An owner serves a store with the durability that is asked for. A client puts one timer after the
 other, and asks for what it put; then four processes put batches at the same time, each for as long
