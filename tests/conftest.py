@@ -28,7 +28,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 _OUTSIDE = (
-    *("aio", "cli", "control", "demo", "examples", "otel", "recurring", "serving"),
+    *("aio", "cli", "consumer", "control", "demo", "examples", "otel", "recurring", "serving"),
+    "watching",
     *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py"),
     *("test_readme.py", "test_tidy.py"),
 )

@@ -23,7 +23,7 @@ from tests.models.ledger import Ledger, check_counters, check_store, read_ledger
 from tests.rigs.kill_worker import CONFIG, CONFIGS, GROUP, SayingDisk
 from timerstore import ManualClock, TimerStore
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "25"))
 WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
 _RUN = (
     "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], {}, '__main__')"

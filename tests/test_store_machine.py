@@ -494,7 +494,8 @@ class StoreMachine(RuleBasedStateMachine):
 
         But for what was handed out to the other group, and went since.
         """
-        self.move(500)
+        back_ms = self.highest_ms - self.now_ms  # R stays where the clock was
+        self.move(500 + back_ms // self.slot_ms)
         self.the_log_agrees()
         stats = self.store.stats()
         far = {t.id for t in self.timers.values() if t.state == "cancelled"}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.test_kill import Nursery, attack
 
-SECONDS = float(os.environ.get("STORM_SECONDS", "40"))
+SECONDS = float(os.environ.get("STORM_SECONDS", "25"))
 KILLS = int(os.environ.get("STORM_KILLS", "6"))
 RIGS = Path(__file__).parent / "rigs"
 WORKER = RIGS / "storm_worker.py"

@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -437,3 +438,24 @@ def test_a_put_that_comes_when_commits_have_ended_waits_for_nobody(
             assert await store.count() == 2
 
     run(kind, main)
+
+
+@pytest.mark.timeout(20)
+def test_calls_without_an_end_leave_others_their_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = replace(SMALL, durability="process")
+        async with timerstore.aio.open(tmp_path / "s", config=config) as store:
+            id = await store.put(b"x", at_ms=FAR_MS)
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: store.put(b"x", at_ms=FAR_MS),
+                lambda: store.get(id),
+                store.count,
+                lambda: store.pull("t", timeout=0),
+            ]
+            for call in calls:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        while True:
+                            await call()
+
+    asyncio.run(main())

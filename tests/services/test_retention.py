@@ -366,6 +366,7 @@ def test_services_run_while_segments_go(tmp_path: Path) -> None:
         assert store.count() == 0
 
 
+@pytest.mark.slow
 def test_an_idle_store_gives_back_what_it_kept_for_use_again(tmp_path: Path) -> None:
     clock = ManualClock(1_800_000_000_000)
     config = dataclasses.replace(SMALL, commitlog_segment_bytes=1 << 16, retention_ms=0)

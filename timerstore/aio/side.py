@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TURN_S: Final = 0.001
-"""So long those who consume may go on before the loop has its turn."""
+"""So long tasks may use a store, or an iterator yield, before the loop has its turn."""
 _THREADS: Final = 4
 """For calls that take long: one that lists, and one that flushes, do not wait for each other."""
 
@@ -53,6 +53,7 @@ class LoopSide:
         self._room = Wakeups(self.loop, core, core.putters)
         self.reader_count = 0
         """Iterators that are open; those that do not wait share the time of a turn."""
+        self._began_s: float | None = None  # when the first call of this turn was made
         self.stopped = False
         core.at_close.append(self._store_closes)
 
@@ -103,6 +104,20 @@ class LoopSide:
                 "(timerstore.aio.attach(store.sync)), or call store.sync, which any thread may."
             )
 
+    # --- the loop's turn
+
+    async def turn(self) -> None:
+        """Let the loop have its turn, where calls that wait for nothing went on for TURN_S."""
+        now_s = time.monotonic()
+        if self._began_s is None:
+            self._began_s = now_s
+            self.loop.call_soon(self._new_turn)
+        elif now_s - self._began_s > TURN_S:
+            await asyncio.sleep(0)
+
+    def _new_turn(self) -> None:
+        self._began_s = None
+
     # --- the three ways
 
     def here(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -117,6 +132,7 @@ class LoopSide:
     async def append(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that appends, then wait until that is as durable as the store promises."""
         self.check()
+        await self.turn()
         try:
             result = self.here(call, *args, **kwargs)
         except WouldWaitError:

@@ -156,6 +156,7 @@ class TimerStore:
         if self.sync.putting.admission.is_limited or not _is_little(bodies):
             return await self._side.apart(put)
         self._side.check()
+        await self._side.turn()
         ids = self._side.here(put)
         try:
             await self._side.durable()
@@ -216,6 +217,7 @@ class TimerStore:
         self._side.check()
         if is_foreign(self.sync.core, id):
             return await self._side.apart(self.sync.get, id)
+        await self._side.turn()
         return self.sync.get(id)
 
     async def get_key(self, topic: str, key: str) -> Timer | None:
@@ -271,6 +273,7 @@ class TimerStore:
     async def count(self, topic: str | None = None) -> int:
         """Return how many timers are pending, exactly. O(1)."""
         self._side.check()
+        await self._side.turn()
         return self.sync.count(topic)
 
     async def horizon(
@@ -324,6 +327,7 @@ class TimerStore:
         self._side.check()
         self.sync.consume(topic, group=group, timeout=timeout)  # it checks; nothing is begun
         check_int(max_count, "max_count", 1, consuming.PULL_COUNT_MAX)
+        await self._side.turn()
         reader = self.sync.consuming.group(topic, group)
         count_max = min(max_count, PULL_COUNT_MAX)
         batch = await next_batch(self._side, reader, count_max, check_timeout(timeout))
