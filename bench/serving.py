@@ -24,7 +24,7 @@ import timerstore
 BODY = bytes(100)
 CLIENTS = 4
 BATCH_COUNT = 100
-FAR_MS = 4_000_000_000_000
+DUE_MS = time.time_ns() // 1_000_000 + 86_400_000
 
 spawned = multiprocessing.get_context("spawn")
 
@@ -55,11 +55,11 @@ def put_batches(path: Path, seconds: float, barrier: Barrier, told: Connection) 
     """Put batches for so long; tell how many timers a second that were."""
     with timerstore.connect(path) as store:
         bodies = [BODY] * BATCH_COUNT
-        store.put_many(bodies, at_ms=FAR_MS)
+        store.put_many(bodies, at_ms=DUE_MS)
         barrier.wait()
         began_s, count = time.monotonic(), 0
         while time.monotonic() - began_s < seconds:
-            store.put_many(bodies, at_ms=FAR_MS)
+            store.put_many(bodies, at_ms=DUE_MS)
             count += BATCH_COUNT
         told.send(count / (time.monotonic() - began_s))
 
@@ -94,8 +94,8 @@ def main() -> None:
         ours.recv()
         with timerstore.connect(path) as store:
             for _ in range(arguments.rounds):
-                id = store.put(BODY, at_ms=FAR_MS)
-                put_us = median_us(lambda: store.put(BODY, at_ms=FAR_MS), count)
+                id = store.put(BODY, at_ms=DUE_MS)
+                put_us = median_us(lambda: store.put(BODY, at_ms=DUE_MS), count)
                 get_us = median_us(lambda id=id: store.get(id), count)  # type: ignore[misc]
                 ours.send(True)
                 ours.recv()
