@@ -21,6 +21,7 @@ from timerstore.consumer.consumerstats import ConsumerStats
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.lines import Ordered
 from timerstore.consumer.retry_rules import Retry
+from timerstore.consumer.running import SIGNALS, exit_status
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
@@ -166,9 +167,7 @@ class Consumer:
             except (TimerStoreError, OSError) as e:
                 log.error("%s: closing failed: %s", self.store.path, e)
                 failed = True
-            if failed:
-                return 1
-            return 0 if ended else 128 + signals.number
+            return exit_status(signals.number, ended=ended, failed=failed)
 
     async def step(self) -> int:
         """On a manual clock: await handlers with all that is there now; return how many messages.
@@ -282,7 +281,7 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         """Take them; they are given back at the end."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             self._before[number] = signal.getsignal(number)
             self._loop.add_signal_handler(number, self._take, number)
         return self

@@ -98,22 +98,9 @@ class TimerStore:
         The loop's thread puts it; puts that are awaited at the same time share an fsync. With
         `if_absent` or `replace` another thread does, for it may have to wait for its turn.
         """
-        if if_absent is not False or replace is not False:
-            return await self._side.apart(
-                self.sync.put,
-                body,
-                topic=topic,
-                delay=delay,
-                at=at,
-                at_ms=at_ms,
-                key=key,
-                tag=tag,
-                properties=properties,
-                delay_level=delay_level,
-                if_absent=if_absent,
-                replace=replace,
-            )
-        return await self._side.append(
+        is_conditional = if_absent is not False or replace is not False
+        make = self._side.apart if is_conditional else self._side.append
+        return await make(
             self.sync.put,
             body,
             topic=topic,
@@ -124,6 +111,8 @@ class TimerStore:
             tag=tag,
             properties=properties,
             delay_level=delay_level,
+            if_absent=if_absent,
+            replace=replace,
         )
 
     async def put_many(

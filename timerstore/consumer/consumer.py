@@ -19,7 +19,7 @@ from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.lines import Ordered
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
-from timerstore.consumer.running import Signals, check_main_thread
+from timerstore.consumer.running import Signals, check_main_thread, exit_status
 from timerstore.consumer.subscription import (
     Handler,
     Held,
@@ -294,7 +294,7 @@ class Consumer:
                 except (TimerStoreError, OSError) as e:
                     log.error("%s: closing failed: %s", self.store.path, e)
                     failed = True
-            return signals.status(ended=ended, failed=failed)
+            return exit_status(signals.number, ended=ended, failed=failed)
 
     def step(self) -> int:
         """On a manual clock: call handlers with all that is there now; return how many messages.

@@ -89,8 +89,9 @@ class Signals:
                 return False
         return True
 
-    def status(self, *, ended: bool, failed: bool) -> int:
-        """Return the exit status: 1 an error, 128 + the signal where handlers did not end."""
-        if failed:
-            return 1
-        return 0 if ended else 128 + self.number
+
+def exit_status(number: int, *, ended: bool, failed: bool) -> int:
+    """Return a consumer's: 1 an error, 128 + the signal's number where handlers did not end."""
+    if failed:
+        return 1
+    return 0 if ended else 128 + number

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.control.calls import Call, ask
-from timerstore.control.socketfile import is_allowed, listen
+from timerstore.control.socketfile import end_listening, is_allowed, listen
 from timerstore.control.wire import (
     SOCKET_NAME,
     error_to_json,
@@ -74,11 +74,7 @@ class Door:
                 os.close(guest.detach())
 
     def _let_go(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # it ends an accept that waits
-        self._socket.close()
-        with contextlib.suppress(OSError):
-            (self._path / SOCKET_NAME).unlink()
+        end_listening(self._socket, self._path, SOCKET_NAME)
 
     def _ended(self, error: BaseException) -> None:
         log.error("%s: nobody can ask it from outside any more: %r", self._path, error)

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,15 @@ def listen(path: Path, name: str) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def end_listening(listening: socket.socket, path: Path, name: str) -> None:
+    """Close a socket of the folder, also under an `accept` that waits, and remove its file."""
+    with suppress(OSError):
+        listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    with suppress(OSError):
+        (path / name).unlink()
 
 
 def is_allowed(guest: socket.socket) -> bool:

@@ -212,10 +212,9 @@ class Link:
             except (LostError, _NobodyError) as e:
                 if self.problem is not None:
                     raise self.problem.with_traceback(None) from None
-                if time.monotonic() >= until_s:
-                    if time.monotonic() >= longest_s or not is_taken_over(self.path):
-                        raise StoreClosedError(self._nobody()) from e
-                    until_s = time.monotonic() + _AGAIN_S
+                now_s = time.monotonic()
+                if now_s >= until_s and (now_s >= longest_s or not is_taken_over(self.path)):
+                    raise StoreClosedError(self._nobody()) from e
             self.closed.wait(_AGAIN_S)
 
     def _nobody(self) -> str:

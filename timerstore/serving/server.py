@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from timerstore.control.socketfile import is_allowed, listen
+from timerstore.control.socketfile import end_listening, is_allowed, listen
 from timerstore.control.wire import error_to_json
 from timerstore.errors import (
     InvalidArgumentError,
@@ -125,11 +125,7 @@ class Server:
             wire.close()
 
     def _let_go(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        with contextlib.suppress(OSError):
-            (self._path / SOCKET_NAME).unlink()
+        end_listening(self._socket, self._path, SOCKET_NAME)
 
     def _ended(self, error: BaseException) -> None:
         log.error("%s is not served any more: %r", self._path, error)
