@@ -1,4 +1,4 @@
-"""Plays a page of the documentation: its files are written, its programs and commands run.
+"""Plays a page of the documentation: writes its files, runs what it has run.
 
 A page has a folder of its own, one shell and one order, that in which it is read. What a block
 is stands behind its fence:
