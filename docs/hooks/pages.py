@@ -26,7 +26,7 @@ NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
-_FOR_TESTS = re.compile(r"""(?m)(^ *`{3,}.*?) (?:run|status)="[^"]*"""")
+_FOR_TESTS = re.compile(r'(?m)(^ *`{3,}.*?) (?:run|status)="[^"]*"')
 """What says how the tests run a block; the extension that shows it knows none of it."""
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s]+)(?P<title>[^)]*)\)")
 
