@@ -1,4 +1,4 @@
-"""`timerstore.read`: the rows that Spark's reader gives, of a store that nobody opens or changes."""
+"""`timerstore.read`: the rows of Spark's reader, of a store that nobody opens or changes."""
 
 import re
 from collections.abc import Callable

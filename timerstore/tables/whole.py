@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
+
+import pyarrow as pa
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
@@ -13,9 +15,6 @@ from timerstore.tables.reading import read_table
 from timerstore.tables.schema import find_table
 from timerstore.tables.view import UpTo
 from timerstore.tables.where import parse_where
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def read(
