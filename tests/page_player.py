@@ -174,10 +174,15 @@ class Shell:
         self._process.stdout.close()
 
     def run(self, command: str) -> tuple[str, int]:
-        """What it printed, and its status; one that ends with & goes on, printing to a file."""
+        """What it printed, and its status; one that ends with & goes on, printing to a file.
+
+        What says itself where it prints to does that.
+        """
         if command.rstrip().endswith("&"):
             self._jobs += 1
-            command = f"{command.rstrip()[:-1]} >background-{self._jobs}.txt 2>&1 &"
+            command = command.rstrip()[:-1]
+            prints_to = "" if ">" in command else f">background-{self._jobs}.txt 2>&1"
+            command = f"{command} {prints_to} &"
         os.write(self._commands_fd, command.encode() + b"\0")
         said, status = self._until_nul(command), self._until_nul(command)
         return _JOB_ENDED.sub("", said), int(status)
