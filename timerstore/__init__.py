@@ -5,6 +5,7 @@
     consume   what is due                           consuming/
     Consumer  handlers in threads, with retries     consumer/
     serve     to other processes, which `connect`   serving/
+    read      it as an Arrow table                  tables/whole.py
     verify    every byte of a closed one            offline/verify.py
     backup    a live one; restore, to any point     offline/backup.py
     salvage   whatever is left of one               offline/salvage.py
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from timerstore.serving.shared import SharedStore
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
+    from timerstore.tables.whole import read
     from timerstore.watching.health import Condition, Health
     from timerstore.watching.topics import TopicStats, Upcoming
 
@@ -92,6 +94,7 @@ _HOMES = {
     "serving.shared": "SharedStore",
     "stats": "Stats",
     "store": "TimerStore",
+    "tables.whole": "read",
     "watching.health": "Condition Health",
     "watching.topics": "TopicStats Upcoming",
 }
@@ -229,6 +232,7 @@ __all__ = [
     "backup_points",
     "connect",
     "open",
+    "read",
     "restore",
     "salvage",
     "serve",

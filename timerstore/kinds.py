@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ def check_choice(value: Any, what: str, choices: Iterable[str]) -> None:
     words = tuple(choices)
     if not isinstance(value, str) or value not in words:
         raise InvalidArgumentError(f"{what} is {value!r}. Use {', '.join(words)}.")
+
+
+def meant(name: Any, known: Iterable[str]) -> str:
+    """Return the end of an error about a name that is not known: a near one, then what there is."""
+    words = tuple(known)
+    near = get_close_matches(name.lower(), words, 1) if isinstance(name, str) else []
+    asked = f"Did you mean {near[0]}? " if near else ""
+    return f"{asked}Use {', '.join(words)}."
 
 
 def check_names(names: Any, what: str) -> list[str]:

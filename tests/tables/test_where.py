@@ -88,7 +88,10 @@ def test_times(where: str, low: int, high: int) -> None:
         ("due_ms = 5 or due_ms = 6", "not understood at 'or due_ms = 6'. Write and"),
         ("due_ms = 5 and", "where is not understood at ''"),
         ("none = 5", "has no column 'none'"),
-        ("key = 'a'", "cannot leave out rows of timers by key. Use due_ms, topic"),
+        (
+            "key = 'a'",
+            "cannot leave out rows of timers by key; filter what was read by it. Use due_ms, topic",
+        ),
         ("due_ms = 'a'", "due_ms is bigint. Compare it with a value such as 5"),
         ("due = 5", "due is timestamp. Compare it with a value such as '2026"),
         ("due = 'soon'", "'soon' is no time to compare due with"),

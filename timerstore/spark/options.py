@@ -9,6 +9,7 @@ from typing import Final
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import meant
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.plan import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import default_columns, find_table
@@ -60,7 +61,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
         raise InvalidArgumentError(
-            f"There is no option {unknown[0]!r}. Use {', '.join(sorted(_KNOWN - {'paths'}))}."
+            f"There is no option {unknown[0]!r}. {meant(unknown[0], sorted(_KNOWN - {'paths'}))}"
         )
     table = find_table(options.get("table", "timers")).name
     mode = options.get("mode", "permissive").lower()

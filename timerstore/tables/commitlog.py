@@ -219,6 +219,7 @@ MAKERS: Final[dict[str, dict[str, Maker]]] = {
     "fired": {
         **_SHARED,
         "id": lambda m: m.text(scan.ROW_KEY),
+        "properties": lambda m: m.user_properties(),
         "fired": lambda m: m.time(scan.ROW_STORED_MS),
         "fired_ms": lambda m: m.number(scan.ROW_STORED_MS),
         "put": lambda m: m.time(scan.ROW_BORN_MS),

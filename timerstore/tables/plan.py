@@ -95,12 +95,34 @@ def plan(
     are not as they must be are an error.
     """
     find_table(table)
-    if partitions is not None:
-        check_int(partitions, "partitions", 1, SPLITS_MAX)
-    check_int(split_bytes, "split_bytes", 1, 1 << 62)
     bounds = Bounds() if bounds is None else bounds
     stores = [path for path in paths if bounds.may_be("store", path)]
     views = [cut_store(path, upto=upto, delay_levels=delay_levels) for path in stores]
+    return plan_views(
+        views,
+        table,
+        bounds,
+        partitions=partitions,
+        split_bytes=split_bytes,
+        clock_slack_ms=clock_slack_ms,
+        failfast=failfast,
+    )
+
+
+def plan_views(
+    views: Sequence[StoreView],
+    table: str,
+    bounds: Bounds,
+    *,
+    partitions: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    clock_slack_ms: int = CLOCK_SLACK_MS,
+    failfast: bool = False,
+) -> list[Split]:
+    """Cut a table of some stores that were looked at into splits; see `plan`."""
+    if partitions is not None:
+        check_int(partitions, "partitions", 1, SPLITS_MAX)
+    check_int(split_bytes, "split_bytes", 1, 1 << 62)
     if failfast:
         for view in views:
             for fault in file_faults(view):

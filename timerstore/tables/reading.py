@@ -7,14 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from timerstore.config import DELAY_LEVELS
 from timerstore.errors import CorruptStoreError
 from timerstore.kinds import check_names
 from timerstore.tables import arrays, commitlog, cursors, problems, queues, timerlog, timers, wheel
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.plan import Range, Split, plan
+from timerstore.tables.plan import Range, Split, plan_views
 from timerstore.tables.schema import STORE, arrow_schema, default_columns
 from timerstore.tables.stores import find_stores
-from timerstore.tables.view import StoreView, open_view
+from timerstore.tables.view import StoreView, look_at, open_view
 from timerstore.timelog.oserrors import told_of
 from timerstore.timelog.reader import Fault
 
@@ -26,17 +27,20 @@ def read_split(
     *,
     failfast: bool = False,
     schema: Any = None,
+    view: StoreView | None = None,
 ) -> Iterator[Any]:
     """Yield the record batches of a split.
 
     `failfast`: damage is a CorruptStoreError, else rows that cannot be read are left out; the table
-    `problems` names them. `schema`: that of the batches, where not `arrow_schema(columns)`.
+    `problems` names them. `schema`: that of the batches, where not `arrow_schema(columns)`. `view`:
+    of whom planned the split, where that is at hand.
     """
     schema = arrow_schema(split.table, columns) if schema is None else schema
     bounds = Bounds() if bounds is None else bounds
     wanted = tuple(name for name in columns if name != STORE)
-    with told_of(split.cut.path):
-        view = open_view(split.cut)
+    if view is None:
+        with told_of(split.cut.path):
+            view = open_view(split.cut)
     for part in split.ranges:
         for item in _told(view.cut.path, _read(view, split.table, part, wanted, bounds)):
             if isinstance(item, Fault):
@@ -101,15 +105,25 @@ def read_table(
     *,
     body: bool = False,
     failfast: bool = False,
+    upto: str | None = None,
+    delay_levels: str = DELAY_LEVELS,
     **options: Any,
 ) -> Any:
-    """Return a whole table of one store, or of several, as an Arrow table; `options`: of `plan`."""
+    """Return a whole table of one store, or of several, as an Arrow table; `options`: of `plan`.
+
+    One store after the other; nothing of them stays mapped.
+    """
+    bounds = Bounds() if bounds is None else bounds
     stores = find_stores(path)
     if columns is None:
         columns = default_columns(table, several=stores.several, body=body)
-    columns = check_names(columns, "columns")
-    splits = plan(stores.paths, table, bounds, failfast=failfast, **options)
-    batches = [
-        batch for split in splits for batch in read_split(split, columns, bounds, failfast=failfast)
-    ]
-    return pa.Table.from_batches(batches, arrow_schema(table, columns))
+    schema = arrow_schema(table, check_names(columns, "columns"))
+    batches: list[Any] = []
+    for store in stores.paths:
+        if bounds.may_be("store", store):
+            with told_of(store):
+                view = look_at(store, upto=upto, delay_levels=delay_levels)
+                splits = plan_views([view], table, bounds, failfast=failfast, **options)
+            for split in splits:
+                batches += read_split(split, schema.names, bounds, failfast=failfast, view=view)
+    return pa.Table.from_batches(batches, schema)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import meant
 
 BIGINT: Final = "bigint"
 INT: Final = "int"
@@ -31,6 +32,8 @@ ARROW_TYPES: Final[dict[str, Any]] = {
 }
 STORE: Final = "store"
 BODY: Final = "body"
+PAYLOAD: Final = ("tag", "properties", BODY)
+"""What was put, beside topic, key, time."""
 
 
 class Column(NamedTuple):
@@ -56,8 +59,10 @@ class Table(NamedTuple):
                 return column
         if name == STORE:
             return STORE_COLUMN
-        names = ", ".join([column.name for column in self.columns] + [STORE])
-        raise InvalidArgumentError(f"The table {self.name} has no column {name!r}. Use {names}.")
+        names = [column.name for column in self.columns] + [STORE]
+        raise InvalidArgumentError(
+            f"The table {self.name} has no column {name!r}. {meant(name, names)}"
+        )
 
 
 STORE_COLUMN: Final = Column(STORE, STRING, "path of the store; there where several are read")
@@ -126,7 +131,7 @@ _FIRED: Final = Table(
         Column("queue_offset", BIGINT, "index of its entry in that queue", asked=True),
         *_time("put", "when it was put", asked=True),
         Column("tag", STRING, "the user's tag, or null", asked=True),
-        Column("properties", MAP, "all properties", asked=True),
+        Column("properties", MAP, "the user's properties", asked=True),
         Column("origin", BIGINT, "offset of the message it is a copy of, or null", asked=True),
         Column("identity_high", BIGINT, "with identity_low what tells this timer, ...", asked=True),
         Column("identity_low", BIGINT, "... over rolls", asked=True),
@@ -152,7 +157,7 @@ _TIMERS: Final = Table(
         Column("queue_offset", BIGINT, "that message's index in the timer queue", asked=True),
         Column("queue_id", INT, "the queue it will fire into", asked=True),
         Column("tag", STRING, "the user's tag, or null", asked=True),
-        Column("properties", MAP, "all properties of that message", asked=True),
+        Column("properties", MAP, "the user's properties", asked=True),
         _BODY_COLUMN,
     ),
 )
@@ -234,15 +239,18 @@ TABLES: Final[dict[str, Table]] = {
 def find_table(name: str) -> Table:
     """Return a table by its name."""
     if not isinstance(name, str) or name not in TABLES:
-        raise InvalidArgumentError(f"There is no table {name!r}. Use {', '.join(TABLES)}.")
+        raise InvalidArgumentError(f"There is no table {name!r}. {meant(name, TABLES)}")
     return TABLES[name]
 
 
 def default_columns(table: str, *, several: bool = False, body: bool = False) -> tuple[str, ...]:
-    """Return the columns of a table where none are named; `several`: with the store's path."""
-    names = [column.name for column in find_table(table).columns if not column.asked]
-    if body and BODY in [column.name for column in find_table(table).columns]:
-        names.append(BODY)
+    """Return the columns of a table where none are named.
+
+    `several`: with the store's path. `body`: with all that was put.
+    """
+    payload = PAYLOAD if body else ()
+    columns = find_table(table).columns
+    names = [each.name for each in columns if not each.asked or each.name in payload]
     return (STORE, *names) if several or table == "problems" else tuple(names)
 
 

@@ -55,7 +55,10 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
         matches = sorted(glob.glob(path)) if _PATTERN & set(path) else [path]
         within = [store for match in matches for store in _below(Path(match), _DEPTH_MAX)]
         if not within:
-            raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
+            there = (
+                "holds no commit log" if matches and Path(matches[0]).exists() else "is not there"
+            )
+            raise NotAStoreError(f"{path} {there}. Pass a store's directory.")
         found += within
     return Stores(tuple(dict.fromkeys(found)), several)
 

@@ -81,7 +81,7 @@ MAKERS: Final[dict[str, Callable[[TimerRows], Any]]] = {
     "queue_offset": lambda t: t.number(scan.ROW_QUEUE_INDEX),
     "queue_id": lambda t: t.number(scan.ROW_REAL_QUEUE, INT, least=0),
     "tag": lambda t: t.part(kernels.PART_TAGS),
-    "properties": lambda t: t.properties(),
+    "properties": lambda t: t.user_properties(),
     BODY: lambda t: t.part(kernels.PART_BODY, BINARY),
 }
 _NUMBERS: Final = {

@@ -80,8 +80,8 @@ def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreRead
 
 
 @telling
-def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
-    """Look at a store now, for splits that are read later.
+def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
+    """Look at a store now; its segments stay mapped for as long as the view lives.
 
     `upto`: "checkpoint", "end"; None: a closed store to its end, one that is open, or that was
     killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
@@ -89,7 +89,12 @@ def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_L
     """
     if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
         raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
-    view = view_of(_reader(path, delay_levels, None), upto=upto, delay_levels=delay_levels)
+    return view_of(_reader(path, delay_levels, None), upto=upto, delay_levels=delay_levels)
+
+
+def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
+    """Look at a store now, as `look_at` does, for splits that are read later."""
+    view = look_at(path, upto=upto, delay_levels=delay_levels)
     while len(_planned) >= _PLANNED_MAX:
         _planned.pop(next(iter(_planned)), None)
     _planned[view.cut.query] = view.reader
