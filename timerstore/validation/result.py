@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class Validation:
         """Return a Matplotlib figure of how the timers are spread. Needs Matplotlib."""
         from timerstore.validation.plots import plot_spread
 
-        return plot_spread(self.spread, f"{self.path}: {self.verdict}")
+        return plot_spread(self.spread, f"{os.path.basename(self.path)}: {self.verdict}")
 
     @property
     def verdict(self) -> str:

@@ -207,6 +207,8 @@ def busiest_words(spread: Spread) -> str:
     text = f"The busiest {name}, {slot_time(begin_ms, spread.precision_ms)} UTC, has {count:,}"
     if spread.slot_count == 1:
         return f"{text}: all that wait."
+    if spread.roll_unit_count:
+        text += ", those that only come by counted too"
     mean = f"{spread.slot_mean:,.1f}".removesuffix(".0")
     return f"{text}; those with any have {mean} on average."
 
