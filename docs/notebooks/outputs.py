@@ -3,7 +3,7 @@
     python docs/notebooks/outputs.py            writes the outputs of all notebooks
     python docs/notebooks/outputs.py NOTEBOOK…  of these
 
-Text is compared letter by letter. Pictures are compared point by point, but for a few in a thousand:
+Text is compared letter by letter, pictures point by point, but for a few in a thousand:
 another Matplotlib or font draws an edge otherwise, another number draws other bars.
 """
 

@@ -1,4 +1,4 @@
-"""The notebooks run, and show what they showed; where one does not: `./run notebooks --write`."""
+"""The notebooks still show what they showed; where one does not: `./run notebooks --write`."""
 
 from __future__ import annotations
 
