@@ -26,8 +26,8 @@ NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
-_FOR_TESTS = re.compile(r'(?m)(^ *`{3,}.*?) (?:run|status)="[^"]*"')
-"""What says how the tests run a block; the extension that shows it knows none of it."""
+_TITLE = re.compile(r' title="[^"]*"')
+"""Of a fence, what is shown; all else behind the language is for tests."""
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s]+)(?P<title>[^)]*)\)")
 
 _homes: dict[str, str] = {}
@@ -60,6 +60,10 @@ def map_links(text: str, change: Callable[[str], str | None]) -> str:
     for line in text.split("\n"):
         match = _FENCE.match(line)
         if match and (not fence or match[1].startswith(fence)):
+            if not fence:
+                line = (
+                    match[0] + line[match.end() :].split(" ", 1)[0] + "".join(_TITLE.findall(line))
+                )
             fence = "" if fence else match[1]
         elif not fence:
             parts = re.split(r"(?<!`)(`[^`]+`)(?!`)(?!\])", line)
@@ -188,4 +192,4 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return None
         return os.path.relpath(place, os.path.dirname(name) or ".")
 
-    return _FOR_TESTS.sub(r"\1", map_links(markdown, change))
+    return map_links(markdown, change)

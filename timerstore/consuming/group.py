@@ -60,12 +60,19 @@ class Batch:
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
     array; all of one length. Iterating gives `Delivery` objects.
+
+    >>> ids = store.put_many([b"a", b"b"], topic="doc-many")
+    >>> batch = store.pull("doc-many", timeout=0)
+    >>> len(batch), batch.to_arrow().column_names
+    (2, ['id', 'body', 'due_ms', 'fired_ms'])
+    >>> batch.ack()
     """
 
-    __slots__ = (
-        *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
-        *("_index_of", "_pins", "_pulled_ms", "topic"),
-    )
+    __slots__ = {
+        **dict.fromkeys(("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight")),
+        **dict.fromkeys(("_group", "_ids", "_index_of", "_pins", "_pulled_ms")),
+        "topic": "The topic that they were put to.",
+    }
     _ack_and_put = ack_and_put_in
 
     def __init__(
@@ -77,13 +84,14 @@ class Batch:
         count: int,
         pins: list[Any],
     ) -> None:
-        """Hold the first `count` places of the columns; made by a group."""
+        """Hold the first `count` places of the columns; made by `pull`."""
         self._group, self._cursor, self._flight = group, cursor, flight
         self._columns, self._count, self._pins = columns, count, pins
         self._pulled_ms = group.core.steady_ms()
         self._bodies: Any = None
         self._ids: Any = None
         self.topic = group.topic
+        """The topic that they were put to."""
         self._decoded: dict[int, Message] = {}
         self._index_of: list[int] = []  # of each delivery, once there are any
 
