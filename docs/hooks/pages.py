@@ -118,7 +118,8 @@ def notebook_pages(path: Path) -> dict[str, str | bytes]:
             elif "text/html" in data:
                 # Tables of pandas, without the style that each brings.
                 html = re.sub(r"(?s)<style.*?</style>", "", "".join(data["text/html"]))
-                parts.append(re.sub(r"\n\s*\n", "\n", html).replace('border="1" ', ""))
+                html = html.replace('<table border="1" class="dataframe">', "<table>")
+                parts.append(re.sub(r"\n\s*\n", "\n", html))
             else:
                 text = "".join(output.get("text") or data.get("text/plain", ""))
                 parts.append(f"````text\n{text.rstrip()}\n````")
@@ -162,20 +163,21 @@ def named_by(part: Any) -> list[str]:
 
 
 def spelled_out(nav: list[Any], pages: list[str]) -> list[Any]:
-    """Replace each pattern of the navigation by the pages that no other entry names."""
-    named = set(named_by(nav))
+    """Replace each pattern of the navigation by the pages that no entry before it has."""
+    shown = set(named_by(nav))
 
     def spell(part: Any) -> list[Any]:
+        if isinstance(part, str) and "*" not in part:
+            return [part]
         if isinstance(part, str):
-            matched = [page for page in pages if fnmatch.fnmatch(page, part) and page not in named]
-            return matched if "*" in part else [part]
+            found = [page for page in pages if fnmatch.fnmatch(page, part) and page not in shown]
+            shown.update(found)
+            return found
         ((title, inner),) = part.items()
-        found = [
-            new for each in (inner if isinstance(inner, list) else [inner]) for new in spell(each)
-        ]
-        if isinstance(inner, str) and len(found) == 1:
-            return [{title: found[0]}]
-        return [{title: found}] if found else []
+        if isinstance(inner, str):
+            return [{title: page} for page in spell(inner)]
+        inside = [new for each in inner for new in spell(each)]
+        return [{title: inside}] if inside else []
 
     return [new for each in nav for new in spell(each)]
 
