@@ -59,20 +59,13 @@ class Batch:
     """Messages handed out together, by columns.
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
-    array; all of one length. Iterating gives `Delivery` objects.
-
-    >>> ids = store.put_many([b"a", b"b"], topic="doc-many")
-    >>> batch = store.pull("doc-many", timeout=0)
-    >>> len(batch), batch.to_arrow().column_names
-    (2, ['id', 'body', 'due_ms', 'fired_ms'])
-    >>> batch.ack()
+    array; all of one length; `topic`: that of all. Iterating gives `Delivery` objects.
     """
 
-    __slots__ = {
-        **dict.fromkeys(("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight")),
-        **dict.fromkeys(("_group", "_ids", "_index_of", "_pins", "_pulled_ms")),
-        "topic": "The topic that they were put to.",
-    }
+    __slots__ = (
+        *("_bodies", "_columns", "_count", "_cursor", "_decoded", "_flight", "_group", "_ids"),
+        *("_index_of", "_pins", "_pulled_ms", "topic"),
+    )
     _ack_and_put = ack_and_put_in
 
     def __init__(
@@ -91,7 +84,6 @@ class Batch:
         self._bodies: Any = None
         self._ids: Any = None
         self.topic = group.topic
-        """The topic that they were put to."""
         self._decoded: dict[int, Message] = {}
         self._index_of: list[int] = []  # of each delivery, once there are any
 
