@@ -31,7 +31,7 @@ _OUTSIDE = (
     *("aio", "cli", "consumer", "control", "demo", "examples", "otel", "recurring", "serving"),
     "watching",
     *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py", "test_pages.py"),
-    *("test_readme.py", "test_tidy.py"),
+    *("test_readme.py", "test_reference.py", "test_site.py", "test_tidy.py"),
 )
 """Tests of what no kernel decides."""
 

@@ -25,7 +25,7 @@ def test_readme_examples_run(name: str, tmp_path: Path) -> None:
     """Each ```python block is a program of its own, in an empty folder; the README's again in it.
 
     Those of the README print something, for a reader who tries one wants to see that it works. A
-    block that is only shown says so in its fence: ```python no-run.
+    block that is only shown says so in its fence: ```python run="no".
     """
     _, blocks = split_fences((ROOT / name).read_text())
     times = ("first", "second") if name == "README.md" else ("only",)

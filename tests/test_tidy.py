@@ -38,7 +38,7 @@ def files(suffixes: tuple[str, ...]) -> list[Path]:
             name
             for name in subfolders
             if (not name.startswith(".") or name == ".ci")
-            and name not in {"build", "dist", "htmlcov", "__pycache__"}
+            and name not in {"build", "dist", "htmlcov", "site", "__pycache__"}
             and not name.endswith(".egg-info")
         ]
         found += [Path(folder) / name for name in names if name.endswith(suffixes)]
@@ -305,7 +305,14 @@ def copy_source(tmp_path: Path) -> Path:
     """A copy of what a distribution is made of, without what was compiled."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in ["pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "requirements.lock"]:
+    for name in [
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "requirements.lock",
+        "mkdocs.yml",
+    ]:
         shutil.copy(ROOT / name, source)
     for name in ["timerstore", "docs", "examples", *FOLDER_OF]:
         ignored = shutil.ignore_patterns("__pycache__")

@@ -44,13 +44,22 @@ def test_damage(path: Path) -> None:
     (failed,) = [each for each in told["rules"] if each["failed"]]
     assert failed["rule"] == "unit_topic"
     assert (failed["examples"][0]["file"], failed["examples"][0]["offset"]) == (file, offset)
-    assert "DAMAGED: 1 rules fail" in run(path, exits=1).stdout
+    assert "DAMAGED: 1 rule fails, at 1 place" in run(path, exits=1).stdout
     assert "unit_topic" in run(path, exits=1, FORCE_COLOR="1").stdout
 
 
 def test_a_warning_is_no_damage(path: Path) -> None:
     FAULTS["slot_count"].plant(Patient(path))
     assert "warning" in run(path).stdout
+
+
+def test_the_rate_is_measured_where_it_is_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "peak_share" not in json.loads(run(path, "--json").stdout)["spread"]["next_hour"]
+    monkeypatch.setattr("timerstore.validation.measure_fire_rate", lambda: 20.0)
+    assert "of what this machine fires (20 a second)" in run(path, "--measure").stdout
+    assert "Pass one." in run(path, "--measure", "--fire-rate", "10", exits=2).stderr
 
 
 def test_no_store(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.validation.spread import HOUR_MS, MINUTE_MS, Spread, count_lateness, gini, quantiles
+from timerstore.validation.spread import Spread, count_lateness, gini, quantiles
+from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40))

@@ -115,8 +115,11 @@ def validate(
         int | None, typer.Option(help="A broker's roll window in slots: its store does not say.")
     ] = None,
     fire_rate: Annotated[
-        float | None, typer.Option(help="Timers that this machine fires in a second, for the load.")
+        float | None, typer.Option(help="Timers that this machine fires in a second, if known.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure that first: some three seconds, in TMPDIR.")
+    ] = False,
     show_all: All = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -132,9 +135,13 @@ def validate(
     if fire_rate is not None:
         options["fire_rate_per_s"] = fire_rate
     with answering(as_json=as_json) as out:
+        if measure and fire_rate is not None:
+            raise InvalidArgumentError("--measure and --fire-rate exclude each other. Pass one.")
         options["delay_levels"] = settings(config).delay_levels
         if upto != "end":
             tell_live(out, path)
+        if measure:
+            options["fire_rate_per_s"] = _measured(out)
         found = (_run_on_spark if spark else _run_here)(out, path, options)
         if not found.ok:
             out.status = DAMAGED
@@ -142,6 +149,13 @@ def validate(
             out.json(found.to_dict())
         else:
             show_validation(out, found, show_all=show_all)
+
+
+def _measured(out: Output) -> float:
+    from timerstore.validation import measure_fire_rate
+
+    with out.progress("measuring what this machine fires"):
+        return measure_fire_rate()
 
 
 def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
@@ -196,28 +210,20 @@ def _word(result: Any) -> str:
 
 def spread_rows(found: Validation, spread: Spread) -> list[tuple[str, str]]:
     """Return what a person wants to know of how timers are spread, as names and values."""
-    hour, pending = spread.next_hour, max(1, spread.pending_count)
+    from timerstore.validation import spread as spreads
+
     rows = [
         ("read", f"{shown_bytes(found.bytes_count)} of {_writer(found)}"),
-        ("pending", f"{spread.pending_count:,} timers in {spread.slot_count:,} slots"),
-        ("rolled", f"{spread.rolled_count / pending:.1%} once or more"),
-        ("waits to roll", f"{spread.roll_unit_count / pending:.1%}"),
-        (
-            "next hour",
-            f"{hour['timers']:,.0f} timers, in its heaviest minute {hour['peak_per_s']:,.1f} a "
-            f"second: {hour['peak_share']:.3%} of {spread.fire_rate_per_s:,.0f}",
-        ),
+        ("pending", spreads.pending_words(spread)),
     ]
-    if spread.heaviest:
-        begin_ms, count = spread.heaviest[0]
-        rows.append(("heaviest slot", f"{count:,} units at {shown_time(begin_ms)}"))
-        skew = f"{spread.skew:.1f} × the mean, Gini {spread.slot_gini:.2f}"
-        rows.append(("skew of slots", skew))
-    rows += [(f"topic {name}", f"{count:,}") for name, count in [*spread.topics.items()][:10]]
-    if spread.fired_count:
-        late = ", ".join(f"{name} {ms:,}" for name, ms in spread.lateness_quantiles.items())
-        rows.append(("lateness, ms", f"{late}, of {spread.fired_count:,} fired"))
-    return rows
+    if spread.topics:
+        rows += [(f"topic {name}", f"{count:,}") for name, count in [*spread.topics.items()][:10]]
+        rows.append(("stands at", f"{shown_time(spread.from_ms)}: counted from here on"))
+        rows.append(("next hour", spreads.next_hour_words(spread)))
+    rows.append(("busiest", spreads.busiest_words(spread)))
+    rows.append(("far ahead", spreads.rolled_words(spread)))
+    rows.append(("lateness", spreads.lateness_words(spread)))
+    return [(name, value) for name, value in rows if value]
 
 
 def _writer(found: Validation) -> str:

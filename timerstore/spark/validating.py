@@ -23,7 +23,6 @@ from timerstore.validation.cursors import finish
 from timerstore.validation.notes import COLUMNS
 from timerstore.validation.plan import SPLIT_BYTES, Scope, make_plan
 from timerstore.validation.result import Validation
-from timerstore.validation.spread import FIRE_RATE_PER_S
 from timerstore.validation.tally import Tally
 from timerstore.validation.work import judge_bucket, look_at
 
@@ -44,7 +43,7 @@ def validate(
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
-    fire_rate_per_s: float = FIRE_RATE_PER_S,
+    fire_rate_per_s: float | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Validation:
     """Check that the parts of a store agree with each other, on Spark's workers.

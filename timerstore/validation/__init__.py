@@ -14,19 +14,32 @@
     plain.py        both rounds in one process
     findings.py     where the parts put what they find
     tally.py        findings that can be merged
+    words.py        numbers, durations as a person says them
+    timeaxis.py     time in buckets that a plot can show
     spread.py       how timers are spread
     result.py       what the caller gets
     plots.py        pictures of it
+    firerate.py     what this machine fires
 
 `timerstore.spark.validate` runs the same two rounds on Spark.
 """
 
 from __future__ import annotations
 
+from timerstore.validation.firerate import measure_fire_rate
 from timerstore.validation.plain import validate
 from timerstore.validation.result import RuleResult, Validation
 from timerstore.validation.rules import RULES, Rule
 from timerstore.validation.spread import Spread
 from timerstore.validation.tally import Example
 
-__all__ = ["RULES", "Example", "Rule", "RuleResult", "Spread", "Validation", "validate"]
+__all__ = [
+    "RULES",
+    "Example",
+    "Rule",
+    "RuleResult",
+    "Spread",
+    "Validation",
+    "measure_fire_rate",
+    "validate",
+]

@@ -17,8 +17,8 @@ from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.plan import Scope
-from timerstore.validation.spread import HOUR_MS, MINUTE_MS
 from timerstore.validation.tally import Tally
+from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
 _LOG: Final = "commitlog"
 _UNITS: Final = "timerlog"

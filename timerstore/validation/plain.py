@@ -22,7 +22,6 @@ from timerstore.validation.cursors import finish
 from timerstore.validation.notes import COLUMNS, Note
 from timerstore.validation.plan import SPLIT_BYTES, make_plan
 from timerstore.validation.result import Validation
-from timerstore.validation.spread import FIRE_RATE_PER_S
 from timerstore.validation.tally import Tally
 from timerstore.validation.work import judge_bucket, look_at
 
@@ -84,7 +83,7 @@ def validate(
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
-    fire_rate_per_s: float = FIRE_RATE_PER_S,
+    fire_rate_per_s: float | None = None,
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
@@ -93,14 +92,15 @@ def validate(
     Reads a closed store or a copy to its end, one that is open to its last checkpoint, a broker's
     too. `upto`: "checkpoint" or "end", where it is not to choose itself. `delay_levels`: those of
     the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
-    what this machine fires, for the expected load. `progress`: is told how many steps are done, of
-    how many. Raises NotAStoreError; damage is in the result. O(bytes), in bounded memory, with some
-    80 bytes for each timer in temporary files.
+    what this machine fires, from `measure_fire_rate`; the load is told beside it. `progress`: is
+    told how many steps are done, of how many. Raises NotAStoreError; damage is in the result.
+    O(bytes), in bounded memory, with some 80 bytes for each timer in temporary files.
 
     >>> timerstore.validation.validate("timers/").ok
     True
     """
-    check_positive(fire_rate_per_s, "fire_rate_per_s")
+    if fire_rate_per_s is not None:
+        check_positive(fire_rate_per_s, "fire_rate_per_s")
     plan = make_plan(
         path,
         upto=upto,

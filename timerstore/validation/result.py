@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 from timerstore.validation.cursors import bytes_read, store_name
 from timerstore.validation.plan import Scope
 from timerstore.validation.rules import NAMES, RULES, Rule, Severity
-from timerstore.validation.spread import HOUR_MS, MINUTE_MS, Spread, gini
+from timerstore.validation.spread import Spread, gini, sentences
 from timerstore.validation.tally import Example, Tally
+from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
+from timerstore.validation.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Validation:
     """`abort` exists: the store is open, or was not closed."""
 
     @classmethod
-    def make(cls, scope: Scope, tally: Tally, fire_rate_per_s: float) -> Validation:
+    def make(cls, scope: Scope, tally: Tally, fire_rate_per_s: float | None) -> Validation:
         """Make one of everything that was found."""
         view = scope.view
         rules = [
@@ -134,7 +137,7 @@ class Validation:
         """Return a Matplotlib figure of how the timers are spread. Needs Matplotlib."""
         from timerstore.validation.plots import plot_spread
 
-        return plot_spread(self.spread, self.verdict)
+        return plot_spread(self.spread, f"{os.path.basename(self.path)}: {self.verdict}")
 
     @property
     def verdict(self) -> str:
@@ -142,26 +145,27 @@ class Validation:
         errors = [each for each in self.rules if not each.ok and each.severity == "error"]
         if not errors:
             return "sound"
-        places = sum(each.failed for each in errors)
-        return f"DAMAGED: {len(errors)} rules fail, at {places:,} places"
+        fail = "rule fails" if len(errors) == 1 else "rules fail"
+        places = counted(sum(each.failed for each in errors), "place")
+        return f"DAMAGED: {len(errors)} {fail}, at {places}"
 
     def __str__(self) -> str:
-        """Return a summary, with the first places of each failure."""
+        """Return the verdict, the first places of each failure, and how the timers are spread."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         counts = self.counts
         yield f"{self.path}: {self.verdict}"
         yield (
-            f"  {counts['messages']:,} messages, {counts['entries']:,} entries, "
-            f"{counts['units']:,} units, {counts['slots']:,} slots; "
-            f"{counts['pending']:,} timers pending, {counts['fired']:,} fired"
+            f"  {sum(1 for each in self.rules if each.checked)} rules looked at "
+            f"{counted(counts['messages'], 'message')} and {counted(counts['units'], 'timer unit')}"
         )
         for each in self.failures:
             yield f"  {each.severity} {each.name}: {each.failed:,} of {each.checked:,}"
             yield from (
                 f"    {file} at {offset}: {reason}" for file, offset, reason in each.examples[:5]
             )
+        yield from (f"  {sentence}" for sentence in sentences(self.spread))
 
     def _repr_html_(self) -> str:
         """Return the rules as a table, failures with their places."""
@@ -190,7 +194,7 @@ def _html_row(result: RuleResult) -> str:
     return f"<tr{style}>{cells}<td style='text-align:left'>{where}</td></tr>"
 
 
-def _spread(scope: Scope, tally: Tally, fire_rate_per_s: float) -> Spread:
+def _spread(scope: Scope, tally: Tally, fire_rate_per_s: float | None) -> Spread:
     hours: dict[str, dict[int, int]] = defaultdict(dict)
     for (hour, topic), count in sorted(tally.hours.items()):
         hours[tally.topics[topic]][hour * HOUR_MS] = count
@@ -213,4 +217,5 @@ def _spread(scope: Scope, tally: Tally, fire_rate_per_s: float) -> Spread:
         fired_count=sum(tally.lateness.values()),
         lateness=dict(sorted(tally.lateness.items())),
         fire_rate_per_s=fire_rate_per_s,
+        precision_ms=precision_ms,
     )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from timerstore.timelog.record import Words
+from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS, shown
+from timerstore.validation.words import counted, duration, share, slot_name, slot_time
 
-HOUR_MS: Final = 3_600_000
-MINUTE_MS: Final = 60_000
-FIRE_RATE_PER_S: Final = 1_010_000
-"""Timers a second that were put, fired and pulled at once: `docs/benchmarks.md`, whole life. Two
-cores of 2026; pass your own figure where a machine was measured."""
+TOPICS_NAMED: Final = 5
 _EXACT_BITS: Final = 10
 """Lateness up to 1,023 ms is exact; a larger one keeps its ten highest bits: 0.1 % off."""
 
@@ -63,9 +62,12 @@ def gini(loads: Counter[int]) -> float:
     return float(1 - (counts / slots * (share + before)).sum())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spread:
-    """How the pending timers of a store are spread; times are UTC epoch milliseconds."""
+    """How the pending timers of a store are spread; times are UTC epoch milliseconds.
+
+    Printed, it is a few sentences.
+    """
 
     from_ms: int
     """Where the next hour begins: the read cursor."""
@@ -89,8 +91,16 @@ class Spread:
     fired_count: int
     lateness: dict[int, int]
     """Fired messages by lateness in ms."""
-    fire_rate_per_s: float
-    """What the machine is taken to fire, from the benchmark."""
+    fire_rate_per_s: float | None
+    """What the machine fires, where the caller has said or measured it."""
+    precision_ms: int = 1000
+    """How long a slot is."""
+
+    def __str__(self) -> str:
+        """Return what a person wants to know, a sentence a line."""
+        return "\n".join(sentences(self))
+
+    __repr__ = __str__
 
     @property
     def skew(self) -> float:
@@ -108,18 +118,19 @@ class Spread:
 
     @property
     def next_hour(self) -> dict[str, float]:
-        """What the next hour asks for: timers, those of its heaviest minute, share of the rate."""
+        """What the next hour asks for: timers, how many are late already, its heaviest minute.
+
+        `peak_share`, the heaviest minute as a part of the machine's rate, where that is known.
+        """
         stop_ms = self.from_ms + HOUR_MS
         due = [n for ms, n in self.minutes.items() if self.from_ms - MINUTE_MS < ms < stop_ms]
         overdue = sum(n for ms, n in self.minutes.items() if ms <= self.from_ms - MINUTE_MS)
         peak = max(due, default=0)
-        return {
-            "timers": sum(due) + overdue,
-            "overdue": overdue,
-            "peak_minute": peak,
-            "peak_per_s": peak / 60,
-            "peak_share": peak / 60 / self.fire_rate_per_s,
-        }
+        told: dict[str, float] = {"timers": sum(due) + overdue, "overdue": overdue}
+        told |= {"peak_minute": peak, "peak_per_s": peak / 60}
+        if self.fire_rate_per_s is not None:
+            told["peak_share"] = peak / 60 / self.fire_rate_per_s
+        return told
 
     @property
     def lateness_quantiles(self) -> dict[str, int]:
@@ -138,3 +149,106 @@ class Spread:
         figures |= {"fired_count": self.fired_count, "lateness_ms": self.lateness_quantiles}
         figures["days"] = [{"begin_ms": ms, "timers": count} for ms, count in self.days.items()]
         return figures
+
+
+# --- in sentences that need no other page
+
+
+def pending_words(spread: Spread) -> str:
+    """Return how many timers wait, and when the first and the last of them fall due."""
+    if not spread.pending_count or not spread.minutes:
+        return "No timer is pending."
+    first_ms, last_ms = min(spread.minutes), max(spread.minutes)
+    when = shown(last_ms, "%-d %b %Y %H:%M")
+    if first_ms != last_ms:
+        is_one_year = shown(first_ms, "%Y") == shown(last_ms, "%Y")
+        first = shown(first_ms, "%-d %b %H:%M" if is_one_year else "%-d %b %Y %H:%M")
+        when = f"between {first} and {when}"
+    return f"{counted(spread.pending_count, 'timer')} pending, due {when} UTC."
+
+
+def topic_words(spread: Spread) -> str:
+    """Return how many wait in each topic, the largest by name."""
+    named = [f"{name} {count:,}" for name, count in [*spread.topics.items()][:TOPICS_NAMED]]
+    rest = [*spread.topics.values()][TOPICS_NAMED:]
+    if rest:
+        named.append(f"{counted(len(rest), 'other')} {sum(rest):,}")
+    return f"{'Topic' if len(spread.topics) == 1 else 'Topics'}: {', '.join(named)}."
+
+
+def next_hour_words(spread: Spread) -> str:
+    """Return what the hour that begins where the store stands asks for."""
+    hour = spread.next_hour
+    if not hour["timers"]:
+        return "Nothing is due within an hour."
+    if hour["overdue"] == hour["timers"]:
+        return f"{counted(hour['timers'], 'timer')} past due; nothing else is due within an hour."
+    text = f"{counted(hour['timers'], 'timer')} due within an hour"
+    if hour["overdue"]:
+        text += f", {hour['overdue']:,.0f} of them past due already"
+    if hour["peak_minute"]:
+        text += f"; the busiest minute has {hour['peak_minute']:,.0f}"
+        if hour["peak_per_s"] >= 1:
+            text += f", {hour['peak_per_s']:,.0f} a second"
+        if spread.fire_rate_per_s is not None:
+            text += f": {share(hour['peak_per_s'], spread.fire_rate_per_s)} of what this machine "
+            text += f"fires ({spread.fire_rate_per_s:,.0f} a second)"
+    return text + "."
+
+
+def busiest_words(spread: Spread) -> str:
+    """Return which slot holds most, beside what a slot that is used holds on average."""
+    if not spread.heaviest:
+        return ""
+    name = slot_name(spread.precision_ms)
+    begin_ms, count = spread.heaviest[0]
+    if count == 1:
+        return f"No two timers share a {name}." if name == "second" else f"No two within {name}."
+    text = f"The busiest {name}, {slot_time(begin_ms, spread.precision_ms)} UTC, has {count:,}"
+    if spread.slot_count == 1:
+        return f"{text}: all that wait."
+    if spread.roll_unit_count:
+        text += ", those that only come by counted too"
+    mean = f"{spread.slot_mean:,.1f}".removesuffix(".0")
+    return f"{text}; those with any have {mean} on average."
+
+
+def rolled_words(spread: Spread) -> str:
+    """Return which part of the timers lies beyond the wheel's window."""
+    if not spread.roll_unit_count:
+        return ""
+    part = share(spread.roll_unit_count, spread.pending_count)
+    return f"{part} lie beyond the roll window: they are passed on until it reaches them."
+
+
+def lateness_words(spread: Spread) -> str:
+    """Return how late was what was fired."""
+    if not spread.fired_count:
+        return "Nothing was fired yet."
+    late = spread.lateness_quantiles
+    text = f"{counted(spread.fired_count, 'timer')} fired"
+    if late["max"] == 0:
+        return f"{text}, all in the millisecond they were due."
+    parts = []
+    if spread.lateness.get(0):
+        on_time = share(spread.lateness[0], spread.fired_count)
+        parts.append(f"{on_time} in the millisecond they were due")
+    if late["p50"]:
+        parts.append(f"half within {duration(late['p50'])}")
+    parts.append(f"99 % within {duration(late['p99'])}")
+    return f"{text}: {', '.join(parts)}, the last {duration(late['max'])} late."
+
+
+def sentences(spread: Spread) -> Iterator[str]:
+    """Yield what a person wants to know of how timers are spread, a sentence each."""
+    yield pending_words(spread)
+    if spread.topics:
+        yield topic_words(spread)
+        stands = shown(spread.from_ms, "%-d %b %Y %H:%M:%S")
+        yield f"From {stands} UTC, where the store stands: {_lower(next_hour_words(spread))}"
+    yield from filter(None, (busiest_words(spread), rolled_words(spread)))
+    yield lateness_words(spread)
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]

@@ -1,0 +1,52 @@
+"""Docstrings as Markdown, for the pages of the reference: examples, names that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+_EXAMPLE = re.compile(r"(?m)^>>> .*(?:\n(?!\s*$).*)*")
+_ERROR = re.compile(r"\b(?<![`.\[])([A-Z]\w+Error)\b(?![`\]])")
+_NAME = re.compile(r"`((?:timerstore\.)?)((?:[A-Z]\w+|open|connect|serve|backup)(?:\.\w+)?)`")
+
+
+class Readable(griffe.Extension):
+    """Changes the text of what was read, not of what runs."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Fence each example; lead names of errors, calls, settings to their places."""
+        if not obj.docstring:
+            return
+        parts, at = [], 0
+        text = obj.docstring.value
+        for match in _EXAMPLE.finditer(text):
+            parts += [linked(text[at : match.start()]), fenced(match[0])]
+            at = match.end()
+        obj.docstring.value = "".join([*parts, linked(text[at:])])
+
+
+def fenced(example: str) -> str:
+    """Write an example as a program, to be copied; with its output, where it has one, as it is."""
+    lines = [re.sub(r"\s*# doctest:.*", "", line) for line in example.split("\n")]
+    if all(line.startswith((">>> ", "... ", "...")) for line in lines):
+        return "\n".join(["```python", *(line[4:] for line in lines), "```"])
+    return "\n".join(["```pycon", *lines, "```"])
+
+
+def linked(text: str) -> str:
+    """Lead names to where the reference has them, if it does."""
+
+    def place(match: re.Match[str]) -> str:
+        name = match[2]
+        is_setting = name.startswith("Config.")
+        where = name.removeprefix("Config.") if is_setting else f"timerstore.{name}"
+        shown = f"<code>{match[1]}{name}</code>"
+        return f'<autoref identifier="{where}" optional>{shown}</autoref>'
+
+    text = _ERROR.sub(
+        lambda match: f'<autoref identifier="{match[1].lower()}" optional>{match[1]}</autoref>',
+        text,
+    )
+    return _NAME.sub(place, text)

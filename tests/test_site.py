@@ -1,0 +1,62 @@
+"""The site of the documentation: it builds without a warning, it is whole without a network."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.markdown import ROOT, split_fences
+
+pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `./run docs` builds it: a link that leads nowhere ends the build."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_it_builds_with_every_page(site: Path) -> None:
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    notebooks = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.ipynb")]
+    assert len(notebooks) > 3
+    for page in pages + notebooks:
+        assert (site / page.with_suffix(".html")).exists(), page
+
+
+def test_fences_are_code(site: Path) -> None:
+    """One with `title=` or `run=` in its first line is highlighted as any other."""
+    text = (site / "consumer.html").read_text()
+    assert "```" not in text and 'run="no"' not in text
+    assert text.count('<div class="language-python highlight">') == sum(
+        block.info.startswith("python")
+        for block in split_fences((ROOT / "docs" / "consumer.md").read_text())[1]
+    )
+
+
+def test_notebooks_have_their_pictures(site: Path) -> None:
+    for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        text = (site / "notebooks" / f"{path.stem}.html").read_text()
+        assert text.count("<img ") == path.read_text().count('"image/png"') > 0
+
+
+def test_the_front_page_begins_as_the_readme() -> None:
+    first, front = (
+        split_fences((ROOT / name).read_text())[1] for name in ("README.md", "docs/index.md")
+    )
+    programs = [
+        next(block.code for block in blocks if block.info == "python") for blocks in (first, front)
+    ]
+    assert programs[0] == programs[1]
