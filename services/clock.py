@@ -38,7 +38,9 @@ class ManualClock:
     """A clock that stands still until it is moved; for tests of programs that use timers.
 
     A store that is opened with it runs no threads. `advance` fires what falls due on the way, each
-    timer at its own millisecond, before it returns, without sleeping.
+    timer at its own millisecond, before it returns, without sleeping. `timerstore.open` refuses it
+    for a store with pending timers that the system clock was used for: each of them would count as
+    fired once the clock was moved past its time. With `force` it does not.
 
     >>> clock = ManualClock(1_800_000_000_000)
     >>> clock.advance(timedelta(seconds=2))
@@ -48,8 +50,11 @@ class ManualClock:
 
     manual = True
 
-    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
-        """Start at `start_ms`, UTC epoch milliseconds."""
+    def __init__(self, start_ms: int = 1_800_000_000_000, *, force: bool = False) -> None:
+        """Start at `start_ms`, UTC epoch milliseconds; `force`: real timers may be moved by it."""
+        if not isinstance(force, bool):
+            raise InvalidArgumentError(f"force is {force!r}. Pass True or False.")
+        self.force = force
         if isinstance(start_ms, bool) or not isinstance(start_ms, int):
             raise InvalidArgumentError(f"start_ms is {start_ms!r}. Pass epoch milliseconds.")
         if not 10**11 <= start_ms <= CLOCK_MS_MAX:

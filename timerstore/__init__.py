@@ -155,7 +155,10 @@ def open(
     files. With `read_only` no file is changed and no lock is taken: look at a store that may be in
     use, or at a copy; see `ReadOnlyStore`. With `share` any number of processes of one user have
     it open: one owns it, the others are its clients, and when it ends another one takes over; see
-    `SharedStore`. Raises NotAStoreError, StoreLockedError, CorruptStoreError.
+    `SharedStore`. With a `clock` time stands still until it is moved, for tests; a store with real
+    timers refuses it, see `ManualClock`.
+
+    Raises NotAStoreError, StoreLockedError, CorruptStoreError, InvalidArgumentError.
 
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
@@ -164,6 +167,7 @@ def open(
     from timerstore.errors import InvalidArgumentError
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
+    from timerstore.realtimers import refuse_real_timers
     from timerstore.store import TimerStore
     from timerstore.timelog.oserrors import told_of
 
@@ -181,6 +185,7 @@ def open(
     with told_of(path):
         if read_only:
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
+        refuse_real_timers(path, config, clock)
         return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))
 
 
