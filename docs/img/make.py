@@ -26,7 +26,7 @@ from timerstore.validation import plots, validate
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "notebooks"))
 
-import example_store
+import example_store  # noqa: E402
 
 WIDTH, HEIGHT = 84, 22
 RUN_S = 14
