@@ -27,10 +27,10 @@ class SystemClock:
 class Attendant(Protocol):
     """Who acts between two events of a manual clock: it may put timers, or move the clock."""
 
-    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+    def _next_ms(self, start_ms: int, stop_ms: int) -> int:
         """Return the first time in (start_ms, stop_ms] at which it may have something to do."""
 
-    def arrived(self) -> None:
+    def _arrived(self) -> None:
         """Act; the clock has come to such a time, or was moved."""
 
 
@@ -38,7 +38,9 @@ class ManualClock:
     """A clock that stands still until it is moved; for tests of programs that use timers.
 
     A store that is opened with it runs no threads. `advance` fires what falls due on the way, each
-    timer at its own millisecond, before it returns, without sleeping.
+    timer at its own millisecond, before it returns, without sleeping. `timerstore.open` refuses it
+    for a store with pending timers that the system clock was used for: each of them would count as
+    fired once the clock was moved past its time. With `force` it does not.
 
     >>> clock = ManualClock(1_800_000_000_000)
     >>> clock.advance(timedelta(seconds=2))
@@ -48,8 +50,11 @@ class ManualClock:
 
     manual = True
 
-    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
-        """Start at `start_ms`, UTC epoch milliseconds."""
+    def __init__(self, start_ms: int = 1_800_000_000_000, *, force: bool = False) -> None:
+        """Start at `start_ms`, UTC epoch milliseconds; `force`: real timers may be moved by it."""
+        if not isinstance(force, bool):
+            raise InvalidArgumentError(f"force is {force!r}. Pass True or False.")
+        self.force = force
         if isinstance(start_ms, bool) or not isinstance(start_ms, int):
             raise InvalidArgumentError(f"start_ms is {start_ms!r}. Pass epoch milliseconds.")
         if not 10**11 <= start_ms <= CLOCK_MS_MAX:
@@ -81,7 +86,7 @@ class ManualClock:
                 self._move(stop_ms)
                 return
             for each in list(self._attendants):
-                each.arrived()
+                each._arrived()
             while self._now_ms < stop_ms:  # an attendant may have moved it further
                 self._move(stop_ms)
 
@@ -89,27 +94,27 @@ class ManualClock:
         """Move to `stop_ms`, or to where an attendant has something to do before."""
         start_ms, attendants = self._now_ms, list(self._attendants)
         if stop_ms > start_ms:
-            stop_ms = min([each.next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
+            stop_ms = min([each._next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
         for listener in list(self._listeners):
             listener(start_ms, stop_ms)
         self._now_ms = stop_ms
         for each in attendants:
-            each.arrived()
+            each._arrived()
 
-    def listen(self, listener: Callable[[int, int], None]) -> None:
+    def _listen(self, listener: Callable[[int, int], None]) -> None:
         """Call `listener(start_ms, stop_ms)` whenever the clock moves. For stores."""
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Callable[[int, int], None]) -> None:
+    def _unlisten(self, listener: Callable[[int, int], None]) -> None:
         """Stop calling a listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def attend(self, attendant: Attendant) -> None:
+    def _attend(self, attendant: Attendant) -> None:
         """Stop for `attendant` wherever it has something to do. For consumers."""
         self._attendants.append(attendant)
 
-    def leave(self, attendant: Attendant) -> None:
+    def _leave(self, attendant: Attendant) -> None:
         """Stop no more for an attendant."""
         if attendant in self._attendants:
             self._attendants.remove(attendant)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.ahead import load_kernels
+from timerstore.clockmark import note_clock
 from timerstore.config import Config
 from timerstore.directory import lock_directory
 from timerstore.errors import (
@@ -97,6 +98,7 @@ class Core:
         self.engine.keys.open(self.engine.world)
         self.flusher = Flusher(self.engine)
         self.flusher.flush()
+        note_clock(self.engine)
         if not self.engine.keeps_mark:
             remove_mark(self.disk, self.path)
         self.is_group = self.engine.config.durability == "group"
@@ -126,7 +128,7 @@ class Core:
 
     def _start_services(self) -> None:
         if isinstance(self.clock, ManualClock):
-            self.clock.listen(self.clock_moved)
+            self.clock._listen(self.clock_moved)
             self.runner.play(self.clock.now_ms, self.clock.now_ms)
         else:
             self.runner.start()

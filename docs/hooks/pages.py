@@ -26,8 +26,8 @@ NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
-_FOR_TESTS = re.compile(r'(?m)(^ *`{3,}.*?) (?:run|status)="[^"]*"')
-"""What says how the tests run a block; the extension that shows it knows none of it."""
+_TITLE = re.compile(r' title="[^"]*"')
+"""Of a fence, what is shown; all else behind the language is for tests."""
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s]+)(?P<title>[^)]*)\)")
 
 _homes: dict[str, str] = {}
@@ -60,6 +60,10 @@ def map_links(text: str, change: Callable[[str], str | None]) -> str:
     for line in text.split("\n"):
         match = _FENCE.match(line)
         if match and (not fence or match[1].startswith(fence)):
+            if not fence:
+                line = (
+                    match[0] + line[match.end() :].split(" ", 1)[0] + "".join(_TITLE.findall(line))
+                )
             fence = "" if fence else match[1]
         elif not fence:
             parts = re.split(r"(?<!`)(`[^`]+`)(?!`)(?!\])", line)
@@ -114,7 +118,8 @@ def notebook_pages(path: Path) -> dict[str, str | bytes]:
             elif "text/html" in data:
                 # Tables of pandas, without the style that each brings.
                 html = re.sub(r"(?s)<style.*?</style>", "", "".join(data["text/html"]))
-                parts.append(re.sub(r"\n\s*\n", "\n", html).replace('border="1" ', ""))
+                html = html.replace('<table border="1" class="dataframe">', "<table>")
+                parts.append(re.sub(r"\n\s*\n", "\n", html))
             else:
                 text = "".join(output.get("text") or data.get("text/plain", ""))
                 parts.append(f"````text\n{text.rstrip()}\n````")
@@ -158,20 +163,21 @@ def named_by(part: Any) -> list[str]:
 
 
 def spelled_out(nav: list[Any], pages: list[str]) -> list[Any]:
-    """Replace each pattern of the navigation by the pages that no other entry names."""
-    named = set(named_by(nav))
+    """Replace each pattern of the navigation by the pages that no entry before it has."""
+    shown = set(named_by(nav))
 
     def spell(part: Any) -> list[Any]:
+        if isinstance(part, str) and "*" not in part:
+            return [part]
         if isinstance(part, str):
-            matched = [page for page in pages if fnmatch.fnmatch(page, part) and page not in named]
-            return matched if "*" in part else [part]
+            found = [page for page in pages if fnmatch.fnmatch(page, part) and page not in shown]
+            shown.update(found)
+            return found
         ((title, inner),) = part.items()
-        found = [
-            new for each in (inner if isinstance(inner, list) else [inner]) for new in spell(each)
-        ]
-        if isinstance(inner, str) and len(found) == 1:
-            return [{title: found[0]}]
-        return [{title: found}] if found else []
+        if isinstance(inner, str):
+            return [{title: page} for page in spell(inner)]
+        inside = [new for each in inner for new in spell(each)]
+        return [{title: inside}] if inside else []
 
     return [new for each in nav for new in spell(each)]
 
@@ -188,4 +194,4 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return None
         return os.path.relpath(place, os.path.dirname(name) or ".")
 
-    return _FOR_TESTS.sub(r"\1", map_links(markdown, change))
+    return map_links(markdown, change)

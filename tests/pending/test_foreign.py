@@ -48,7 +48,7 @@ def bodies(store: TimerStore, topic: str) -> list[bytes]:
 @pytest.mark.parametrize("when", [0, 9, 40])
 def test_each_is_cancelled_by_the_id_that_is_listed(tmp_path: Path, how: str, when: int) -> None:
     """Also over reopening, also one that rolls, and over any time between."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     store = open_store(path, clock)
     clock.advance(when * SECOND)
@@ -76,7 +76,7 @@ def test_each_is_cancelled_by_the_id_that_is_listed(tmp_path: Path, how: str, wh
 
 
 def test_a_key_of_two_topics_stands_for_both(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     with open_store(path, clock) as store:
         with pytest.raises(InvalidArgumentError, match="timers of the topics"):
@@ -89,7 +89,7 @@ def test_a_key_of_two_topics_stands_for_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["close", "abandon"])
 def test_each_is_moved(tmp_path: Path, how: str) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     store = open_store(path, clock)
     count = store.count()
@@ -118,7 +118,7 @@ def test_each_is_moved(tmp_path: Path, how: str) -> None:
 
 
 def test_what_is_over_or_in_a_level_is_told(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     with open_store(path, clock) as store:
         with pytest.raises(InvalidArgumentError, match="delay level"):
@@ -135,7 +135,7 @@ def test_what_is_over_or_in_a_level_is_told(tmp_path: Path) -> None:
 
 def test_a_torn_move_is_finished(tmp_path: Path) -> None:
     """A replacement whose delete was torn off: recovery finds the broker's timer by its key."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     store = open_store(path, clock)
     count = store.count()
@@ -158,7 +158,7 @@ def test_a_torn_move_is_finished(tmp_path: Path) -> None:
 
 
 def test_what_a_store_holds_can_be_named(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     with open_store(path, clock) as store:
         assert store.count(ODD) == 1

@@ -253,7 +253,7 @@ def test_verify_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_handover(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)  # what a broker gets has real timers
     store = open_store(tmp_path, clock)
     store.put(b"soon", delay_level=1)
     store.put(b"later", delay_level=3)

@@ -155,7 +155,7 @@ def test_what_a_broker_has_fired_is_known_also_after_a_kill(
     golden: Callable[[str], Path], name: str, gone: tuple[str, ...]
 ) -> None:
     """Its copies do not name their sources: whoever is killed after a rebuild rebuilds again."""
-    path, clock = golden(name), timerstore.ManualClock(1_795_251_296_000)
+    path, clock = golden(name), timerstore.ManualClock(1_795_251_296_000, force=True)
     with timerstore.open(path, read_only=True, clock=clock) as view:
         expected = sorted(timer.id for timer in view.pending())
     for each in gone:

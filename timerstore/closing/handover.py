@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from timerstore.clockmark import remove_clock_mark
 from timerstore.closing.close import close
 from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
@@ -76,6 +77,7 @@ def handover(core: Core, consuming: Consuming) -> None:
             core.check_open()
             _write_topics(core)
             engine.keys.remove()
+            remove_clock_mark(engine)
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
