@@ -44,7 +44,6 @@ def draw_plots(folder: Path) -> None:
     found = validate(example_store.make(folder / "shop"))
     found.plot().savefig(FOLDER / "validate.png")
     plots.plot_lateness(found.spread).savefig(FOLDER / "lateness.png")
-    plots.plot_horizon(found.spread).savefig(FOLDER / "horizon.png")
 
 
 def draw_top(folder: Path) -> None:
@@ -66,7 +65,7 @@ def draw_top(folder: Path) -> None:
                 over.set()
                 shop.join()
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(Text.from_ansi(screen), soft_wrap=True)
+    console.print(Text.from_ansi(screen.rstrip()), soft_wrap=True)
     page = folder / "top.svg"
     page.write_text(console.export_svg(theme=DEFAULT_TERMINAL_THEME, code_format=CODE))
     size = page.read_text().split('viewBox="0 0 ')[1].split('"')[0].split()
