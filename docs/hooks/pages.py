@@ -18,12 +18,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
+FOUND_FIRST = {"reference/store.md", "tutorial.md"}
+"""Pages that search shows before others that have the same words, asyncio's calls say."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
 _TITLE = re.compile(r' title="[^"]*"')
@@ -90,11 +92,17 @@ def linked(home: str, text: str) -> list[str]:
 
 
 def page_text(path: str) -> str:
-    """Read a file of the repository as Markdown."""
+    """Read a file of the repository as Markdown; a folder's README names what lies beside it."""
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
-        return text
-    return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n````\n"
+        beside = [] if path in NAMED else sorted((ROOT / path).parent.glob("*.py"))
+        beside += [] if path in NAMED else sorted((ROOT / path).parent.glob("*/README.md"))
+        names = [str(each.relative_to((ROOT / path).parent)) for each in beside]
+        files = [f"- [`{name.removesuffix('README.md')}`]({name})" for name in names]
+        text = text.replace("# timerstore\n", "# The README\n", 1) if path in NAMED else text
+        return "\n".join([text, "", *files, ""])
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    return f"# {Path(path).name}\n\n````{language}\n{text.rstrip()}\n````\n"
 
 
 def notebook_pages(path: Path) -> dict[str, str | bytes]:
@@ -147,10 +155,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         shown = not home.startswith(("..", "docs/")) and (ROOT / home).is_file()
         if shown and name not in files.src_uris:
             text = page_text(home)
-            files.append(File.generated(config, name, content=text))
+            # Parts of an example are reached from its own page.
+            is_part = home.endswith(".py") and home.count("/") > 1
+            level = InclusionLevel.NOT_IN_NAV if is_part else InclusionLevel.UNDEFINED
+            files.append(File.generated(config, name, content=text, inclusion=level))
             _homes[name] = home
             left += linked(home, text) if home.endswith(".md") else []
-    config.nav = spelled_out(config.nav, sorted(f.src_uri for f in files.documentation_pages()))
+    pages = sorted(
+        file.src_uri
+        for file in files.documentation_pages()
+        if file.inclusion is not InclusionLevel.NOT_IN_NAV
+    )
+    config.nav = spelled_out(config.nav, pages)
     return files
 
 
@@ -186,6 +202,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Lead each link to where the site has the file; what it has not is left as text."""
     name = page.file.src_uri
     home = _homes.get(name, f"docs/{name}")
+    if name in FOUND_FIRST:
+        page.meta["search"] = {"boost": 2}
 
     def change(target: str) -> str | None:
         path = resolved(home, target)
