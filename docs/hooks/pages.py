@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,11 +90,16 @@ def linked(home: str, text: str) -> list[str]:
 
 
 def page_text(path: str) -> str:
-    """Read a file of the repository as Markdown."""
+    """Read a file of the repository as Markdown; a folder's README names what lies beside it."""
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
-        return text
-    return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n````\n"
+        beside = [] if path in NAMED else sorted((ROOT / path).parent.glob("*.py"))
+        beside += [] if path in NAMED else sorted((ROOT / path).parent.glob("*/README.md"))
+        names = [str(each.relative_to((ROOT / path).parent)) for each in beside]
+        files = [f"- [`{name.removesuffix('README.md')}`]({name})" for name in names]
+        return "\n".join([text, "", *files, ""])
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    return f"# {Path(path).name}\n\n````{language}\n{text.rstrip()}\n````\n"
 
 
 def notebook_pages(path: Path) -> dict[str, str | bytes]:
@@ -147,10 +152,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         shown = not home.startswith(("..", "docs/")) and (ROOT / home).is_file()
         if shown and name not in files.src_uris:
             text = page_text(home)
-            files.append(File.generated(config, name, content=text))
+            # Parts of an example are reached from its own page.
+            is_part = home.endswith(".py") and home.count("/") > 1
+            level = InclusionLevel.NOT_IN_NAV if is_part else InclusionLevel.UNDEFINED
+            files.append(File.generated(config, name, content=text, inclusion=level))
             _homes[name] = home
             left += linked(home, text) if home.endswith(".md") else []
-    config.nav = spelled_out(config.nav, sorted(f.src_uri for f in files.documentation_pages()))
+    pages = sorted(
+        file.src_uri
+        for file in files.documentation_pages()
+        if file.inclusion is not InclusionLevel.NOT_IN_NAV
+    )
+    config.nav = spelled_out(config.nav, pages)
     return files
 
 
