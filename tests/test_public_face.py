@@ -159,3 +159,20 @@ def test_help_of_config_names_every_setting() -> None:
     text = (inspect.getdoc(timerstore.Config) or "").split(">>>")[0]
     for name in timerstore.Config.__dataclass_fields__:
         assert re.search(rf"\b{name}\b", text), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("serving.client.Client", "serving.shared.SharedStore", "serving.server.Server"),
+        *("aio.TimerStore", "aio.Consumer", "aio.Batch", "recurring.Schedules", "dedup.Done"),
+    ],
+)
+def test_help_of_the_others_says_what_each_call_does(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    known = getattr(importlib.import_module(f"timerstore.{module}"), kind)
+    for each in inspect.classify_class_attrs(known):
+        if each.name[0] != "_" and each.name != "topic":
+            assert inspect.getdoc(each.object), f"{name}.{each.name} has no docstring"
+    text = pydoc.plain(pydoc.render_doc(known))
+    assert not re.findall(r"(?m)^ \|  _(?!_)\w+", text)

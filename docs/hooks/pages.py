@@ -24,6 +24,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
+FOUND_FIRST = {"reference/store.md", "tutorial.md"}
+"""Pages that search shows before others that have the same words, asyncio's calls say."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
 _TITLE = re.compile(r' title="[^"]*"')
@@ -97,6 +99,7 @@ def page_text(path: str) -> str:
         beside += [] if path in NAMED else sorted((ROOT / path).parent.glob("*/README.md"))
         names = [str(each.relative_to((ROOT / path).parent)) for each in beside]
         files = [f"- [`{name.removesuffix('README.md')}`]({name})" for name in names]
+        text = text.replace("# timerstore\n", "# The README\n", 1) if path in NAMED else text
         return "\n".join([text, "", *files, ""])
     language = LANGUAGES.get(Path(path).suffix, "text")
     return f"# {Path(path).name}\n\n````{language}\n{text.rstrip()}\n````\n"
@@ -199,6 +202,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Lead each link to where the site has the file; what it has not is left as text."""
     name = page.file.src_uri
     home = _homes.get(name, f"docs/{name}")
+    if name in FOUND_FIRST:
+        page.meta["search"] = {"boost": 2}
 
     def change(target: str) -> str | None:
         path = resolved(home, target)
