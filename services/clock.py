@@ -27,10 +27,10 @@ class SystemClock:
 class Attendant(Protocol):
     """Who acts between two events of a manual clock: it may put timers, or move the clock."""
 
-    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+    def _next_ms(self, start_ms: int, stop_ms: int) -> int:
         """Return the first time in (start_ms, stop_ms] at which it may have something to do."""
 
-    def arrived(self) -> None:
+    def _arrived(self) -> None:
         """Act; the clock has come to such a time, or was moved."""
 
 
@@ -86,7 +86,7 @@ class ManualClock:
                 self._move(stop_ms)
                 return
             for each in list(self._attendants):
-                each.arrived()
+                each._arrived()
             while self._now_ms < stop_ms:  # an attendant may have moved it further
                 self._move(stop_ms)
 
@@ -94,27 +94,27 @@ class ManualClock:
         """Move to `stop_ms`, or to where an attendant has something to do before."""
         start_ms, attendants = self._now_ms, list(self._attendants)
         if stop_ms > start_ms:
-            stop_ms = min([each.next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
+            stop_ms = min([each._next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
         for listener in list(self._listeners):
             listener(start_ms, stop_ms)
         self._now_ms = stop_ms
         for each in attendants:
-            each.arrived()
+            each._arrived()
 
-    def listen(self, listener: Callable[[int, int], None]) -> None:
+    def _listen(self, listener: Callable[[int, int], None]) -> None:
         """Call `listener(start_ms, stop_ms)` whenever the clock moves. For stores."""
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Callable[[int, int], None]) -> None:
+    def _unlisten(self, listener: Callable[[int, int], None]) -> None:
         """Stop calling a listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def attend(self, attendant: Attendant) -> None:
+    def _attend(self, attendant: Attendant) -> None:
         """Stop for `attendant` wherever it has something to do. For consumers."""
         self._attendants.append(attendant)
 
-    def leave(self, attendant: Attendant) -> None:
+    def _leave(self, attendant: Attendant) -> None:
         """Stop no more for an attendant."""
         if attendant in self._attendants:
             self._attendants.remove(attendant)

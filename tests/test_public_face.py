@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import inspect
+import pydoc
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -111,3 +113,66 @@ def run(module: ModuleType, example: doctest.DocTest, names: dict[str, object]) 
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     told: list[str] = []
     assert runner.run(example, out=told.append).failed == 0, "".join(told)
+
+
+BESIDES = {
+    "TimerStore": "path upcoming cancel_many backup clean abandon",
+    "Batch": "topic message tags_codes",
+    "Consumer": "error",
+    "ManualClock": "manual",
+    "TimerIds": "due_ms offsets digits",
+}
+"""What `help` shows of them as well; `abandon` is for tests of a crash."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_help_shows_the_public_face_alone(name: str) -> None:
+    known = getattr(timerstore, name)
+    ours = {
+        each.name: each.object
+        for each in inspect.classify_class_attrs(known)
+        if each.defining_class.__module__.startswith("timerstore") and each.name[0] != "_"
+    }
+    fields = set(getattr(known, "__dataclass_fields__", ()))
+    calls = {each for each in CALLS[name].split() if each[0] != "_"}
+    if fields:
+        assert set(ours) >= calls
+    else:
+        assert set(ours) == calls | set(BESIDES.get(name, "").split())
+    for each in set(ours) - fields - {"manual"}:
+        told = inspect.getdoc(ours[each]) or f"`{each}`" in (inspect.getdoc(known) or "")
+        assert told, f"{name}.{each} has no docstring"
+    text = pydoc.plain(pydoc.render_doc(known))
+    assert not re.findall(r"(?m)^ \|  _(?!_)\w+", text)
+    assert not [each for each in vars(known).get("__annotations__", ()) if each[0] == "_"]
+
+
+def test_help_of_the_store_begins_with_a_map_of_its_calls() -> None:
+    text = inspect.getdoc(timerstore.TimerStore) or ""
+    calls = {name for name in vars(timerstore.TimerStore) if name[0] != "_"}
+    assert calls - {"path", "abandon"} == {
+        name for name in re.findall(r"[a-z_]+", text.split(">>>")[0]) if name in calls
+    }
+
+
+def test_help_of_config_names_every_setting() -> None:
+    text = (inspect.getdoc(timerstore.Config) or "").split(">>>")[0]
+    for name in timerstore.Config.__dataclass_fields__:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("serving.client.Client", "serving.shared.SharedStore", "serving.server.Server"),
+        *("aio.TimerStore", "aio.Consumer", "aio.Batch", "recurring.Schedules", "dedup.Done"),
+    ],
+)
+def test_help_of_the_others_says_what_each_call_does(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    known = getattr(importlib.import_module(f"timerstore.{module}"), kind)
+    for each in inspect.classify_class_attrs(known):
+        if each.name[0] != "_" and each.name != "topic":
+            assert inspect.getdoc(each.object), f"{name}.{each.name} has no docstring"
+    text = pydoc.plain(pydoc.render_doc(known))
+    assert not re.findall(r"(?m)^ \|  _(?!_)\w+", text)

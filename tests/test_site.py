@@ -1,6 +1,7 @@
 """The site of the documentation: it builds without a warning, it is whole without a network."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,9 @@ def test_it_builds_with_every_page(site: Path) -> None:
 
 def test_fences_are_code(site: Path) -> None:
     """One with `title=` or `run=` in its first line is highlighted as any other."""
+    for path in site.rglob("*.html"):
+        prose = re.sub(r"(?s)<code.*?</code>", "", path.read_text())
+        assert "```" not in prose, path
     text = (site / "consumer.html").read_text()
     assert "```" not in text and 'run="no"' not in text
     assert text.count('<div class="language-python highlight">') == sum(

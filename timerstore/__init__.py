@@ -1,14 +1,21 @@
-"""timerstore: an embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.
+"""An embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.
 
-    open      a directory, for one process          store.py
-    put       a payload that falls due              putting/
-    consume   what is due                           consuming/
-    Consumer  handlers in threads, with retries     consumer/
-    serve     to other processes, which `connect`   serving/
-    read      it as an Arrow table                  tables/whole.py
-    verify    every byte of a closed one            offline/verify.py
-    backup    a live one; restore, to any point     offline/backup.py
-    salvage   whatever is left of one               offline/salvage.py
+    >>> with timerstore.open("timers/") as store:
+    ...     id = store.put(b"hello", topic="greetings", delay=timedelta(hours=1))
+
+    open      a directory, as a TimerStore: put, consume, cancel and the rest
+    Config    its settings
+    Consumer  handlers in threads, with retries
+    serve     to other processes, which connect
+    read      its tables, as Arrow
+    backup    a live one; restore, to any point
+    verify    every byte of a closed one
+    salvage   whatever is left of one
+
+With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
+timerstore.dedup. Metrics and traces: timerstore.metrics, timerstore.otel. With Spark:
+timerstore.spark. Do a store's parts agree: timerstore.validation. At the shell: timerstore --help.
+All else below is the house: `_HOMES` says where each name lives.
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -152,11 +159,11 @@ def open(
 
     A context manager; `close` stops the services and flushes. One process at a time can have a
     store open. A directory that bears no mark of ours is a broker's: its sizes are read off the
-    files. With `read_only` no file is changed and no lock is taken: look at a store that may be in
-    use, or at a copy; see `ReadOnlyStore`. With `share` any number of processes of one user have
-    it open: one owns it, the others are its clients, and when it ends another one takes over; see
-    `SharedStore`. With a `clock` time stands still until it is moved, for tests; a store with real
-    timers refuses it, see `ManualClock`.
+    files. With `read_only` no file is changed and no lock is taken, so that one can look at a store
+    that is in use, or at a copy: what would change it raises ReadOnlyError. With `share` any number
+    of processes of one user have it open: one owns it, the others are its clients, and when it ends
+    another one takes over; see `SharedStore`. With a `clock` time stands still until it is moved,
+    for tests; a store with real timers refuses it, see `ManualClock`.
 
     Raises NotAStoreError, StoreLockedError, CorruptStoreError, InvalidArgumentError.
 

@@ -45,7 +45,19 @@ class Config:
     """How a store is made and run.
 
     Sizes, precision and windows are recorded in the store when it is made; it is always opened
-    with what was recorded. The rest may change from one opening to the next.
+    with what was recorded. The rest may change from one opening to the next. A name ends in its
+    unit. docs/reference/config.md says of each what it means, and when to change it:
+
+        safe       durability, flush_interval_ms
+        space      max_bytes, retention_ms, cleaning, cleaning_factor, cleaning_slack_bytes
+        put        admission, admission_count_max, admission_timeout_ms, congestion_slot_count,
+                   max_delay_ms
+        consume    inflight_count_max, inflight_bytes_max, inflight_span_max
+        levels     delay_levels, level_batch_count
+        others     control, key_index
+        sizes      commitlog_segment_bytes, consumequeue_segment_bytes, timerlog_segment_bytes,
+                   near_count_max, open_segments_max
+        wheel      precision_ms, roll_window_slots, wheel_slot_count
 
     >>> Config(durability="process").durability
     'process'

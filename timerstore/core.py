@@ -128,7 +128,7 @@ class Core:
 
     def _start_services(self) -> None:
         if isinstance(self.clock, ManualClock):
-            self.clock.listen(self.clock_moved)
+            self.clock._listen(self.clock_moved)
             self.runner.play(self.clock.now_ms, self.clock.now_ms)
         else:
             self.runner.start()

@@ -48,9 +48,17 @@ class TimerIds(Sequence[str]):
     """The ids of one `put_many`: a sequence that makes the strings only when asked.
 
     `due_ms` and `offsets` are int64 arrays of the same length.
+
+    >>> ids = store.put_many([b"a", b"b", b"c"], delay_ms=60_000)
+    >>> len(ids), len(ids[0]), store.cancel_many(ids[1:]).tolist()
+    (3, 32, [True, True])
     """
 
-    __slots__ = ("_tag", "due_ms", "offsets")
+    __slots__ = {
+        "_tag": None,
+        "due_ms": "When each is due, epoch milliseconds.",
+        "offsets": "Where each message begins in the commit log.",
+    }
 
     def __init__(
         self,

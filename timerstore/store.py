@@ -44,7 +44,20 @@ from timerstore.watching.topics import Upcoming, read_upcoming
 
 
 class TimerStore:
-    """An open store; made by `timerstore.open`. Any number of threads may use it."""
+    """An open store; made by `timerstore.open`. Any number of threads may use it.
+
+        put       put, put_many
+        take      consume one by one, pull many by columns; or a Consumer, with handlers
+        change    cancel, cancel_many, cancel_key, reschedule
+        look      get, get_key, pending, pending_columns, count, horizon, upcoming
+        watch     stats, health; dead_letters, redrive, drop_dead_letters
+        operate   pause, resume, flush, clean, backup, handover, close
+
+    >>> with timerstore.open("timers/") as store:
+    ...     id = store.put(b"hello", topic="greetings", delay=timedelta(hours=1))
+    ...     print(store.count("greetings"), store.cancel(id))
+    1 True
+    """
 
     _Core = Core
 
@@ -57,7 +70,7 @@ class TimerStore:
         clock: ManualClock | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open a directory; see `timerstore.open`."""
+        """Open a directory; see `timerstore.open`. `disk` writes and flushes: for tests."""
         if config is not None:
             check_kind(config, Config, "config")
         if clock is not None:

@@ -1,10 +1,11 @@
 """The page of the shell's commands, docs/reference/cli.md, out of the commands themselves.
 
-python -P docs/hooks/commands.py     writes it anew; a test compares
+python -P docs/hooks/commands.py     writes it anew; with - to standard output, for a test
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,4 +96,7 @@ def unwrapped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    if sys.argv[1:] == ["-"]:
+        sys.stdout.write(page())
+    else:
+        PAGE.write_text(page())

@@ -29,7 +29,8 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         known = dict(attrs)
         self.places |= {known[name] or "" for name in ("id", "name") if name in known}
-        if tag == "a" and known.get("href"):
+        names_only = tag == "link" and known.get("rel") in {"canonical", "next", "prev"}
+        if (tag == "a" or names_only) and known.get("href"):
             self.clicked.append(known["href"] or "")
         elif tag in _FETCHED and known.get(_FETCHED[tag]):
             self.fetched.append(known[_FETCHED[tag]] or "")

@@ -18,16 +18,18 @@ from typing import Any
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = {"README.md": "tour.md"}
 """Pages that have another place on the site."""
+FOUND_FIRST = {"reference/store.md", "tutorial.md"}
+"""Pages that search shows before others that have the same words, asyncio's calls say."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
-_FOR_TESTS = re.compile(r'(?m)(^ *`{3,}.*?) (?:run|status)="[^"]*"')
-"""What says how the tests run a block; the extension that shows it knows none of it."""
+_TITLE = re.compile(r' title="[^"]*"')
+"""Of a fence, what is shown; all else behind the language is for tests."""
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s]+)(?P<title>[^)]*)\)")
 
 _homes: dict[str, str] = {}
@@ -60,6 +62,10 @@ def map_links(text: str, change: Callable[[str], str | None]) -> str:
     for line in text.split("\n"):
         match = _FENCE.match(line)
         if match and (not fence or match[1].startswith(fence)):
+            if not fence:
+                line = (
+                    match[0] + line[match.end() :].split(" ", 1)[0] + "".join(_TITLE.findall(line))
+                )
             fence = "" if fence else match[1]
         elif not fence:
             parts = re.split(r"(?<!`)(`[^`]+`)(?!`)(?!\])", line)
@@ -86,11 +92,17 @@ def linked(home: str, text: str) -> list[str]:
 
 
 def page_text(path: str) -> str:
-    """Read a file of the repository as Markdown."""
+    """Read a file of the repository as Markdown; a folder's README names what lies beside it."""
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
-        return text
-    return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n````\n"
+        beside = [] if path in NAMED else sorted((ROOT / path).parent.glob("*.py"))
+        beside += [] if path in NAMED else sorted((ROOT / path).parent.glob("*/README.md"))
+        names = [str(each.relative_to((ROOT / path).parent)) for each in beside]
+        files = [f"- [`{name.removesuffix('README.md')}`]({name})" for name in names]
+        text = text.replace("# timerstore\n", "# The README\n", 1) if path in NAMED else text
+        return "\n".join([text, "", *files, ""])
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    return f"# {Path(path).name}\n\n````{language}\n{text.rstrip()}\n````\n"
 
 
 def notebook_pages(path: Path) -> dict[str, str | bytes]:
@@ -114,7 +126,8 @@ def notebook_pages(path: Path) -> dict[str, str | bytes]:
             elif "text/html" in data:
                 # Tables of pandas, without the style that each brings.
                 html = re.sub(r"(?s)<style.*?</style>", "", "".join(data["text/html"]))
-                parts.append(re.sub(r"\n\s*\n", "\n", html).replace('border="1" ', ""))
+                html = html.replace('<table border="1" class="dataframe">', "<table>")
+                parts.append(re.sub(r"\n\s*\n", "\n", html))
             else:
                 text = "".join(output.get("text") or data.get("text/plain", ""))
                 parts.append(f"````text\n{text.rstrip()}\n````")
@@ -142,10 +155,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         shown = not home.startswith(("..", "docs/")) and (ROOT / home).is_file()
         if shown and name not in files.src_uris:
             text = page_text(home)
-            files.append(File.generated(config, name, content=text))
+            # Parts of an example are reached from its own page.
+            is_part = home.endswith(".py") and home.count("/") > 1
+            level = InclusionLevel.NOT_IN_NAV if is_part else InclusionLevel.UNDEFINED
+            files.append(File.generated(config, name, content=text, inclusion=level))
             _homes[name] = home
             left += linked(home, text) if home.endswith(".md") else []
-    config.nav = spelled_out(config.nav, sorted(f.src_uri for f in files.documentation_pages()))
+    pages = sorted(
+        file.src_uri
+        for file in files.documentation_pages()
+        if file.inclusion is not InclusionLevel.NOT_IN_NAV
+    )
+    config.nav = spelled_out(config.nav, pages)
     return files
 
 
@@ -158,20 +179,21 @@ def named_by(part: Any) -> list[str]:
 
 
 def spelled_out(nav: list[Any], pages: list[str]) -> list[Any]:
-    """Replace each pattern of the navigation by the pages that no other entry names."""
-    named = set(named_by(nav))
+    """Replace each pattern of the navigation by the pages that no entry before it has."""
+    shown = set(named_by(nav))
 
     def spell(part: Any) -> list[Any]:
+        if isinstance(part, str) and "*" not in part:
+            return [part]
         if isinstance(part, str):
-            matched = [page for page in pages if fnmatch.fnmatch(page, part) and page not in named]
-            return matched if "*" in part else [part]
+            found = [page for page in pages if fnmatch.fnmatch(page, part) and page not in shown]
+            shown.update(found)
+            return found
         ((title, inner),) = part.items()
-        found = [
-            new for each in (inner if isinstance(inner, list) else [inner]) for new in spell(each)
-        ]
-        if isinstance(inner, str) and len(found) == 1:
-            return [{title: found[0]}]
-        return [{title: found}] if found else []
+        if isinstance(inner, str):
+            return [{title: page} for page in spell(inner)]
+        inside = [new for each in inner for new in spell(each)]
+        return [{title: inside}] if inside else []
 
     return [new for each in nav for new in spell(each)]
 
@@ -180,6 +202,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Lead each link to where the site has the file; what it has not is left as text."""
     name = page.file.src_uri
     home = _homes.get(name, f"docs/{name}")
+    if name in FOUND_FIRST:
+        page.meta["search"] = {"boost": 2}
 
     def change(target: str) -> str | None:
         path = resolved(home, target)
@@ -188,4 +212,4 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return None
         return os.path.relpath(place, os.path.dirname(name) or ".")
 
-    return _FOR_TESTS.sub(r"\1", map_links(markdown, change))
+    return map_links(markdown, change)

@@ -45,7 +45,7 @@ class AsyncPlay(Play):
             while self.clock.now_ms < stop_ms:
                 await self.async_consumer.step()
                 now_ms = self.clock.now_ms
-                at_ms = self.async_consumer._plain.next_ms(now_ms, max(stop_ms, now_ms + 1))
+                at_ms = self.async_consumer._plain._next_ms(now_ms, max(stop_ms, now_ms + 1))
                 self.clock.advance(timedelta(milliseconds=at_ms - now_ms))
             assert await self.async_consumer.close()
         self.consumer = self.async_consumer._plain

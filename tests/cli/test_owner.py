@@ -129,3 +129,5 @@ def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) 
         "group": "mailer",
         "dropped": 0,
     }
+    none = run("dead", path, "mailer")
+    assert (none.stdout, "no dead letters of the group mailer" in none.stderr) == ("", True)

@@ -16,13 +16,13 @@ class Walker:
     def __init__(self, clock: ManualClock, *times: int, taking: timedelta = timedelta(0)) -> None:
         self.clock, self.times, self.taking = clock, times, taking
         self.seen: list[int] = []
-        clock.attend(self)
+        clock._attend(self)
 
-    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+    def _next_ms(self, start_ms: int, stop_ms: int) -> int:
         later = [START_MS + each for each in self.times if START_MS + each > start_ms]
         return min([stop_ms, *later])
 
-    def arrived(self) -> None:
+    def _arrived(self) -> None:
         self.seen.append(self.clock.now_ms - START_MS)
         if self.taking:
             taking, self.taking = self.taking, timedelta(0)
@@ -31,12 +31,12 @@ class Walker:
 
 def test_it_stops_where_an_attendant_has_something_to_do() -> None:
     clock, moves = ManualClock(), []
-    clock.listen(lambda start_ms, stop_ms: moves.append((start_ms - START_MS, stop_ms - START_MS)))
+    clock._listen(lambda start_ms, stop_ms: moves.append((start_ms - START_MS, stop_ms - START_MS)))
     walker = Walker(clock, 300, 700, 5_000)
     clock.advance(SECOND)
     assert walker.seen == [0, 300, 700, 1_000]
     assert moves == [(0, 300), (300, 700), (700, 1_000)]
-    clock.leave(walker)
+    clock._leave(walker)
     clock.advance(5 * SECOND)
     assert walker.seen[-1] == 1_000 and moves[-1] == (1_000, 6_000)
 
@@ -51,7 +51,7 @@ def test_it_never_goes_back_where_an_attendant_takes_longer() -> None:
 def test_it_can_be_set_back() -> None:
     clock, moves = ManualClock(), []
     walker = Walker(clock, 300)
-    clock.listen(lambda start_ms, stop_ms: moves.append((start_ms - START_MS, stop_ms - START_MS)))
+    clock._listen(lambda start_ms, stop_ms: moves.append((start_ms - START_MS, stop_ms - START_MS)))
     clock.advance(-SECOND)
     assert clock.now_ms == START_MS - 1_000
     assert (moves, walker.seen) == ([(0, -1_000)], [-1_000])

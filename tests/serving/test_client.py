@@ -66,7 +66,7 @@ def test_a_client_has_the_calls_of_a_store() -> None:
         ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (Client, TimerStore))
         assert ours.parameters == theirs.parameters, name
         assert ours.return_annotation == theirs.return_annotation, name
-    assert public(SharedStore) == public(Client) | {"forget"}
+    assert public(SharedStore) == public(Client)
 
 
 def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -> None:

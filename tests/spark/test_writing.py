@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import timerstore
-from tests.table_stores import SECOND
+from tests.table_stores import SECOND, rows
 from timerstore.errors import TimerStoreError
+from timerstore.spark.putting import check_rows, put_rows, used
 from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
 from timerstore.tables import find_stores, read_table
 
@@ -47,8 +50,8 @@ def scheduled(path: Path) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def save(rows: Any, path: Path, mode: str = "append", **options: str) -> None:
-    rows.write.format("timerstore").mode(mode).options(**options).save(str(path))
+def save(frame: Any, path: Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("timerstore").mode(mode).options(**options).save(str(path))
 
 
 def everything(path: Path) -> list[str]:
@@ -105,6 +108,62 @@ def test_timestamps_and_texts(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+PUT = ("topic", "key", "tag", "properties", "due_ms", "body")
+
+
+def lived(path: Path) -> timerstore.TimerStore:
+    """A store with fired and pending timers of every description."""
+    clock = timerstore.ManualClock(START_MS)
+    store = timerstore.open(path, clock=clock)
+    for i in range(48):
+        store.put(
+            b"body %d" % i,
+            topic=f"topic-{i % 2}",
+            at_ms=START_MS + 1_000 * i,
+            key=f"key-{i}" if i % 3 else None,
+            tag=f"tag-{i % 4}" if i % 4 else None,
+            properties={"who": "me", "n": str(i % 5)} if i % 5 else None,
+        )
+    clock.advance(20 * SECOND)
+    store.flush()
+    return store
+
+
+@pytest.mark.parametrize("table", ["timers", "fired"])
+def test_what_was_read_is_put_again(spark: Any, tmp_path: Path, table: str) -> None:
+    lived(tmp_path / "s").close()
+    read = spark.read.format("timerstore").option("table", table).option("body", "true")
+    save(read.load(str(tmp_path / "s")), tmp_path / "loads")
+    before = timerstore.read(tmp_path / "s", table, PUT)
+    after = timerstore.read(tmp_path / "loads", "timers", PUT)
+    assert after.num_rows > 10 and rows(after) == rows(before)
+
+
+def test_the_rows_of_a_batch(tmp_path: Path) -> None:
+    """Without Spark: what is read of a store, and put into another."""
+    store = lived(tmp_path / "s")
+    read = timerstore.read(store.path, body=True)
+    with timerstore.open(tmp_path / "t", clock=timerstore.ManualClock(START_MS)) as copy:
+        for batch in read.to_batches():
+            check_rows(from_arrow_schema(batch.schema))
+            ids = [id for each in put_rows(copy, used(batch), "none") for id in each]
+            assert len(set(ids)) == batch.num_rows
+        copy.flush()
+        assert rows(timerstore.read(copy.path, "timers", PUT)) == rows(read.select(PUT))
+        (batch, *_) = read.to_batches()
+        later = pc.add(batch["due"], pa.scalar(1_000_000, pa.duration("us")))
+        moved = batch.set_column(batch.schema.get_field_index("due"), "due", later)
+        with pytest.raises(timerstore.InvalidArgumentError, match="due and due_ms say different"):
+            list(put_rows(copy, moved, "none"))
+        times = list(put_rows(copy, moved.drop_columns(["due_ms"]), "none"))
+        assert sum(map(len, times)) == batch.num_rows
+        reserved = pa.array([[("KEYS", "a")]] * batch.num_rows, batch["properties"].type)
+        named = batch.set_column(batch.schema.get_field_index("properties"), "properties", reserved)
+        with pytest.raises(timerstore.InvalidArgumentError, match="belongs to the system"):
+            list(put_rows(copy, named, "none"))
+    store.close()
+
+
 def test_no_rows(spark: Any, tmp_path: Path) -> None:
     save(frame(spark, 0), tmp_path / "loads")
     assert everything(tmp_path / "loads") == []
@@ -153,8 +212,10 @@ def test_refusals(spark: Any, tmp_path: Path) -> None:
         (rows, store, "append", {"into": "one"}, "Use stores or store"),
         (rows, other, "append", {"precision": "1"}, "There is no option 'precision'"),
         (rows, other, "append", {"precision_ms": "7"}, "Use 100, 200, 500 or 1000"),
-        (rows.drop("at_ms"), other, "append", {}, "The columns body and at_ms are needed"),
-        (rows.withColumnRenamed("key", "kee"), other, "append", {}, "There is no column 'kee'"),
+        (rows.drop("at_ms"), other, "append", {}, "No column says when. Add at_ms or due_ms"),
+        (rows.drop("body"), other, "append", {}, "or read with option('body', 'true')"),
+        (rows.withColumn("due_ms", rows.at_ms), other, "append", {}, "at and due both say when"),
+        (rows.withColumnRenamed("key", "kee"), other, "append", {}, "Did you mean key? Use body"),
         (rows.selectExpr("body", "'x' as at_ms"), other, "append", {}, "at_ms is string"),
     ):
         with pytest.raises(Exception, match=re.escape(words)):

@@ -13,9 +13,9 @@ import timerstore
 from tests import naive
 from tests.strategies import messages
 from tests.table_stores import EVENTFUL, LIVES, live, place, write_log
-from timerstore.tables import TABLES, Bounds, plan, read_split, read_table
+from timerstore.tables import TABLES, Bounds, read_split, read_table
 from timerstore.tables.boundaries import cut_log, log_end, message_from
-from timerstore.tables.plan import plan_log
+from timerstore.tables.plan import plan, plan_log
 from timerstore.tables.view import cut_store
 
 SPLIT = [name for name in TABLES if name != "problems"]

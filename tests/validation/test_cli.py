@@ -58,7 +58,7 @@ def test_the_rate_is_measured_where_it_is_asked_for(
 ) -> None:
     assert "peak_share" not in json.loads(run(path, "--json").stdout)["spread"]["next_hour"]
     monkeypatch.setattr("timerstore.validation.measure_fire_rate", lambda: 20.0)
-    assert "of what this machine fires (20 a second)" in run(path, "--measure").stdout
+    assert "This machine fires 20 timers a second: for the busiest" in run(path, "--measure").stdout
     assert "Pass one." in run(path, "--measure", "--fire-rate", "10", exits=2).stderr
 
 

@@ -111,6 +111,12 @@ def test_what_lies_far_ahead_is_said() -> None:
     assert "3 of them are due after this picture's end" in " ".join(said.split())
 
 
+def test_timers_without_a_slot_are_named() -> None:
+    assert "wheel" not in str(KINDS["an hour"])
+    found = spread({0: 5, 3_000: 4}, pending_count=1_009)
+    assert "1,000 timers not in the wheel yet, so not counted." in str(found)
+
+
 def test_the_busiest_stand_in_the_order_of_time() -> None:
     (axis,) = plots.plot_busiest(KINDS["a fortnight"]).get_axes()
     assert [label.get_text() for label in axis.get_yticklabels()][::9] == [
@@ -133,5 +139,6 @@ def test_lateness_shows_the_share_at_once_and_marks_quantiles() -> None:
 def test_the_rate_of_this_machine() -> None:
     assert firerate.measure_fire_rate(count=2_000) > 0
     found = spread({0: 6_000}, fire_rate_per_s=1_000.0)
-    assert "100 a second: 10 % of what this machine fires (1,000 a second)" in str(found)
+    assert "100 a second: 10 % of what this machine fires." in str(found)
+    assert "fires 1,000 timers a second: for the busiest second it needs 6 s." in str(found)
     assert found.next_hour["peak_share"] == pytest.approx(0.1)

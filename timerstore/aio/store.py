@@ -45,6 +45,12 @@ class TimerStore:
     Any number of its tasks may use it. A task that is cancelled while it waits for durability has
     put, cancelled or moved its timer all the same; one that waits for room, or for messages, has
     done nothing, taken nothing.
+
+    Its calls are those of `timerstore.TimerStore`, by the same names, awaited; `consume` and
+    `pending` are asynchronous iterators. `sync` is the store underneath.
+
+    >>> async with timerstore.aio.open("timers/") as store:  # doctest: +SKIP
+    ...     id = await store.put(b"hello", delay=timedelta(minutes=5))
     """
 
     def __init__(self, side: LoopSide, *, owns: bool) -> None:

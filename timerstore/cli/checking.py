@@ -221,6 +221,7 @@ def spread_rows(found: Validation, spread: Spread) -> list[tuple[str, str]]:
         rows.append(("stands at", f"{shown_time(spread.from_ms)}: counted from here on"))
         rows.append(("next hour", spreads.next_hour_words(spread)))
     rows.append(("busiest", spreads.busiest_words(spread)))
+    rows.append(("machine", spreads.machine_words(spread)))
     rows.append(("far ahead", spreads.rolled_words(spread)))
     rows.append(("lateness", spreads.lateness_words(spread)))
     return [(name, value) for name, value in rows if value]

@@ -78,6 +78,8 @@ def list_(
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         letters = look.dead_letters(group, out.rows_max if limit is None else limit)
+        if not letters and limit != 0:
+            out.note(f"There are no dead letters of the group {group}.")
         if as_json:
             for each in letters:
                 out.json(letter_fields(each))

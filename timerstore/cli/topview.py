@@ -65,6 +65,8 @@ def draw(now: Look, before: Look, width: int, height: int) -> Text:
     groups = _groups(now, before, width)
     topics = _topics(now, before, width)
     topic_count = max(min(len(topics), left - 2 - min(len(groups), left // 2)), 0)
+    if not now.stats["topics"]:
+        lines += [Text(), Text("No timer was put yet.", style="dim")]
     for part, count in ((topics, topic_count), (groups, left - topic_count - 2)):
         if len(part) > 1 and count > 1:
             lines += [Text(), *_first(part, count)]
@@ -122,8 +124,11 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
     )
     lines = [title, first, second, spark]
     for condition in health["conditions"][:1]:
-        text = f"{condition['what']} {condition['cure'].replace('PATH', str(now.path))}"
-        lines.append(Text(shown(text), style=_STYLES.get(condition["state"], _BAD)))
+        style = _STYLES.get(condition["state"], _BAD)
+        first_place, *others = condition["what"].split("; ")
+        what = f"{first_place}; …" if others else first_place
+        cure = condition["cure"].replace("PATH", str(now.path))
+        lines += [Text(shown(text), style=style) for text in (what, cure)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -162,7 +167,7 @@ def _topics(now: Look, before: Look, width: int) -> list[Text]:
     passed_s, now_ms = max(1e-3, now.at_s - before.at_s), now.health["now_ms"]
     was = {each["topic"]: each for each in before.stats["topics"]}
     rows = []
-    for each in sorted(now.stats["topics"], key=lambda e: (-e["pending_count"], e["topic"])):
+    for each in sorted(now.stats["topics"], key=_most_first):
         old = was.get(each["topic"], {"put_count": 0, "fired_count": 0})
         next_ms, oldest_ms = each["next_due_ms"], each["oldest_due_ms"]
         rows.append(
@@ -177,7 +182,13 @@ def _topics(now: Look, before: Look, width: int) -> list[Text]:
             )
         )
     names = ("topic", "pending", "next in", "overdue", "put/s", "fired/s", "p99 ms")
-    return _columns(names, rows, (12, 9, 11, 11, 8, 8, 8), width)
+    return _columns(names, rows, (12, 9, 13, 13, 8, 8, 8), width)
+
+
+def _most_first(topic: dict[str, Any]) -> tuple[int, float, str]:
+    """Order topics by what is pending; among equals the one that is due first."""
+    next_ms = topic["next_due_ms"]
+    return -topic["pending_count"], float("inf") if next_ms is None else next_ms, topic["topic"]
 
 
 def _groups(now: Look, before: Look, width: int) -> list[Text]:
@@ -198,7 +209,7 @@ def _groups(now: Look, before: Look, width: int) -> list[Text]:
             )
         )
     names = ("group", "of topic", "lag", "oldest", "handled/s", "failed", "dead")
-    return _columns(names, rows, (12, 12, 9, 11, 10, 8, 7), width)
+    return _columns(names, rows, (12, 12, 9, 13, 10, 8, 7), width)
 
 
 # --- what they are made of

@@ -45,7 +45,7 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         while core.gate.others_inside():
             time.sleep(0.0005)
         if isinstance(core.clock, ManualClock):
-            core.clock.unlisten(core.clock_moved)
+            core.clock._unlisten(core.clock_moved)
         core.runner.stop()
         core.flusher.stop()
         try:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
@@ -83,9 +83,9 @@ class Consumer:
     b'hello'
     """
 
-    _store_kind: ClassVar[type] = TimerStore
-    _handling_kind: ClassVar[type[Handling]] = Handling
-    _subscription_kind: ClassVar[type[Subscription]] = Subscription
+    _store_kind = cast(type, TimerStore)
+    _handling_kind = Handling
+    _subscription_kind = Subscription
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Consumer:
         """
         self._begin()
         if isinstance(self._core.clock, ManualClock):
-            self._core.clock.attend(self)
+            self._core.clock._attend(self)
         else:
             self._threads = Threads(self._core, self._handling, self._pull)
             self._threads.start(self._threads_count, f"timerstore-{self.group}")
@@ -347,9 +347,9 @@ class Consumer:
         self._core.check_open()
         return [], limited
 
-    # --- for a manual clock, see `ManualClock.attend`
+    # --- for a manual clock, see `Attendant`
 
-    def next_ms(self, start_ms: int, stop_ms: int) -> int:
+    def _next_ms(self, start_ms: int, stop_ms: int) -> int:
         """Return where an advancing clock has to stop for this consumer."""
         if self._core.closed:
             return stop_ms
@@ -359,7 +359,7 @@ class Consumer:
         next_ms = self._handling.next_ms(begins=not self._stepping)
         return int(min(first, max(next_ms, start_ms + 1), stop_ms))
 
-    def arrived(self) -> None:
+    def _arrived(self) -> None:
         """Call handlers at the clock's present time."""
         if not self._core.closed and self._state == _STARTED:
             self._step()
@@ -394,7 +394,7 @@ class Consumer:
         ended = True
         self._handling.shut()
         if isinstance(self._core.clock, ManualClock):
-            self._core.clock.leave(self)
+            self._core.clock._leave(self)
             self._handling.give_back_all([])
         if self._threads is not None:
             ended = self._threads.stop(timeout_s)

@@ -32,14 +32,35 @@ class HandedOut(Handed, Protocol):
 
 
 class Delivery:
-    """One message that was handed out. Acknowledge it, or it comes again after reopening."""
+    """One message that was handed out. Acknowledge it, or it comes again after reopening.
 
-    __slots__ = ("_batch", "_i", "body", "due_ms", "fired_ms")
+    A handler of a `Consumer` gets it and returns; who calls `consume`, or goes through a `Batch`,
+    ends it with one of `ack`, `nack`, `ack_and_put`, `ack_and_put_many`.
+
+    >>> id = store.put(b"hello", topic="doc", key="ann")
+    >>> for d in store.consume("doc", timeout=0):
+    ...     print(d.key, d.body, d.lateness_ms)
+    ...     d.ack()
+    ann b'hello' 0
+    """
+
+    __slots__ = {
+        "_batch": None,
+        "_i": None,
+        "body": "What was put.",
+        "due_ms": "When it was due, epoch milliseconds.",
+        "fired_ms": "When it was fired into the log, epoch milliseconds.",
+    }
 
     def __init__(self, batch: HandedOut, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
-        """Made by a batch."""
+        """Take what a batch knows of it; made by the store."""
         self._batch, self._i = batch, i
-        self.body, self.due_ms, self.fired_ms = body, due_ms, fired_ms
+        self.body = body
+        """What was put."""
+        self.due_ms = due_ms
+        """When it was due, epoch milliseconds."""
+        self.fired_ms = fired_ms
+        """When it was fired into the log, epoch milliseconds."""
 
     @property
     def id(self) -> str:

@@ -59,7 +59,7 @@ class Batch:
     """Messages handed out together, by columns.
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
-    array; all of one length. Iterating gives `Delivery` objects.
+    array; all of one length; `topic`: that of all. Iterating gives `Delivery` objects.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Batch:
         count: int,
         pins: list[Any],
     ) -> None:
-        """Hold the first `count` places of the columns; made by a group."""
+        """Hold the first `count` places of the columns; made by `pull`."""
         self._group, self._cursor, self._flight = group, cursor, flight
         self._columns, self._count, self._pins = columns, count, pins
         self._pulled_ms = group.core.steady_ms()

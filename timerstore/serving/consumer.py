@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -232,9 +232,9 @@ class ClientConsumer(Consumer):
     It may hold back 1,000 messages of a topic, or 100 MiB of them, at once.
     """
 
-    _store_kind: ClassVar[type] = _Facade
-    _handling_kind: ClassVar[type[Handling]] = _Handling
-    _subscription_kind: ClassVar[type[Subscription]] = _Subscription
+    _store_kind = _Facade
+    _handling_kind = _Handling
+    _subscription_kind = _Subscription
 
     @staticmethod
     def _face_of(client: Served) -> _Facade:

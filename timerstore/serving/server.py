@@ -117,7 +117,7 @@ class Server:
         """How many clients there are."""
         return len(self._sessions)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
         self._closing.set()
         self._socket.close()
@@ -329,7 +329,7 @@ _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for server in list(_servers):
-        server.forget()
+        server._forget()
     _servers.clear()
 
 

@@ -84,7 +84,7 @@ class SharedStore(Client):
         if store is not None:
             store.close()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """In a forked child: the store is the parent's."""
         self._store = None
 
@@ -94,7 +94,7 @@ _shared: weakref.WeakSet[SharedStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for each in list(_shared):
-        each.forget()
+        each._forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

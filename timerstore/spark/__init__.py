@@ -7,24 +7,51 @@
     types.py       the tables' schemas as Spark types
     streaming.py   a stream of what is appended
     writing.py     scheduling the rows of a DataFrame
+    putting.py     the rows of a batch, put into a store
     validating.py  do the parts of a store agree with each other?
-    session.py     a Spark session that works anywhere
+    plainly.py     errors of ours, as short as Spark can show them
+    sessions.py    a Spark session that works anywhere
     java.py        a Java to run it
 
-What a table holds, and how it is read, is in `timerstore.tables`. This package needs the extra
-`spark`; `import timerstore` does not import it.
+What a table holds, and how it is read, is in `timerstore.tables`; `found/` is where PySpark finds
+the data source by itself. This package needs the extra `spark`; `import timerstore` does not import
+it.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 try:
     import pyspark  # noqa: F401
 except ImportError as e:
     raise ImportError("timerstore.spark needs PySpark. Run pip install 'timerstore[spark]'.") from e
 
-from timerstore.spark.session import session
-from timerstore.spark.source import TimerStoreDataSource
-from timerstore.spark.validating import validate
-from timerstore.validation.result import Validation
+if TYPE_CHECKING:
+    from timerstore.spark.sessions import register, session
+    from timerstore.spark.source import TimerStoreDataSource
+    from timerstore.spark.validating import validate
+    from timerstore.validation.result import Validation
 
-__all__ = ["TimerStoreDataSource", "Validation", "session", "validate"]
+_HOMES = {
+    "TimerStoreDataSource": "timerstore.spark.source",
+    "Validation": "timerstore.validation.result",
+    "register": "timerstore.spark.sessions",
+    "session": "timerstore.spark.sessions",
+    "validate": "timerstore.spark.validating",
+}
+"""Where each name lives, loaded when it is asked for: Spark starts a process for each step of a
+query, and each imports this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = ["TimerStoreDataSource", "Validation", "register", "session", "validate"]

@@ -11,7 +11,7 @@ from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import meant
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.plan import CLOCK_SLACK_MS, SPLIT_BYTES
+from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import default_columns, find_table
 from timerstore.tables.stores import Stores, find_stores
 from timerstore.tables.where import parse_where

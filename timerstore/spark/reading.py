@@ -10,8 +10,11 @@ from pyspark.sql.types import StructType
 
 from timerstore.spark.filters import bounds_of
 from timerstore.spark.options import ReadOptions
+from timerstore.spark.plainly import plainly, plainly_each
 from timerstore.spark.types import arrow_schema, check_schema
-from timerstore.tables import Bounds, Split, plan, read_split
+from timerstore.tables.bounds import Bounds
+from timerstore.tables.plan import Split, plan
+from timerstore.tables.reading import read_split
 from timerstore.tables.schema import find_table
 
 
@@ -24,6 +27,7 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
+@plainly_each
 def read_partition(
     partition: InputPartition,
     options: ReadOptions,
@@ -33,8 +37,8 @@ def read_partition(
     """Yield the record batches of a partition."""
     assert isinstance(partition, SplitPartition)
     if partition.split is None:
-        return iter(())
-    return read_split(
+        return
+    yield from read_split(
         partition.split,
         schema.fieldNames(),
         bounds,
@@ -52,6 +56,7 @@ class PlainReader(DataSourceReader):
         check_schema(options.table, schema)
         self.bounds = options.bounds
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         """Plan the splits; runs on the driver, at the moment at which the stores are looked at."""
         options = self.options

@@ -1,8 +1,13 @@
-"""The data source "timerstore"."""
+"""The data source "timerstore".
+
+Spark imports it in a process of its own for each step: to find it, to ask for its columns, to plan,
+to read. So it loads what a step needs when that is called; only the last two need the kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,17 +17,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timerstore.spark.options import ReadOptions, read_options
-from timerstore.spark.reading import FilteringReader, PlainReader
-from timerstore.spark.streaming import LogStreamReader
-from timerstore.spark.types import spark_schema
-from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
+from timerstore.spark.plainly import plainly
+
+if TYPE_CHECKING:
+    from timerstore.spark.options import ReadOptions
 
 
 class TimerStoreDataSource(DataSource):
     """Stores as tables: messages, queues, units, slots, timers, fired, checkpoint, problems.
 
-    >>> spark.dataSource.register(TimerStoreDataSource)
     >>> spark.read.format("timerstore").option("table", "timers").load("timers/")
     """
 
@@ -37,25 +40,39 @@ class TimerStoreDataSource(DataSource):
         return "timerstore"
 
     def _read_options(self) -> ReadOptions:
+        from timerstore.spark.options import read_options
+
         return read_options(self._options)
 
+    @plainly
     def schema(self) -> StructType:
         """Return the columns of the table, where the user gives no schema."""
+        from timerstore.spark.types import spark_schema
+
         options = self._read_options()
         return spark_schema(options.table, options.column_names())
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
+        from timerstore.spark.reading import FilteringReader, PlainReader
+
         options = self._read_options()
         reads = FilteringReader if options.push_filters else PlainReader
         return reads(options, schema)
 
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a table as it grows."""
+        from timerstore.spark.streaming import LogStreamReader
+
         return LogStreamReader(self._read_options(), schema)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what schedules the rows of a DataFrame."""
+        from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
+
         options = write_options(self._options)
         writes = AppendWriter if options.into == "store" else NewStoresWriter
         return writes(options, schema, overwrite)

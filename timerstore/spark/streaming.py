@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions
+from timerstore.spark.plainly import plainly
 from timerstore.spark.reading import SplitPartition, read_partition
 from timerstore.spark.types import check_schema
 from timerstore.tables.boundaries import log_end, message_from
@@ -51,6 +52,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for path in options.stores().paths
         ]
 
+    @plainly
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Return where a new stream begins."""
         if self.options.starting == "latest":
@@ -62,6 +64,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self.options.max_bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
+    @plainly
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Return how far the next batch goes."""
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -81,10 +84,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, start: Offsets) -> Offsets:
         return {view.cut.path: log_end(view, start.get(view.cut.path, 0)) for view in self._views()}
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the logs end now: nothing behind is read."""
         self._target = self._ends({})
 
+    @plainly
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Plan one batch."""
         found: list[InputPartition] = []

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -32,16 +31,12 @@ from pyspark.sql.types import StructType
 import timerstore
 from timerstore.config import Config
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ids import TimerIds, format_id, parse_id
+from timerstore.ids import format_id, parse_id
+from timerstore.kinds import meant
+from timerstore.spark.plainly import plainly
+from timerstore.spark.putting import check_rows, put_rows, used
 from timerstore.tables.stores import is_store
 
-_KINDS: Final = {
-    "body": ("binary", "string"),
-    "at_ms": ("bigint", "int"),
-    "at": ("timestamp",),
-    "topic": ("string",),
-    "key": ("string",),
-}
 _OPTIONS: Final = ("path", "topic", "into")
 _LOAD: Final = "load-"
 _HIDDEN: Final = "_loading-"
@@ -65,8 +60,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     settings = {field.name for field in fields(Config)}
     unknown = sorted(set(options) - settings - set(_OPTIONS))
     if unknown:
-        names = ", ".join([*_OPTIONS, *sorted(settings)])
-        raise InvalidArgumentError(f"There is no option {unknown[0]!r}. Use {names}.")
+        known = (*_OPTIONS, *sorted(settings))
+        raise InvalidArgumentError(f"There is no option {unknown[0]!r}. {meant(unknown[0], known)}")
     if not options.get("path"):
         raise InvalidArgumentError("There is no path. Pass a folder to save().")
     into = options.get("into", "stores")
@@ -79,66 +74,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     config = Config.from_env({f"TIMERSTORE_{name.upper()}": each for name, each in chosen.items()})
     path = Path(options["path"].removeprefix("file://").removeprefix("file:"))
     return WriteOptions(path, options.get("topic", "default"), into, config)
-
-
-def check_rows(schema: StructType) -> None:
-    """Refuse columns that say nothing, or not when."""
-    for field in schema.fields:
-        kinds = _KINDS.get(field.name)
-        if kinds is None:
-            raise InvalidArgumentError(
-                f"There is no column {field.name!r} to schedule. Use {', '.join(_KINDS)}."
-            )
-        if field.dataType.simpleString() not in kinds:
-            raise InvalidArgumentError(
-                f"{field.name} is {field.dataType.simpleString()}. Make it {' or '.join(kinds)}."
-            )
-    names = set(schema.fieldNames())
-    if "body" not in names or len(names & {"at", "at_ms"}) != 1:
-        raise InvalidArgumentError("The columns body and at_ms are needed (or at, a timestamp).")
-
-
-# --- rows into a store
-
-
-def put_batch(store: timerstore.TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
-    """Put the rows of a record batch; `topic`: where none is given. No object for each row."""
-    table = pa.Table.from_batches([batch]).combine_chunks()
-    names = table.column_names
-    topics = pc.fill_null(table["topic"], topic) if "topic" in names else None
-    keyed = pc.is_valid(table["key"]) if "key" in names else None
-    times = _times_ms(table)
-    for column in ("body", "at_ms" if "at_ms" in names else "at"):
-        if table[column].null_count:
-            raise InvalidArgumentError(f"{column} holds nulls. Leave such rows out.")
-    for name in [topic] if topics is None else pc.unique(topics).to_pylist():
-        of_topic = None if topics is None else pc.equal(topics, name)
-        for with_key in (False,) if keyed is None else (False, True):
-            chosen = of_topic
-            if keyed is not None:
-                has_key = keyed if with_key else pc.invert(keyed)
-                chosen = has_key if of_topic is None else pc.and_(of_topic, has_key)
-            bodies, due_ms = table["body"], times
-            keys = table["key"] if with_key else None
-            if chosen is not None:
-                bodies, due_ms = bodies.filter(chosen), due_ms.filter(chosen)
-                keys = None if keys is None else keys.filter(chosen)
-            if len(bodies):
-                yield store.put_many(
-                    bodies.combine_chunks(),
-                    topic=name,
-                    at_ms=due_ms.to_numpy(),
-                    keys=None if keys is None else keys.combine_chunks(),
-                )
-
-
-def _times_ms(table: Any) -> Any:
-    """Return when each row is due; fractions of a millisecond round up: never early."""
-    if "at_ms" in table.column_names:
-        return table["at_ms"].cast(pa.int64())
-    at_us = table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    # Arrow divides towards zero, so what lies after 1970 is rounded up by this.
-    return pc.divide(pc.add(at_us, 999), 1_000)
 
 
 # --- the job
@@ -166,6 +101,7 @@ class _JobWriter(DataSourceArrowWriter):
         path = self.options.path.absolute()
         return path.parent / f"{_HIDDEN}{path.name}-{self.job}"
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Loaded:
         """Write one partition; runs in a task, may be run again, or twice at once."""
         context = TaskContext.get()
@@ -174,7 +110,8 @@ class _JobWriter(DataSourceArrowWriter):
         target = self.staging / f"part-{part:05d}-{attempt}"
         try:
             self._check_goes_on()
-            count = self._write_part((batch for batch in iterator if batch.num_rows), target)
+            rows = (used(batch) for batch in iterator if batch.num_rows)
+            count = self._write_part(rows, target)
             self._check_goes_on()
         except BaseException:
             _remove(target if self._goes_on() else self.staging)  # made again behind its end
@@ -250,6 +187,7 @@ class NewStoresWriter(_JobWriter):
         store.close()
         return count
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let the stores appear, all at once: with one rename."""
         path, staging = self.options.path.absolute(), self.staging
@@ -295,6 +233,7 @@ class AppendWriter(_JobWriter):
                 count += batch.num_rows
         return count
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Put all rows, and flush. Where that fails, what was put is cancelled."""
         try:
@@ -314,7 +253,7 @@ class AppendWriter(_JobWriter):
 
 
 def _put_all(store: timerstore.TimerStore, batches: Iterable[Any], topic: str) -> int:
-    return sum(len(ids) for batch in batches for ids in put_batch(store, batch, topic))
+    return sum(len(ids) for batch in batches for ids in put_rows(store, batch, topic))
 
 
 def _take_back(store: timerstore.TimerStore, start: int) -> None:

@@ -5,6 +5,7 @@
     view.py        one store as one query sees it: its checkpoint, where its logs end
     bounds.py      what a filter asks for
     where.py       a condition in words, as bounds
+    defaults.py    what a table is read with where nothing is said
     plan.py        a table cut into splits, at exact record boundaries
     boundaries.py  where records begin
     reading.py     a split read into batches
@@ -26,19 +27,41 @@ Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
 
 from __future__ import annotations
 
-from timerstore.tables.bounds import Bounds
-from timerstore.tables.plan import Split, plan
-from timerstore.tables.reading import read_split, read_table
-from timerstore.tables.schema import TABLES, arrow_schema
-from timerstore.tables.stores import find_stores
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from timerstore.tables.bounds import Bounds
+    from timerstore.tables.reading import read_split, read_table
+    from timerstore.tables.schema import TABLES, arrow_schema
+    from timerstore.tables.stores import find_stores
+
+_HOMES = {
+    "Bounds": "bounds",
+    "read_split": "reading",
+    "read_table": "reading",
+    "TABLES": "schema",
+    "arrow_schema": "schema",
+    "find_stores": "stores",
+}
+"""Where each name lives, loaded when it is asked for: of the processes that Spark starts for a
+DataFrame some need the columns alone, and no kernel."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "TABLES",
     "Bounds",
-    "Split",
     "arrow_schema",
     "find_stores",
-    "plan",
     "read_split",
     "read_table",
 ]

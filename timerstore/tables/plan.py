@@ -16,6 +16,7 @@ from timerstore.kinds import check_int
 from timerstore.tables import timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
+from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.levels import level_offsets
 from timerstore.tables.queues import queue_name, queue_stop
 from timerstore.tables.schema import find_table
@@ -30,10 +31,6 @@ from timerstore.timelog.format import (
 from timerstore.timelog.oserrors import telling
 from timerstore.timelog.reader import Fault
 
-SPLIT_BYTES: Final = 64 << 20
-"""Of the store's bytes, in one split: a second or two of work."""
-CLOCK_SLACK_MS: Final = 86_400_000
-"""How far the clock may have been set back while the log was written, for filters on its times."""
 SPLITS_MAX: Final = 100_000
 _TIMER_BYTES: Final = 256
 

@@ -192,7 +192,7 @@ def next_hour_words(spread: Spread) -> str:
             text += f", {hour['peak_per_s']:,.0f} a second"
         if spread.fire_rate_per_s is not None:
             text += f": {share(hour['peak_per_s'], spread.fire_rate_per_s)} of what this machine "
-            text += f"fires ({spread.fire_rate_per_s:,.0f} a second)"
+            text += "fires"
     return text + "."
 
 
@@ -210,7 +210,22 @@ def busiest_words(spread: Spread) -> str:
     if spread.roll_unit_count:
         text += ", those that only come by counted too"
     mean = f"{spread.slot_mean:,.1f}".removesuffix(".0")
-    return f"{text}; those with any have {mean} on average."
+    text += f"; those with any have {mean} on average."
+    left_out = spread.pending_count - round(spread.slot_mean * spread.slot_count)
+    if left_out > 0:
+        text += f" {counted(left_out, 'timer')} not in the wheel yet, so not counted."
+    return text
+
+
+def machine_words(spread: Spread) -> str:
+    """Return what the machine fires, where that is known, and how long it needs for the busiest."""
+    if spread.fire_rate_per_s is None:
+        return ""
+    text = f"This machine fires {spread.fire_rate_per_s:,.0f} timers a second"
+    if not spread.slot_max:
+        return text + "."
+    needed = duration(1_000 * spread.slot_max / spread.fire_rate_per_s)
+    return f"{text}: for the busiest {slot_name(spread.precision_ms)} it needs {needed}."
 
 
 def rolled_words(spread: Spread) -> str:
@@ -246,7 +261,7 @@ def sentences(spread: Spread) -> Iterator[str]:
         yield topic_words(spread)
         stands = shown(spread.from_ms, "%-d %b %Y %H:%M:%S")
         yield f"From {stands} UTC, where the store stands: {_lower(next_hour_words(spread))}"
-    yield from filter(None, (busiest_words(spread), rolled_words(spread)))
+    yield from filter(None, (busiest_words(spread), machine_words(spread), rolled_words(spread)))
     yield lateness_words(spread)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from timerstore.errors import InvalidArgumentError
 from timerstore.spark.java import find_java
 from timerstore.spark.source import TimerStoreDataSource
 
@@ -26,6 +27,9 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     # A Python that begins in a folder with a wheel/ must not take that for the package.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
+    # Java's first compiler alone. On two cores its second takes a third of all the time up to the
+    # first answer, and is done when that is; what is read is decoded in Python's processes.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 
@@ -39,8 +43,10 @@ def session(
 
     One that runs is taken as it is, and only what can still change is set. Else one is started:
     filter push-down on, UI off, all at the local address, few shuffle partitions, Python workers
-    with this interpreter; with the packaged Java where `JAVA_HOME` or `PATH` has none that is new
-    enough. `config`: further settings, which win over these. Raises NoJavaError.
+    with this interpreter, a Java that starts fast; with the packaged Java where `JAVA_HOME` or
+    `PATH` has none that is new enough. `config`: further settings, which win over these; for
+    queries that keep Java itself busy for minutes {"spark.driver.extraJavaOptions": ""}. Raises
+    NoJavaError.
 
     >>> spark = timerstore.spark.session()
     >>> spark.read.format("timerstore").option("table", "timers").load("timers/").count()
@@ -52,8 +58,30 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name).config(map=settings)
     with _environment():
         spark = builder.getOrCreate()
-    spark.dataSource.register(TimerStoreDataSource)
+    register(spark)
     return spark
+
+
+def register(spark: SparkSession | None = None) -> None:
+    """Let a session of your own read and write the format "timerstore"; by default the active one.
+
+    It is needed where the session did not find the format by itself: the package is installed in
+    place (`pip install -e`), or Spark's workers would run another Python than this one. Then they
+    run this one from now on. Nothing else of the session changes.
+
+    >>> timerstore.spark.register(spark)
+    """
+    spark = SparkSession.getActiveSession() if spark is None else spark
+    if spark is None:
+        raise InvalidArgumentError("There is no Spark session. Start one, or call session().")
+    if isinstance(spark, SparkSession):
+        context = spark.sparkContext
+        chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains(
+            "spark.pyspark.python"
+        )
+        if (context.master or "").startswith("local") and not chosen:
+            context.pythonExec = sys.executable
+    spark.dataSource.register(TimerStoreDataSource)
 
 
 @contextmanager
