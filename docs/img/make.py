@@ -29,6 +29,7 @@ sys.path.insert(0, str(FOLDER.parent / "notebooks"))
 import example_store  # noqa: E402
 
 WIDTH, HEIGHT = 84, 22
+LINE_HEIGHT = 24.4
 RUN_S = 14
 CODE = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg"
 width="{width}" height="{height}"><style>
@@ -68,8 +69,8 @@ def draw_top(folder: Path) -> None:
     console.print(Text.from_ansi(screen.rstrip()), soft_wrap=True)
     page = folder / "top.svg"
     page.write_text(console.export_svg(theme=DEFAULT_TERMINAL_THEME, code_format=CODE))
-    size = page.read_text().split('viewBox="0 0 ')[1].split('"')[0].split()
-    width, height = (int(float(each)) for each in size)
+    width = int(float(page.read_text().split('viewBox="0 0 ')[1].split()[0]))
+    height = 24 + int(LINE_HEIGHT * len(screen.rstrip().splitlines()))
     chromium = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
     picture = [f"--screenshot={FOLDER / 'top.png'}", f"--window-size={width},{height}"]
     subprocess.run([*chromium, *picture, str(page)], check=True, capture_output=True)

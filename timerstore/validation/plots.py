@@ -251,7 +251,7 @@ def draw_busiest(axis: Any, spread: Spread) -> None:
     axis.set_xlim(0, max(counts) * 1.15)
     _plain_numbers(axis.xaxis)
     axis.grid(visible=False, axis="y")
-    what = "timers that fire, or come by on their way" if spread.roll_unit_count else "timers"
+    what = "timers that fire or pass through" if spread.roll_unit_count else "timers"
     _name(axis, title, spreads.busiest_words(spread), what, "")
 
 

@@ -208,7 +208,7 @@ def busiest_words(spread: Spread) -> str:
     if spread.slot_count == 1:
         return f"{text}: all that wait."
     if spread.roll_unit_count:
-        text += ", those that only come by counted too"
+        text += ", including timers on their way to a later one"
     mean = f"{spread.slot_mean:,.1f}".removesuffix(".0")
     text += f"; those with any have {mean} on average."
     left_out = spread.pending_count - round(spread.slot_mean * spread.slot_count)
