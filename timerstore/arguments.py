@@ -250,7 +250,10 @@ def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
     `described_bytes`: what key, tag and properties take; `bytes_max`: what all may take together.
     """
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise InvalidArgumentError(f"body is {type(body).__name__}. Pass bytes.")
+        raise InvalidArgumentError(
+            f"body is {type(body).__name__}. Pass bytes: text.encode(), or "
+            "json.dumps(value).encode()."
+        )
     try:
         body = bytes(body)
     except ValueError as e:  # a memoryview that was released

@@ -362,6 +362,8 @@ def test_wrong_handlers_are_told_what_to_pass(tmp_path: Path) -> None:
             for wrong in (lambda d: None, "x", None):
                 with pytest.raises(timerstore.InvalidArgumentError, match="async def"):
                     consumer.subscribe("t", wrong)  # type: ignore[arg-type]
+            with pytest.raises(timerstore.InvalidArgumentError, match="topic is"):
+                consumer.on(print)  # type: ignore[arg-type]  # @consumer.on, without a topic
             with pytest.raises(timerstore.InvalidArgumentError, match="no handler"):
                 await consumer.start()
             with pytest.raises(timerstore.InvalidArgumentError, match="wall clock"):

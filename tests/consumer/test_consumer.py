@@ -511,6 +511,8 @@ def test_misuse_is_told(shop: Shop) -> None:
 
     with pytest.raises(InvalidArgumentError, match="plain function"):
         consumer.subscribe("t", handler)
+    with pytest.raises(InvalidArgumentError, match="topic is <function"):
+        consumer.on(handler)  # type: ignore[arg-type]  # @consumer.on, without a topic
     consumer.subscribe("t", shop.note)
     with pytest.raises(InvalidArgumentError, match="has a handler"):
         consumer.subscribe("t", shop.note)

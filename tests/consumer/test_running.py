@@ -221,6 +221,12 @@ def test_what_is_no_handler_is_refused(store: TimerStore, bad: Any, told: str) -
         consumer.on("t")(bad)
 
 
+def test_what_is_no_body_is_told_how_to_be_one(store: TimerStore) -> None:
+    for bad in ("text", {"a": 1}):
+        with pytest.raises(InvalidArgumentError, match=r"text.encode\(\)"):
+            store.put(bad)  # type: ignore[arg-type]
+
+
 def test_a_mere_number_is_no_duration(store: TimerStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     for call in (

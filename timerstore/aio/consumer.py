@@ -92,6 +92,7 @@ class Consumer:
 
     def on(self, topic: str, *, tags: str = "*") -> Callable[[_H], _H]:
         """Subscribe the decorated coroutine function to a topic; see `subscribe`."""
+        check_topic_to_consume(topic)
 
         def take(handler: _H) -> _H:
             self.subscribe(topic, handler, tags=tags)
