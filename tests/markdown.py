@@ -23,7 +23,7 @@ class CodeBlock:
 
 
 def prose_files() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def split_fences(text: str) -> tuple[list[str], list[CodeBlock]]:

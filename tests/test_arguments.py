@@ -272,3 +272,11 @@ def test_what_lies_beyond_the_year_9999(store: timerstore.TimerStore) -> None:
     d.nack(SECOND)  # it was not acknowledged by the refusals
     store.core.clock.advance(SECOND)  # type: ignore[union-attr]
     assert d.id in [each.id for each in store.pull("t", timeout=0)]
+
+
+@pytest.mark.parametrize("bodies", [["a"], [b"a", "b"], (bytearray(b"a"), "b")])
+def test_many_bodies_of_text_are_refused_as_one_is(
+    store: timerstore.TimerStore, bodies: list[bytes]
+) -> None:
+    with pytest.raises(timerstore.InvalidArgumentError, match="holds str"):
+        store.put_many(bodies)

@@ -42,7 +42,7 @@ def config(segment_bytes: int) -> Config:
 
 
 def open_store(path: Path, segment_bytes: int) -> tuple[TimerStore, ManualClock]:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     return timerstore.open(path / "s", clock=clock, config=config(segment_bytes)), clock
 
 

@@ -1,53 +1,83 @@
-"""The examples of the README run, word for word, twice each; those of some pages do, once."""
+"""The examples of the README do what it says, twice each; those of some pages do, once."""
 
+import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.markdown import ROOT, split_fences
+from tests.page_player import is_said
 
 TIMEOUT_SECONDS = 120
+RUNNER = Path(__file__).with_name("readme_runner.py")
+
+
+def programs(name: str) -> list[tuple[int, str, str | None]]:
+    """Of each ```python block its line, its code, what the block behind it says that it prints."""
+    blocks = split_fences((ROOT / name).read_text())[1]
+    found = []
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.info == "python":
+            says = after is not None and after.info == 'text title="output"'
+            found.append((block.line, block.code, after.code if says and after else None))
+    return found
+
+
+def run(name: str, times: int, folder: Path) -> dict[str, list[list[Any]]]:
+    """Run the programs of a page in one process; what each said and left, by its line.
+
+    Each has a folder of its own. Empty lines in front, so that a traceback shows the page's line.
+    """
+    folders = []
+    for line, code, _ in programs(name):
+        folders.append(folder / f"line-{line}")
+        folders[-1].mkdir()
+        (folders[-1] / "example.py").write_text("\n" * (line - 1) + code)
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "dev", str(RUNNER), str(times), *map(str, folders)],
+        cwd=folder,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, f"{name}\n{done.stdout}{done.stderr}"
+    runs: dict[str, list[list[Any]]] = {}
+    for text in done.stdout.splitlines():
+        folder_name, *rest = json.loads(text)
+        runs.setdefault(folder_name.removeprefix("line-"), []).append(rest)
+    return runs
+
+
+@pytest.mark.slow
+def test_the_readme_s_examples_do_what_it_says(tmp_path: Path) -> None:
+    """Twice in a row: each prints what stands below it, and leaves nothing pending, nor a file."""
+    runs = run("README.md", 2, tmp_path)
+    for line, _, wanted in programs("README.md"):
+        where = f"README.md:{line}"
+        assert wanted is not None, f"{where}: say what it prints"
+        assert len(runs[str(line)]) == 2, where
+        for said, left, pending in runs[str(line)]:
+            assert is_said(said, wanted), f"{where} printed\n{said}\nand not\n{wanted}"
+            assert left in ([], ["timers"]), where
+            assert not any(pending.values()), f"{where} leaves timers pending: {pending}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        *("README.md", "docs/processes.md", "docs/consumer.md", "docs/asyncio.md"),
+        *("docs/processes.md", "docs/consumer.md", "docs/asyncio.md"),
         *("docs/recurring.md", "docs/exactly-once.md"),
     ],
 )
-def test_readme_examples_run(name: str, tmp_path: Path) -> None:
-    """Each ```python block is a program of its own, in an empty folder; the README's again in it.
-
-    Those of the README print something, for a reader who tries one wants to see that it works. A
-    block that is only shown says so in its fence: ```python run="no".
-    """
-    _, blocks = split_fences((ROOT / name).read_text())
-    times = ("first", "second") if name == "README.md" else ("only",)
-    programs = [block for block in blocks if block.info == "python"]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    for block in programs:
-        folder = tmp_path / f"line-{block.line}"
-        folder.mkdir()
-        # Empty lines in front, so that a traceback shows the README's line number.
-        program = folder / f"{Path(name).name}.py"
-        program.write_text("\n" * (block.line - 1) + block.code)
-        for time in times:
-            done = subprocess.run(
-                [sys.executable, "-X", "dev", program.name],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_SECONDS,
-            )
-            said = f"{name}:{block.line}, the {time} time:\n{done.stdout}{done.stderr}"
-            assert done.returncode == 0, said
-            assert done.stdout or name != "README.md", said
-            for line in re.findall(r"# It printed \"(.*?)\"", block.code):
-                assert line in done.stdout.splitlines(), said
+def test_the_examples_of_a_page_run(name: str, tmp_path: Path) -> None:
+    """In an empty folder each; a block that is only shown says so: ```python run="no"."""
+    runs = run(name, 1, tmp_path)
+    for line, _, wanted in programs(name):
+        ((said, _, _),) = runs[str(line)]
+        assert wanted is None or is_said(said, wanted), f"{name}:{line} printed\n{said}"

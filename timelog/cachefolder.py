@@ -1,10 +1,12 @@
-"""The folder that kernels are cached in where neither the package's own nor a home can be written.
+"""The folders that kernels are cached in where Numba's own choice would not do.
 
-Numba looks for a folder of its own first: the one that NUMBA_CACHE_DIR names, then beside the
-source, then in the user's home. Where none of them can be written it refuses to make a kernel at
-all, so a last place is added behind them, for our files alone: a folder below the system's
-temporary one. What lies there is run as machine code, so it must be this user's own and open to
-nobody else. Where there is none either, kernels are compiled in each process anew.
+Numba takes the first that can be written of these: the one that NUMBA_CACHE_DIR names, one beside
+the source, one in the user's home; else it refuses to make a kernel at all. So two places are
+added, for our files alone. Before all others: where NUMBA_CACHE_DIR, or the package, cannot be
+written, in an image say, and kernels were compiled there for this kind of processor. Behind all
+others: a folder below the system's temporary one. What lies there is run as machine code, so it
+must be this user's own and open to nobody else. Where there is none either, kernels are compiled in
+each process anew.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import pickle
 import stat
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import numba
 import numba.core.caching as caching
+from numba import config
+from numba.core.registry import cpu_target
 
 log = logging.getLogger("timerstore")
 
@@ -69,27 +76,21 @@ def _distrusted(path: Path) -> str | None:
     return None
 
 
-class LastLocator:
-    """What Numba asks, behind all others, where a kernel is cached."""
+class _Locator:
+    """What Numba asks where a kernel is cached."""
+
+    _cache_path = _NOWHERE
 
     def __init__(self, function: Any, file: str) -> None:
-        """Choose the folder of one source file."""
+        """Hold a function of one source file."""
         self._py_file, self._lineno = file, function.__code__.co_firstlineno
-        folder = temporary_folder()
-        self._cache_path = _NOWHERE
-        if folder is not None:
-            place = os.path.dirname(os.path.abspath(file))
-            digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]  # of each installation
-            self._cache_path = os.path.join(folder, f"{os.path.basename(place)}-{digest}")
 
     def get_cache_path(self) -> str:
         """Return the folder."""
         return self._cache_path
 
     def ensure_cache_path(self) -> None:
-        """Make the folder."""
-        if self._cache_path != _NOWHERE:
-            os.makedirs(self._cache_path, mode=0o700, exist_ok=True)
+        """Do nothing: it is there."""
 
     def get_source_stamp(self) -> str:
         """Return what stands for the source: `timelog/stamp.py` puts the kernel's own in place."""
@@ -100,10 +101,71 @@ class LastLocator:
         """Return what tells kernels of one name apart."""
         return str(self._lineno)
 
+
+def _is_ours(file: str) -> bool:
+    return os.path.abspath(file).startswith(_PACKAGE + os.sep)
+
+
+class WarmLocator(_Locator):
+    """Asked before all others: a folder that cannot be written, and need not be."""
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> WarmLocator | None:
+        """Return the place of a kernel of ours that was compiled there; else None."""
+        if not _is_ours(file):
+            return None
+        kind = "UserProvidedCacheLocator" if config.CACHE_DIR else "InTreeCacheLocator"
+        try:
+            path = getattr(caching, kind)(function, file).get_cache_path()
+        except (AttributeError, TypeError):  # another Numba's
+            return None
+        if os.access(path, os.W_OK) or not _holds(path, index_name(function, file)):
+            return None
+        made = cls(function, file)
+        made._cache_path = path
+        return made
+
+
+def index_name(function: Any, file: str) -> str:
+    """Return the file's name that says which machine code there is of a kernel."""
+    name = f"{Path(file).stem}.{function.__qualname__}".replace("<", "").replace(">", "")
+    return f"{name}.py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
+
+
+def _holds(folder: str, name: str) -> bool:
+    """Tell whether there is machine code for this Numba on this processor."""
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            if pickle.load(file) != numba.__version__:
+                return False
+            _, codes = pickle.load(file)
+        processor = cpu_target.target_context.codegen().magic_tuple()
+        return any(processor in key for key in codes)
+    except Exception:  # whatever stands there: it is nothing to be used
+        return False
+
+
+class LastLocator(_Locator):
+    """Asked behind all others: the temporary folder."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        """Choose the folder of one source file."""
+        super().__init__(function, file)
+        folder = temporary_folder()
+        if folder is not None:
+            place = os.path.dirname(os.path.abspath(file))
+            digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]  # of each installation
+            self._cache_path = os.path.join(folder, f"{os.path.basename(place)}-{digest}")
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder."""
+        if self._cache_path != _NOWHERE:
+            os.makedirs(self._cache_path, mode=0o700, exist_ok=True)
+
     @classmethod
     def from_function(cls, function: Any, file: str) -> LastLocator | None:
         """Return the place for a kernel of ours; None for anybody else's."""
-        if not os.path.abspath(file).startswith(_PACKAGE + os.sep):
+        if not _is_ours(file):
             return None
         made = cls(function, file)
         try:
@@ -113,14 +175,15 @@ class LastLocator:
         return made
 
 
-def add_last_locator() -> None:
-    """Have Numba ask `LastLocator` where it would refuse.
+def add_locators() -> None:
+    """Have Numba ask `WarmLocator` first, and `LastLocator` where it would refuse.
 
-    These are internals of Numba. Without them it refuses, as it always did.
+    These are internals of Numba. Without them it chooses and refuses as it always did.
     """
     impl = getattr(caching, "CacheImpl", None) or getattr(caching, "_CacheImpl", None)
     classes = getattr(impl, "_locator_classes", None)
     if isinstance(classes, list) and LastLocator not in classes:
+        classes.insert(0, WarmLocator)
         classes.append(LastLocator)
 
 

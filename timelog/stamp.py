@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.cachefolder import (
-    add_last_locator,
+    add_locators,
     is_nowhere,
     tell_unwritten,
     without_cache,
@@ -180,4 +180,4 @@ def use_stamp(dispatcher: Any, function: Callable[..., Any]) -> None:
     cache_file.kernel = function
 
 
-add_last_locator()  # before the first kernel is made
+add_locators()  # before the first kernel is made

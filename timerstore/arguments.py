@@ -277,9 +277,10 @@ def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> In
 class Binaries:
     """Byte strings as addresses and lengths; holds on to what owns the memory."""
 
-    def __init__(self, values: Any, what: str) -> None:
-        """Take a sequence of bytes, an Arrow binary array or a 2-D uint8 array."""
+    def __init__(self, values: Any, what: str, *, takes_text: bool = True) -> None:
+        """Take a sequence of bytes, or of str, an Arrow binary array or a 2-D uint8 array."""
         self._owner: Any = values
+        self._takes_text = takes_text
         if isinstance(values, np.ndarray):
             if values.ndim != 2 or values.dtype != np.uint8:
                 raise InvalidArgumentError(
@@ -311,6 +312,8 @@ class Binaries:
                 pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
             )
         if not isinstance(values, pa.Array):
+            if not self._takes_text and any(isinstance(each, str) for each in values):
+                raise InvalidArgumentError(f"{what} holds str. Pass bytes: text.encode() for each.")
             try:
                 values = pa.array(values, pa.large_binary())
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:

@@ -65,6 +65,7 @@ class Done:
         >>> done.create(db)
         >>> [done.first_time(db, "019C") for _ in range(2)]
         [True, False]
+        >>> db.close()
         """
         id = message if isinstance(message, str) else getattr(message, "id", None)
         if not isinstance(id, str):

@@ -95,8 +95,9 @@ def page_text(path: str) -> str:
     """Read a file of the repository as Markdown; a folder's README names what lies beside it."""
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
-        beside = [] if path in NAMED else sorted((ROOT / path).parent.glob("*.py"))
-        beside += [] if path in NAMED else sorted((ROOT / path).parent.glob("*/README.md"))
+        is_top = "/" not in path  # what stands there says itself what is beside it
+        beside = [] if is_top else sorted((ROOT / path).parent.glob("*.py"))
+        beside += [] if is_top else sorted((ROOT / path).parent.glob("*/README.md"))
         names = [str(each.relative_to((ROOT / path).parent)) for each in beside]
         files = [f"- [`{name.removesuffix('README.md')}`]({name})" for name in names]
         text = text.replace("# timerstore\n", "# The README\n", 1) if path in NAMED else text

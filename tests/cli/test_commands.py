@@ -269,7 +269,7 @@ def test_handover(run: Run, path: Path) -> None:
         (["cancel", "STORE", "0" * 32], 2, "0" * 32),
         (["export", "STORE", "out.xls"], 2, "pass --format"),
         (["consume", "STORE", "--group", "a b"], 2, "group is 'a b'"),
-        (["info", "MISSING"], 3, "is no timer store"),
+        (["info", "MISSING"], 3, "There is no "),
         (["info", "EMPTY"], 3, "is no timer store"),
         (["verify", "EMPTY"], 3, "no commit log"),
         (["verify", "MISSING"], 3, "no commit log"),

@@ -149,6 +149,7 @@ class Alarm(BaseException):
 
 def running() -> list[str]:
     """Return the store's threads that go on running."""
+    gc.collect()  # a pool of threads that an event loop of an earlier test left ends with it
     until = time.monotonic() + 10
     while time.monotonic() < until:
         names = [thread.name for thread in threading.enumerate()]

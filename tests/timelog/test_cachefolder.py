@@ -1,6 +1,7 @@
-"""Where kernels are cached when neither the package's folder nor a home can be written."""
+"""Where kernels are cached when the folder of Numba's choice cannot be written."""
 
 import os
+import pickle
 import shutil
 import stat
 import subprocess
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from timerstore.timelog.cachefolder import _holds
 from timerstore.timelog.kernel import INTERPRETED
 
 PACKAGE = Path(timerstore.__file__).parent
 USE = """
-import sys, tempfile
+import os, sys, tempfile
 tempfile.tempdir = sys.argv[1]
+if "READ_ONLY" in os.environ:
+    os.access = lambda path, mode: False
 import timerstore
 assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
 import numpy as np
@@ -94,3 +98,21 @@ if not INTERPRETED:
         assert use(site, temp, NUMBA_CACHE_DIR=str(chosen))[0] > 0
         assert [*chosen.rglob("*.nbi")]
         assert not [*(tmp_path / "temp").iterdir()]
+
+    @pytest.mark.slow
+    def test_what_was_compiled_for_an_image_is_used(site: Path, tmp_path: Path) -> None:
+        """Though it cannot be written, and though a folder that can be is at hand."""
+        temp, home = str(tmp_path / "temp"), str(tmp_path / "home")
+        chosen = {"NUMBA_CACHE_DIR": str(tmp_path / "chosen"), "HOME": home}
+        assert use(site, temp, **chosen) == (0, "")
+        hits, told = use(site, temp, **chosen, READ_ONLY="1")
+        assert hits > 0 and told == "" and not (tmp_path / "home").exists()
+        others = use(site, temp, **chosen, READ_ONLY="1", NUMBA_CPU_NAME="generic")
+        assert others[0] == 0  # another processor's are none
+
+
+@pytest.mark.parametrize("content", [b"", b"no index", b"\x80\x05.", pickle.dumps("0.0") * 2])
+def test_an_index_that_is_none_is_passed_by(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.nbi").write_bytes(content)
+    assert not _holds(str(tmp_path), "x.nbi")
+    assert not _holds(str(tmp_path), "none.nbi")

@@ -106,6 +106,8 @@ def check_is_there(path: Path) -> None:
     from timerstore.timelog.oserrors import told_of
 
     with told_of(path):
+        if not path.exists():
+            raise NotAStoreError(f"There is no {path}. Pass a store's folder.")
         if not (path.is_dir() and any(path.iterdir())):
             raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
 

@@ -150,7 +150,7 @@ class Putting:
         now_ms, topic_bytes = core.clock.now_ms, check_topic(topic)
         if tag is not None:
             check_text(tag, "tag")
-        data = Binaries(bodies, "bodies")
+        data = Binaries(bodies, "bodies", takes_text=False)
         texts = None if keys is None else Binaries(keys, "keys")
         if texts is not None:
             check_keys(texts, len(data))

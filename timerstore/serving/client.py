@@ -485,7 +485,7 @@ def _check_alone(*others: object) -> None:
 
 def _binary(values: Any, what: str) -> pa.Array:
     """Return byte strings as an Arrow array; errors as `put_many` raises them."""
-    data = Binaries(values, what)
+    data = Binaries(values, what, takes_text=what != "bodies")
     if isinstance(values, np.ndarray):
         rows = np.ascontiguousarray(values)
         ends = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
