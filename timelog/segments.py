@@ -176,13 +176,9 @@ class SegmentedFile:
     def find_lost(self, *, whole: bool = False) -> CorruptStoreError | None:
         """Say which file before `flushed_end` is missing or too short; O(segments).
 
-        With `whole` each file that is there must have its full length. Old files may have been
-        removed, but none that ends behind `flushed_end`.
+        With `whole` each file that is there must have its full length.
         """
         stop = self.files_end if whole else self.flushed_end
-        if self.start > stop:
-            offset = stop - stop % self.segment_bytes
-            return CorruptStoreError(self.name, offset, "this segment is missing")
         offset = self.start
         for number in self.numbers:
             if number * self.segment_bytes >= stop:

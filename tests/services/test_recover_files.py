@@ -49,17 +49,6 @@ def test_a_file_that_was_cut_is_named(folder: str, rebuilt: list[str], number: i
             check_files(alone.engine, checkpoint, rebuilt)  # nobody will look at it
 
 
-def test_the_only_file_with_anything_in_it_is_missed() -> None:
-    with Alone(ENQUEUE_GET) as alone:
-        alone.put(timer(alone.tag, "t", START_MS))
-        log = alone.engine.commitlog
-        checkpoint = Checkpoint(commitlog_flushed=log.end)
-        log.ensure(1)  # made ahead, as while a store is open
-        log.numbers.remove(0)
-        with pytest.raises(CorruptStoreError, match="at offset 0: this segment is missing"):
-            check_files(alone.engine, checkpoint, [])
-
-
 def test_without_a_checkpoint_of_ours_the_last_file_may_have_been_about_to_be_made() -> None:
     for checkpoint in (None, Checkpoint(by_broker=True)):
         with Alone(ENQUEUE_GET) as alone:
