@@ -90,7 +90,7 @@ class _Watched:
 
     def _look(self) -> None:
         space, taken = self.space, _disk_bytes(self.store, self._scale)
-        space.pending_bytes = self.store.stats().cleaning.pending_bytes
+        space.pending_bytes = self.store.stats().cleaning.pending_bytes or 0
         if taken > space.most_bytes:
             space.most_bytes, space.pending_at_most_bytes = taken, space.pending_bytes
         space.most_over_bytes = max(space.most_over_bytes, taken - FACTOR * space.pending_bytes)

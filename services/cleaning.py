@@ -23,6 +23,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -291,9 +293,22 @@ class _Walk:
         return self.offset
 
 
+class _Mapped:
+    """The units as an engine has them mapped."""
+
+    def __init__(self, log: SegmentedFile) -> None:
+        self._log, self.table = log, log.table
+        self._pins: object = None
+
+    def map_from(self, offset: int) -> bool:
+        """Map the segment of an offset, as long as the next one is not asked for."""
+        self._pins = self._log.pin(offset, offset + 1)
+        return True
+
+
 def read_units(
     engine: Engine,
-    reader: ReadSegments,
+    reader: ReadSegments | _Mapped,
     stop: int,
     from_slot: int,
     units: Words,
@@ -324,10 +339,15 @@ def read_units(
 def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Words]:
     """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
 
-    They are read through maps of their own, so that those of the services stay as they are.
+    They are read through maps of their own, so that those of the services stay as they are; where
+    nothing is written, units that recovery linked are in the engine's maps alone.
     """
     log = engine.timerlog
-    reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+    reader = (
+        ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        if engine.disk.writes
+        else _Mapped(log)
+    )
     units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
     where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
     while True:
@@ -360,7 +380,8 @@ class Cleaner:
         self._walk: _Walk | None = None
         self._is_known = False
         self._in_order_from_slot = -1
-        self._pending_bytes = 0  # of an earlier life; what came since is counted by the services
+        # Of an earlier life; what came since is counted by the services. None: not known yet.
+        self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
         self._unit_offset = 0  # no unit of the next pass stands before it
         self._may_begin = False
 
@@ -420,15 +441,22 @@ class Cleaner:
         """Go on after `stop`, since when units may have been linked out of order."""
         self._is_known = self.stopped = False
 
+    def learn(self) -> None:
+        """Learn `pending_bytes`, in a store that nothing is cleaned in: O(units), once."""
+        with self._lock, suppress(CorruptStoreError):  # then it stays unknown
+            self._learn()
+
     @property
     def is_waiting(self) -> bool:
         """Tell whether F waits until what was left in place has fired."""
         return bool(self._passes) and self.error is None and not self.stopped
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes of the messages that pending units point to, about."""
+    def pending_bytes(self) -> int | None:
+        """Bytes of the messages that pending units point to, about; None before it was learnt."""
         world = self.engine.world
+        if self._pending_bytes is None:
+            return None
         settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
         return max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
 
@@ -479,7 +507,7 @@ class Cleaner:
         could_go = self.reach.find(start) - start
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
         # make the next one worth it.
-        waits_bytes = self.pending_bytes + self.reach.unlinked_bytes()
+        waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
         return could_go > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
 
     def _learn(self) -> None:

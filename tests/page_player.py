@@ -30,6 +30,7 @@ from pathlib import Path
 from tests.markdown import split_fences
 
 TIMEOUT_S = 120
+_TOLD_BYTES = 10_000
 
 _INFO = re.compile(r'(?P<language>[\w+-]*)(?P<options>(?:\s+[\w-]+="[^"]*")*)')
 _OPTION = re.compile(r'([\w-]+)="([^"]*)"')
@@ -126,7 +127,9 @@ def is_said(said: str, wanted: str) -> bool:
         if line.strip() == "…":
             pattern += r"(?:.*\n)*?"
         else:
-            pattern += ".*?".join(re.escape(part) for part in line.rstrip().split("…")) + r"\s*?\n"
+            pattern += (
+                ".*?".join(re.escape(part) for part in line.rstrip().split("…")) + r"[ \t]*\n"
+            )
     return re.fullmatch(pattern, said.strip() + "\n") is not None
 
 
@@ -198,14 +201,16 @@ class Shell:
         while b"\0" not in self._said:
             left_s = max(0, until_s - time.monotonic())
             ready, _, _ = select.select([self._process.stdout], [], [], left_s)
-            chunk = os.read(self._process.stdout.fileno(), 65_536) if ready else b""
+            in_time = bool(ready and left_s)  # what prints for ever is always ready
+            chunk = os.read(self._process.stdout.fileno(), 65_536) if in_time else b""
             if not chunk:
-                reason = "the shell ended in" if ready else f"after {TIMEOUT_S} s it still ran"
-                raise PageError(f"{reason}: {command}\n{self._said.decode()}\n{self.background()}")
+                reason = "the shell ended in" if in_time else f"after {TIMEOUT_S} s it still ran"
+                said = self._said[-_TOLD_BYTES:].decode(errors="replace")
+                raise PageError(f"{reason}: {command}\n{said}\n{self.background()}")
             self._said += chunk
         said, _, rest = self._said.partition(b"\0")
         self._said = rest
-        return said.decode()
+        return said.decode(errors="replace")
 
 
 def _of_session(session_id: int) -> Iterator[int]:

@@ -87,6 +87,13 @@ def test_a_page_that_is_wrong(tmp_path: Path, text: str, why: str) -> None:
     assert why in str(e.value)
 
 
+def test_what_prints_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.page_player.TIMEOUT_S", 0.3)
+    page = _page(tmp_path, "'''console\n$ while true; do echo on; done\n'''\n")
+    with pytest.raises(PageError, match="it still ran: while true"):
+        play(page, tmp_path / "here")
+
+
 def _runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -117,6 +124,8 @@ def test_what_still_runs_ends_with_the_page(tmp_path: Path) -> None:
         ("ab", "a.", False),
         ("a\nb", "a…b", False),
         ("", "…", True),
+        ("a\n\nb", "a\nb", False),
+        ("a\n\nb", "a\n\nb", True),
     ],
 )
 def test_dots_stand_for_text(said: str, wanted: str, fits: bool) -> None:

@@ -56,6 +56,23 @@ def test_notebooks_have_their_pictures(site: Path) -> None:
         assert text.count("<img ") == path.read_text().count('"image/png"') > 0
 
 
+_FETCHED = re.compile(
+    r"""<(?!a\b)\w+[^>]*?\s(?:src|srcset|href|data|action)=["']?(?:https?:)?//[^\s"'>]*"""
+)
+"""An address of elsewhere that a browser asks by itself: in any element but a link."""
+
+
+def test_nothing_of_elsewhere_is_fetched(site: Path) -> None:
+    assert _FETCHED.search('<link rel="stylesheet" href="https://fonts.example/a.css">')
+    assert not _FETCHED.search('<a class="x" href="https://elsewhere.example">')
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        assert _FETCHED.findall(text) == [], path
+        assert 'class="mermaid"' not in text, path  # the theme would fetch what draws it
+    for path in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text()), path
+
+
 def test_the_front_page_begins_as_the_readme() -> None:
     first, front = (
         split_fences((ROOT / name).read_text())[1] for name in ("README.md", "docs/index.md")

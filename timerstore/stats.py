@@ -74,7 +74,8 @@ class CleaningStats:
     `floor`: before this offset of the commit log nothing is needed. `could_go_bytes`: what lies
     between it and what is needed for other reasons than pending timers. `kept_by`: what keeps the
     oldest segment, with its offset: a group, a topic that nobody reads, a delay level, or one of
-    its pending timers. `pending_bytes`: of the messages of pending timers, about.
+    its pending timers. `pending_bytes`: of the messages of pending timers, about; None where the
+    store was opened with timers in it, until cleaning has counted them.
     """
 
     floor: int
@@ -82,7 +83,7 @@ class CleaningStats:
     copied_bytes: int
     segment_count: int
     removed_count: int
-    pending_bytes: int
+    pending_bytes: int | None
     could_go_bytes: int
     kept_by: str
 
@@ -246,6 +247,8 @@ def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
 def read_cleaning(core: Core) -> CleaningStats:
     """Collect what cleaning did, and what keeps the log."""
     words, cleaner = core.engine.world.cleaning, core.cleaner
+    if not core.disk.writes and cleaner.pending_bytes is None:  # it never cleans
+        cleaner.learn()
     return CleaningStats(
         floor=words.floor,
         copied_count=words.copied_count,

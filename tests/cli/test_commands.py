@@ -14,6 +14,7 @@ import pytest
 
 import timerstore
 from tests.cli.shell import Run, finish, process, put
+from timerstore.amounts import shown_bytes
 from timerstore.errors import TimerStoreError
 
 pytestmark = pytest.mark.slow
@@ -158,6 +159,24 @@ def test_info(run: Run, path: Path) -> None:
     assert told["pending_count"] == 3
     assert told["recovery"]["clean"] is True
     assert "bills" in run("info", path, env={"FORCE_COLOR": "1"}).stdout
+
+
+@pytest.mark.parametrize("end", ["closed", "reopened"])
+def test_what_pending_timers_take_is_known_or_not_said(run: Run, path: Path, end: str) -> None:
+    """Of a store that was opened with timers in it nobody has counted the messages' bytes."""
+    put(path, *[b"x" * 1_000] * 40)
+    with timerstore.open(path, read_only=True) as store:
+        length = store.stats().commitlog_end
+        assert store.stats().cleaning.pending_bytes == length  # and nothing else is in it
+    if end == "closed":
+        plain = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines()[:9])
+        assert plain["pending take"] == shown_bytes(length)
+        return
+    with timerstore.open(path) as store:
+        assert store.stats().cleaning.pending_bytes is None
+        plain = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines()[:9])
+        assert plain["pending take"] == f"more than their bodies' {shown_bytes(40_000)}"
+        assert "pending\n" not in str(store.stats()).rpartition("cleaning ")[2]
 
 
 def test_export(run: Run, path: Path, tmp_path: Path) -> None:
@@ -465,5 +484,5 @@ def test_a_missing_extra_is_named(name: str) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == (
-        f"timerstore: this command needs {name}. Install it: pip install 'timerstore[cli]'\n"
+        f"timerstore: this command needs {name}. Install it: pip install '.[cli]' in the clone\n"
     )

@@ -97,12 +97,30 @@ def test_times(where: str, low: int, high: int) -> None:
         ("due = 'soon'", "'soon' is no time to compare due with"),
         ("topic > 'a'", "topic is a text"),
         ("topic = 5", "topic is a text"),
+        ("topic in ('a' 'b')", "where is not understood at"),
+        ("topic in ('a' or 'b')", "where is not understood at"),
         ("due_ms in (1, 2)", "due_ms is bigint. Compare it with ="),
     ],
 )
 def test_refusals(where: str, words: str) -> None:
     with pytest.raises(timerstore.InvalidArgumentError, match=re.escape(words)):
         parse_where(where, "timers")
+
+
+@pytest.mark.parametrize("digits", ["9223372036854775808", "9" * 30, "0" * 30 + "9" * 5_000])
+def test_numbers_that_no_column_holds(closed: Path, digits: str) -> None:
+    count = timerstore.read(closed).num_rows
+    for where, wanted in ((f"< {digits}", count), (f"> {digits}", 0), (f"= {digits}", 0)):
+        assert timerstore.read(closed, where=f"due_ms {where}").num_rows == wanted
+    for where, wanted in ((f"> -{digits}", count), (f"= -{digits}1", 0), (f"< -{digits}1", 0)):
+        assert timerstore.read(closed, where=f"due_ms {where}").num_rows == wanted
+    assert timerstore.read(closed, where=f"due_ms > {'0' * 5_000}5").num_rows == count
+
+
+def test_texts_with_brackets_and_commas(closed: Path) -> None:
+    wanted = {"/old (1)/s", "a,b", "it's"}
+    assert parse_where("store in ('/old (1)/s', 'a,b','it''s' )", "timers").texts["store"] == wanted
+    assert parse_where("topic in ()", "timers").texts["topic"] == set()
 
 
 def test_every_table_is_bounded_by_its_columns() -> None:

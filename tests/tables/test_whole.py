@@ -141,6 +141,7 @@ def test_damage(tmp_path: Path) -> None:
         ({"columns": ["topic", "Due"]}, "has no column 'Due'. Did you mean due? Use id, topic"),
         ({"columns": "due"}, "columns is 'due'. Pass a list of names"),
         ({"columns": ["due", "due"]}, "columns names 'due' twice"),
+        ({"columns": []}, "columns is empty. Name one"),
         ({"where": "tpic = 'a'"}, "has no column 'tpic'. Did you mean topic?"),
         ({"where": "key = 'a'"}, "filter what was read by it. Use due_ms, topic"),
         ({"where": "due > yesterday"}, "where is not understood at 'due > yesterday'"),

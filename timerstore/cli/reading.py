@@ -171,10 +171,12 @@ def waiting_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     """Return how much disk a store takes, with what keeps it."""
     cleaning = stats["cleaning"]
-    rows = [
-        ("on disk", shown_bytes(stats["disk_bytes"])),
-        ("pending take", shown_bytes(cleaning["pending_bytes"])),
-    ]
+    rows = [("on disk", shown_bytes(stats["disk_bytes"]))]
+    bodies_bytes = sum(each["pending_bytes"] for each in stats["topics"])
+    if cleaning["pending_bytes"] is not None:
+        rows.append(("pending take", shown_bytes(cleaning["pending_bytes"])))
+    elif bodies_bytes:
+        rows.append(("pending take", f"more than their bodies' {shown_bytes(bodies_bytes)}"))
     if cleaning["kept_by"] != "nothing":
         rows.append(("the rest is kept by", cleaning["kept_by"]))
     return rows

@@ -36,6 +36,7 @@ from timerstore.kinds import meant
 from timerstore.spark.plainly import plainly
 from timerstore.spark.putting import check_rows, put_rows, used
 from timerstore.tables.stores import is_store
+from timerstore.timelog.oserrors import told_of
 
 _OPTIONS: Final = ("path", "topic", "into")
 _LOAD: Final = "load-"
@@ -133,8 +134,9 @@ class _JobWriter(DataSourceArrowWriter):
 
     def _begin(self) -> None:
         """Make the folder, with the mark that the job goes on; before any task runs."""
-        self.staging.mkdir(parents=True)
-        (self.staging / _GOES_ON).touch()
+        with told_of(self.options.path):
+            self.staging.mkdir(parents=True)
+            (self.staging / _GOES_ON).touch()
 
     def _goes_on(self) -> bool:
         return (self.staging / _GOES_ON).exists()

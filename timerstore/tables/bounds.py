@@ -24,7 +24,9 @@ class Bounds:
     texts: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def narrow(self, column: str, low: int = LOWEST, high: int = HIGHEST) -> None:
-        """Allow only numbers from `low` to `high`."""
+        """Allow only numbers from `low` to `high`; what 8 bytes do not hold, none has."""
+        if low > HIGHEST or high < LOWEST:
+            low, high = HIGHEST, LOWEST
         before = self.of(column)
         self.numbers[column] = max(before[0], low), min(before[1], high)
 

@@ -16,10 +16,15 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.schema import BIGINT, INT, STRING, TIMESTAMP, find_table
 
-_COMPARISON: Final = re.compile(r"\s*(\w+)\s*(>=|<=|=|<|>)\s*(-?\d+|'(?:[^']|'')*')\s*")
-_CHOICE: Final = re.compile(r"\s*(\w+)\s+in\s*\(([^()]*)\)\s*", re.IGNORECASE)
+_VALUE: Final = r"(?:-?[0-9]+|'(?:[^']|'')*')"
+_COMPARISON: Final = re.compile(rf"\s*(\w+)\s*(>=|<=|=|<|>)\s*({_VALUE})\s*")
+_CHOICE: Final = re.compile(
+    rf"\s*(\w+)\s+in\s*\(\s*({_VALUE}(?:\s*,\s*{_VALUE})*)?\s*\)\s*", re.IGNORECASE
+)
 _TEXT: Final = re.compile(r"'((?:[^']|'')*)'")
 _AND: Final = re.compile(r"and\b", re.IGNORECASE)
+_DIGITS_MAX: Final = 19
+"""Of what 8 bytes hold; a longer number is beyond them."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -68,7 +73,7 @@ def parse_where(text: str, table: str) -> Bounds:
                 "due_ms >= 5, topic = 'a' or topic in ('a', 'b') with and."
             )
         if choice is not None:
-            texts = [each.replace("''", "'") for each in _TEXT.findall(choice[2])]
+            texts = [each.replace("''", "'") for each in _TEXT.findall(choice[2] or "")]
             _allow(bounds, table, choice[1], texts)
         elif comparison is not None:
             _compare(bounds, table, *comparison.groups())
@@ -114,7 +119,7 @@ def _compare(bounds: Bounds, table: str, name: str, sign: str, value: str) -> No
         bounds.allow(counted, [text])
         return
     if kind in (BIGINT, INT) and text is None:
-        low = high = int(value)
+        low = high = _number(value)
     elif kind == TIMESTAMP and text is not None:
         low, high = _around(name, text)
     else:
@@ -128,6 +133,12 @@ def _compare(bounds: Bounds, table: str, name: str, sign: str, value: str) -> No
         bounds.narrow(counted, high + (sign == ">" and low == high), HIGHEST)
     else:
         bounds.narrow(counted, LOWEST, low - (sign == "<" and low == high))
+
+
+def _number(text: str) -> int:
+    """Return a number; of one with more digits than a column can have, one that is beyond all."""
+    sign, digits = (-1 if text.startswith("-") else 1), text.lstrip("-0")
+    return sign * (10**_DIGITS_MAX if len(digits) > _DIGITS_MAX else int(digits or "0"))
 
 
 def _around(name: str, text: str) -> tuple[int, int]:

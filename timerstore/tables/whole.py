@@ -53,6 +53,8 @@ def read(
     name = find_table(table).name
     if columns is not None:
         columns = check_names(columns, "columns")
+        if not columns:
+            raise InvalidArgumentError("columns is empty. Name one, or leave it out for all.")
         twice = [each for i, each in enumerate(columns) if each in columns[:i]]
         if twice:
             raise InvalidArgumentError(f"columns names {twice[0]!r} twice. Name it once.")

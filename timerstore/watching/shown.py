@@ -129,9 +129,12 @@ def _levels(stats: Stats) -> Iterator[str]:
 def _cleaning(stats: Stats) -> Iterator[str]:
     found = stats.cleaning
     length = stats.commitlog_end - stats.commitlog_start
+    pending = (
+        "" if found.pending_bytes is None else f", about {shown_bytes(found.pending_bytes)} pending"
+    )
     yield (
-        f"cleaning   {shown_bytes(length)} of commit log from offset {stats.commitlog_start:,} on, "
-        f"about {shown_bytes(found.pending_bytes)} pending"
+        f"cleaning   {shown_bytes(length)} of commit log from offset {stats.commitlog_start:,} on"
+        f"{pending}"
     )
     yield (
         f"           {found.copied_count:,} timers copied ({shown_bytes(found.copied_bytes)}), "
