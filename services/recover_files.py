@@ -7,18 +7,30 @@ and nothing is changed. Timer log and consume queues are made anew from it (`reb
 
 from __future__ import annotations
 
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.timelog.checkpoint import Checkpoint
 
 
-def check_files(engine: Engine, checkpoint: Checkpoint | None, rebuilt: list[str]) -> None:
+def check_files(
+    engine: Engine,
+    checkpoint: Checkpoint | None,
+    rebuilt: list[str],
+    *,
+    is_live: bool = False,
+) -> None:
     """Raise CorruptStoreError where the commit log was cut, or an index that is not made anew.
 
     A broker's checkpoint, or none, does not say how much of the log was flushed: then only the last
-    file can have been about to be made. How much of a queue was flushed nobody says.
+    file can have been about to be made. How much of a queue was flushed nobody says. Nor is it asked
+    whether files are missing before the first while another process may remove some.
     """
     log, timerlog = engine.commitlog, engine.timerlog
+    is_known = checkpoint is not None and not checkpoint.by_broker and checkpoint.knows_floor
+    if is_known and checkpoint is not None and log.start > checkpoint.needed_offset and not is_live:
+        offset = checkpoint.needed_offset // log.segment_bytes * log.segment_bytes
+        raise CorruptStoreError(log.name, offset, "this segment is missing")
     log.flushed_end = max(log.start, log.files_end - log.segment_bytes)
     if checkpoint is not None and not checkpoint.by_broker:
         log.flushed_end = checkpoint.commitlog_flushed

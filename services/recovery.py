@@ -125,7 +125,8 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     findings = Findings(restored_sizes=engine.restored)
     checkpoint = read_checkpoint(engine.path / "config" / "timercheck", engine.disk.read)
     crashed = engine.disk.read(engine.path / "abort") is not None
-    _find_rebuilt(engine, checkpoint, findings)
+    is_live = crashed and not engine.disk.writes
+    _find_rebuilt(engine, checkpoint, findings, is_live=is_live)
     # Before anything changes: were we killed between writing the wheel and the next checkpoint, the
     # one of a clean close would still hold, with slots that point past its end of the timer log.
     write_abort(engine.disk, engine.path)
@@ -142,7 +143,6 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     findings.clean = findings.clean and not findings.rebuilt
     engine.count_lost = False
     # Of a store that another process is writing to, what is read is of no one moment.
-    is_live = crashed and not engine.disk.writes
     engine.wheel.check_pages(is_unknown=findings.by_broker or is_live)
 
     recount = Recount(engine)
@@ -215,7 +215,9 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
     return findings
 
 
-def _find_rebuilt(engine: Engine, checkpoint: Checkpoint | None, findings: Findings) -> None:
+def _find_rebuilt(
+    engine: Engine, checkpoint: Checkpoint | None, findings: Findings, *, is_live: bool
+) -> None:
     """Note what is not there, or not whole, and is made anew from the commit log."""
     if engine.is_new or (checkpoint is None and not engine.commitlog.numbers):
         return
@@ -225,7 +227,7 @@ def _find_rebuilt(engine: Engine, checkpoint: Checkpoint | None, findings: Findi
             findings.rebuilt.append("checkpoint")
     if not engine.had_queues:
         findings.rebuilt.append(QUEUES)
-    check_files(engine, checkpoint, findings.rebuilt)
+    check_files(engine, checkpoint, findings.rebuilt, is_live=is_live)
 
 
 def _flush(engine: Engine, log: _Log, linked_before: int) -> None:

@@ -147,7 +147,7 @@ class Retention:
     def _commitlog_limit(self, checkpoint: Checkpoint) -> int:
         """Return the offset below which commit log segments can go."""
         log = self.engine.commitlog
-        limit = min(checkpoint.floor, checkpoint.scan_from, checkpoint.commitlog_flushed)
+        limit = checkpoint.needed_offset
         return max(log.start, limit // log.segment_bytes * log.segment_bytes)
 
     def _timerlog_limit(self, checkpoint: Checkpoint) -> int:

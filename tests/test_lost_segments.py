@@ -11,7 +11,7 @@ import timerstore
 from tests import table_stores
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
-from timerstore import ManualClock, TimerStore, TimerStoreError, verify
+from timerstore import CorruptStoreError, ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate
@@ -116,3 +116,35 @@ def open_and_fire(path: Path, *, read_only: bool) -> None:
             clock.advance(timedelta(seconds=60))
             while store.pull("default", timeout=0):
                 pass
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("count", [1, 2, None])
+def test_what_is_missing_before_the_first_is_found(
+    made: dict[str, Path], count: int | None, end: str, tmp_path: Path
+) -> None:
+    """None of it could go, for nobody has consumed it; `None`: all but what was made ahead."""
+    path, aside = copy_tree(made[end], tmp_path / "s"), tmp_path / "aside"
+    used = sorted(each for each in (path / "commitlog").iterdir() if any(each.read_bytes()))
+    shutil.copy(used[-1], ahead := used[-1].parent / f"{int(used[-1].name) + 4_096:020d}")
+    ahead.write_bytes(bytes(4_096))
+    aside.mkdir()
+    for file in used[:count]:
+        file.rename(aside / file.name)
+    clock = ManualClock(START_MS + 4_000)
+    for read_only in (False, True) if end == "closed" else (False,):
+        with pytest.raises(CorruptStoreError, match="this segment is missing") as caught:
+            timerstore.open(path, read_only=read_only, config=CONFIG, clock=clock)
+        assert caught.value.offset == 0
+    assert not verify(path, config=CONFIG).ok
+    rest = timerstore.salvage(path, tmp_path / "rest", config=CONFIG)
+    assert (rest.lost[0].offset, rest.lost_bytes >= 4_096) == (0, True)
+    with timerstore.open(tmp_path / "rest", read_only=True, config=CONFIG) as store:
+        assert store.count() == rest.pending_count
+    for file in aside.iterdir():
+        file.rename(path / "commitlog" / file.name)
+    with timerstore.open(path, config=CONFIG, clock=clock) as store:
+        pending_count = store.count()
+    assert verify(path, config=CONFIG).ok
+    assert rest.pending_count == (0 if count is None else pending_count)  # the others had rolled

@@ -58,10 +58,17 @@ class Checkpoint:
     identity: Identity | None = field(default=None, compare=False)
     """What the store was made with, to be written beside it."""
     level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
+    knows_floor: bool = True
+    """False: it was written before there was a floor."""
     by_broker: bool = False
     """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
     echo: bytes = field(default=b"", repr=False, compare=False)
     """The 56 bytes as our extension repeats them; of a checkpoint that was read."""
+
+    @property
+    def needed_offset(self) -> int:
+        """Where the commit log begins at the latest: what lies from here on is never removed."""
+        return min(self.floor, self.scan_from, self.commitlog_flushed)
 
     @property
     def floor_offset(self) -> int:
@@ -123,6 +130,7 @@ def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.floor = int(extension["floor"])
+    checkpoint.knows_floor = content.startswith(CHECKPOINT_MARK)
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]

@@ -38,7 +38,10 @@ def cursor_faults(reader: StoreReader, log_end: int, units_end: int, queue_end: 
         bounds |= {
             "commitlog_flushed": (reader.commitlog.start, log_end),
             "scan_from": (reader.commitlog.start, checkpoint.commitlog_flushed),
-            "floor": (0, checkpoint.commitlog_flushed),
+            "floor": (
+                reader.commitlog.start if checkpoint.knows_floor else 0,
+                checkpoint.commitlog_flushed,
+            ),
             "claimed_slot": (slot, slot + len(reader.slots)),
             "cancelled_count": (0, _YEAR_9999_MS),
         }

@@ -51,6 +51,7 @@ class LostRange:
 class LogFound:
     """What a log holds."""
 
+    start: int
     end: int
     """Behind its last message, or behind what was flushed where that is lost."""
     message_count: int = 0
@@ -66,7 +67,7 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
     torn tail. O(bytes).
     """
     log = reader.commitlog
-    found = LogFound(log.start)
+    found = LogFound(log.start, log.start)
     trailing: list[LostRange] = []
     stored_ms, copies = 0, list[Words]()
     for item in read_past_damage(reader, log.start, log.files_end):

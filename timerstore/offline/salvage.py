@@ -174,6 +174,12 @@ class _Salvage:
         if flushed > max(log.end, reader.commitlog.start):
             lost.append(Problem("commitlog", log.end, f"{flushed - log.end} bytes: the log's end"))
             lost_bytes += flushed - log.end
+        if checkpoint is not None and ours and checkpoint.knows_floor:
+            first = checkpoint.needed_offset
+            length = (min(log.start, flushed) if flushed > first else log.start) - first
+            if length > 0:
+                lost.insert(0, Problem("commitlog", first, f"{length} bytes: the log's begin"))
+                lost_bytes += length
         filler_count = cover(self.disk, reader, log)
         self._write_small_files(log, filler_count)
         self._write_checkpoint(log)
@@ -257,8 +263,9 @@ class _Salvage:
         kept = replace(
             checkpoint,
             commitlog_flushed=log.end,
-            scan_from=0,
-            floor=0,
+            scan_from=log.start,
+            floor=log.start,
+            knows_floor=True,
             timerlog_flushed=0,
             queue_index=0,
             clean=False,
