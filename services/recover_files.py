@@ -23,8 +23,8 @@ def check_files(
     """Raise CorruptStoreError where the commit log was cut, or an index that is not made anew.
 
     A broker's checkpoint, or none, does not say how much of the log was flushed: then only the last
-    file can have been about to be made. How much of a queue was flushed nobody says. Whether files
-    are missing before the first is not asked while another process may remove some.
+    file can have been about to be made. How much of a queue was flushed nobody says. While another
+    process may remove files, it is not asked whether some are missing before the first.
     """
     log, timerlog = engine.commitlog, engine.timerlog
     is_known = checkpoint is not None and not checkpoint.by_broker and checkpoint.knows_floor

@@ -484,5 +484,5 @@ def test_a_missing_extra_is_named(name: str) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == (
-        f"timerstore: this command needs {name}. Install it: pip install 'timerstore[cli]'\n"
+        f"timerstore: this command needs {name}. Install it: pip install '.[cli]' in the clone\n"
     )

@@ -37,7 +37,7 @@ import os
 import signal
 import sys
 
-_MISSING = "timerstore: this command needs {}. Install it: pip install 'timerstore[cli]'\n"
+_MISSING = "timerstore: this command needs {}. Install it: pip install '.[cli]' in the clone\n"
 _NEEDED = ("typer", "rich")
 
 

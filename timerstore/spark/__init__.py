@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import pyspark  # noqa: F401
 except ImportError as e:
-    raise ImportError("timerstore.spark needs PySpark. Run pip install 'timerstore[spark]'.") from e
+    raise ImportError(
+        "timerstore.spark needs PySpark. Run pip install '.[spark]' in the clone."
+    ) from e
 
 if TYPE_CHECKING:
     from timerstore.spark.sessions import register, session

@@ -74,7 +74,7 @@ def wrap_packaged_java() -> Path:
     except ImportError as e:
         raise NoJavaError(
             f"There is no Java {JAVA_VERSION_MIN} or newer. Install one, or run "
-            "pip install 'timerstore[spark]'."
+            "pip install '.[spark]' in timerstore's clone."
         ) from e
     home = Path(tempfile.mkdtemp(prefix="timerstore-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
