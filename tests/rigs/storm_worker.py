@@ -64,7 +64,8 @@ class Ledger:
         self.puts_begun.append(count)
         try:
             self.put.extend(call())
-        except (StoreClosedError, TooLateError):
+        except (StoreClosedError, TooLateError) as e:
+            self.put.extend(e.ids)  # of a put_many that was ended half-way
             self.puts_ended.append(count)
             raise
         self.puts_ended.append(count)
