@@ -1,6 +1,7 @@
 """`timerstore.read`: the rows of Spark's reader, of a store that nobody opens or changes."""
 
 import re
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -131,6 +132,36 @@ def test_damage(tmp_path: Path) -> None:
     assert timerstore.read(path, "problems", mode="permissive")["file"][0].as_py() == "commitlog"
     with pytest.raises(timerstore.CorruptStoreError, match="commitlog is damaged at offset"):
         timerstore.read(path, "timers", mode="failfast")
+
+
+@pytest.mark.parametrize(
+    ("gone", "file", "words"),
+    [
+        ("commitlog", "commitlog", "it ends here, and"),
+        ("commitlog/00000000000000000000", "commitlog", "what is before is needed"),
+        ("timerlog", "timerlog", "it ends here, and"),
+        ("timerlog/00000000000000000000", "timerlog", "and a slot leads here"),
+        ("timerwheel", "timerwheel", "there is no wheel"),
+        ("consumequeue", "consumequeue/rmq_sys_wheel_timer/0", "it ends here, and"),
+    ],
+)
+def test_what_is_missing_at_the_ends_is_no_empty_table(
+    tmp_path: Path, gone: str, file: str, words: str
+) -> None:
+    """A segment before the first, or behind the last, leaves no gap that would show."""
+    path = tmp_path / "s"
+    sizes = {"commitlog_segment_bytes": 1 << 16, "timerlog_segment_bytes": 1 << 12}
+    with timerstore.open(path, config=timerstore.Config(**sizes)) as store:
+        store.put_many([b"x" * 500] * 200, delay_ms=3_600_000)
+    timerstore.open(path).close()  # now each has its unit
+    assert timerstore.read(path, "problems").num_rows == 0
+    assert timerstore.read(path, mode="failfast").num_rows == 200
+    left = path / gone
+    shutil.rmtree(left) if left.is_dir() else left.unlink()
+    with pytest.raises(timerstore.CorruptStoreError, match=f"{file} .*{words}"):
+        timerstore.read(path, mode="failfast")
+    (row, *_) = timerstore.read(path, "problems").to_pylist() or [None]
+    assert row is not None and row["file"] == file and words in row["reason"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from timerstore.timelog import scan
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     SLOT_BYTES,
+    TIMER_TOPIC,
     TIMERLOG_BLANK_BYTES,
     UNIT_BYTES,
 )
@@ -160,7 +161,38 @@ def file_faults(view: StoreView) -> list[Fault]:
         level_offsets(reader)
     except CorruptStoreError as e:
         faults.append(Fault("config/delayOffset.json", e.offset, e.reason))
-    return faults
+    return faults + _missing_files(view)
+
+
+def _missing_files(view: StoreView) -> list[Fault]:
+    """Return what a closed store of ours must have at the ends of its logs, and has not.
+
+    Of one in use retention may have removed more than the checkpoint says that was read.
+    """
+    checkpoint, reader, found = view.checkpoint, view.reader, list[Fault]()
+    if checkpoint is None or not view.ours or view.cut.is_open:
+        return found
+    log, units = reader.commitlog, reader.timerlog
+    queue = reader.queues.get((TIMER_TOPIC.decode(), 0))
+    queue_bytes = checkpoint.queue_index * ENTRY_BYTES
+    for name, end, flushed in (
+        (LOG, log.files_end, checkpoint.commitlog_flushed),
+        (UNITS, units.files_end, checkpoint.timerlog_flushed),
+        (queue_name(TIMER_TOPIC.decode(), 0), queue.files_end if queue else 0, queue_bytes),
+    ):
+        if end < flushed:
+            found.append(Fault(name, end, f"it ends here, and {flushed} was flushed"))
+    if checkpoint.knows_floor and log.start > checkpoint.needed_offset:
+        reason = f"it begins at {log.start}, and what is before is needed"
+        found.append(Fault(LOG, checkpoint.needed_offset, reason))
+    if not len(reader.slots):
+        found.append(Fault(WHEEL, 0, "there is no wheel"))
+    elif not checkpoint.floor_offset:  # else it may lead to what was moved
+        ahead = reader.slots["first"][reader.slots["time"] >= max(1, view.read_slot)]
+        if len(ahead) and int(ahead.min()) < units.start:
+            reason = f"it begins at {units.start}, and a slot leads here"
+            found.append(Fault(UNITS, int(ahead.min()), reason))
+    return found
 
 
 def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
