@@ -103,7 +103,7 @@ def test_a_store_that_nobody_has_open_is_paused_for_the_next_one(path: Path, run
     run("resume", path, "firing")
     with timerstore.open(path, config=SMALL) as store:
         assert store.health().state == "running"
-    assert "no timer store" in run("pause", path / "none", "firing", exits=3).output
+    assert "There is no" in run("pause", path / "none", "firing", exits=3).output
 
 
 def test_a_store_whose_owner_cannot_be_asked(path: Path, run: Run) -> None:

@@ -79,7 +79,7 @@ def test_the_stores_are_stores(spark: Any, tmp_path: Path) -> None:
     rows = frame(spark, 50, 1)
     save(rows, tmp_path / "loads", precision_ms="100", commitlog_segment_bytes="65536", topic="t")
     (store,) = find_stores(str(tmp_path / "loads")).paths
-    clock = timerstore.ManualClock(START_MS - 1_000)
+    clock = timerstore.ManualClock(START_MS - 1_000, force=True)
     with timerstore.open(store, clock=clock) as opened:
         assert opened.count() == 50 and opened.count("t") == 17
         assert opened.core.engine.config.precision_ms == 100
