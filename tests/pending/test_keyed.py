@@ -39,6 +39,25 @@ def advance(store: TimerStore, by: timedelta) -> None:
     clock.advance(by)
 
 
+@pytest.mark.parametrize("order", ["level first", "level last", "levels around"])
+def test_what_waits_in_a_level_hides_no_timer_that_can_be_replaced(
+    store: TimerStore, order: str
+) -> None:
+    """`put(replace=True)` takes the one that is in no level, wherever it stands."""
+    levels = {"level first": "LT", "level last": "TL", "levels around": "LTL"}[order]
+    ids = [
+        store.put(b"l", topic="t", delay_level=4, key="k")
+        if each == "L"
+        else store.put(b"t", topic="t", delay=HOUR, key="k")
+        for each in levels
+    ]
+    new = store.put(b"n", topic="t", delay=2 * HOUR, key="k", replace=True)
+    assert store.get(ids[levels.index("T")]) is None
+    timer = store.get(new)
+    assert timer is not None and timer.body == b"n"
+    assert store.count("t") == len(levels)
+
+
 def test_a_timer_is_found_until_it_fires(store: TimerStore) -> None:
     id = store.put(b"a", topic="t", delay=10 * SECOND, key="user:7", tag="g", properties={"n": "1"})
     assert store.get_key("t", "user:7") == store.get(id)

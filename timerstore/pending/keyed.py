@@ -199,16 +199,21 @@ class Keyed:
         names, now_ms = _names(prepared.topic, key), self.core.clock.now_ms
         with self._keys.lock:
             while True:
-                id = next(self._ids(*names), None)
-                if id is None:
+                refused: InvalidArgumentError | None = None
+                for id in self._ids(*names):
+                    try:
+                        moved = None
+                        if not self.core.clock.manual:
+                            moved = self._by_id.reschedule(id, prepared.due_ms, now_ms, payload)
+                        return moved or reschedule(self.core, id, prepared.due_ms, now_ms, payload)
+                    except InvalidArgumentError as e:
+                        refused = refused or e  # it waits in a level; another may not
+                    except TooLateError:
+                        break  # it fired, or was moved, just now: look again
+                else:
+                    if refused is not None:
+                        raise refused
                     return self._append(prepared)
-                try:
-                    moved = None
-                    if not self.core.clock.manual:
-                        moved = self._by_id.reschedule(id, prepared.due_ms, now_ms, payload)
-                    return moved or reschedule(self.core, id, prepared.due_ms, now_ms, payload)
-                except TooLateError:
-                    continue  # it fired, or was moved, just now
 
 
 class _Walk:
