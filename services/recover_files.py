@@ -27,9 +27,9 @@ def check_files(
     process may remove files, it is not asked whether some are missing before the first.
     """
     log, timerlog = engine.commitlog, engine.timerlog
-    is_known = checkpoint is not None and not checkpoint.by_broker and checkpoint.knows_floor
-    if is_known and checkpoint is not None and log.start > checkpoint.needed_offset and not is_live:
-        offset = checkpoint.needed_offset // log.segment_bytes * log.segment_bytes
+    first = None if checkpoint is None or is_live else checkpoint.lost_from(log.start)
+    if first is not None:
+        offset = first // log.segment_bytes * log.segment_bytes
         raise CorruptStoreError(log.name, offset, "this segment is missing")
     log.flushed_end = max(log.start, log.files_end - log.segment_bytes)
     if checkpoint is not None and not checkpoint.by_broker:

@@ -70,6 +70,14 @@ class Checkpoint:
         """Where the commit log begins at the latest: what lies from here on is never removed."""
         return min(self.floor, self.scan_from, self.commitlog_flushed)
 
+    def lost_from(self, start: int) -> int | None:
+        """Return from where on a log that begins at `start` lacks what is never removed.
+
+        None where it lacks nothing, or a broker may have removed it, or nobody noted the floor.
+        """
+        is_known = self.knows_floor and not self.by_broker
+        return self.needed_offset if is_known and start > self.needed_offset else None
+
     @property
     def floor_offset(self) -> int:
         """F; 0, before all messages, where a broker wrote since and nobody knows it."""

@@ -174,12 +174,11 @@ class _Salvage:
         if flushed > max(log.end, reader.commitlog.start):
             lost.append(Problem("commitlog", log.end, f"{flushed - log.end} bytes: the log's end"))
             lost_bytes += flushed - log.end
-        if checkpoint is not None and ours and checkpoint.knows_floor:
-            first = checkpoint.needed_offset
+        first = None if checkpoint is None else checkpoint.lost_from(log.start)
+        if first is not None:
             length = (min(log.start, flushed) if flushed > first else log.start) - first
-            if length > 0:
-                lost.insert(0, Problem("commitlog", first, f"{length} bytes: the log's begin"))
-                lost_bytes += length
+            lost.insert(0, Problem("commitlog", first, f"{length} bytes: the log's begin"))
+            lost_bytes += length
         filler_count = cover(self.disk, reader, log)
         self._write_small_files(log, filler_count)
         self._write_checkpoint(log)

@@ -189,7 +189,7 @@ class Client:
 
         One fsync for each 16 MiB.
         """
-        columns = {"body": _binary(bodies, "bodies")}
+        columns = {"body": _binary(bodies, "bodies", takes_text=False)}
         count = len(columns["body"])
         if delay_level is None:
             due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None)
@@ -197,7 +197,7 @@ class Client:
         else:
             _check_alone(at_ms, delay_ms)
         if keys is not None:
-            columns["key"] = _binary(keys, "keys")
+            columns["key"] = _binary(keys, "keys", takes_text=True)
             if len(columns["key"]) != count:
                 raise InvalidArgumentError(
                     f"There are {len(columns['key'])} keys for {count} bodies. Pass one each."
@@ -483,9 +483,9 @@ def _check_alone(*others: object) -> None:
         raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
 
 
-def _binary(values: Any, what: str) -> pa.Array:
+def _binary(values: Any, what: str, *, takes_text: bool) -> pa.Array:
     """Return byte strings as an Arrow array; errors as `put_many` raises them."""
-    data = Binaries(values, what, takes_text=what != "bodies")
+    data = Binaries(values, what, takes_text=takes_text)
     if isinstance(values, np.ndarray):
         rows = np.ascontiguousarray(values)
         ends = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]

@@ -182,9 +182,10 @@ def _missing_files(view: StoreView) -> list[Fault]:
     ):
         if end < flushed:
             found.append(Fault(name, end, f"it ends here, and {flushed} was flushed"))
-    if checkpoint.knows_floor and log.start > checkpoint.needed_offset:
+    first = checkpoint.lost_from(log.start)
+    if first is not None:
         reason = f"it begins at {log.start}, and what is before is needed"
-        found.append(Fault(LOG, checkpoint.needed_offset, reason))
+        found.append(Fault(LOG, first, reason))
     if not len(reader.slots):
         found.append(Fault(WHEEL, 0, "there is no wheel"))
     elif not checkpoint.floor_offset:  # else it may lead to what was moved
