@@ -26,8 +26,9 @@ deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
+
+from timerstore.lazy import loader as _loader
 
 if TYPE_CHECKING:
     from timerstore.config import Config
@@ -110,13 +111,7 @@ of the shell, whatever only looks at errors: none of these waits for Numba."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = _loader(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -27,8 +27,9 @@ Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from timerstore.lazy import loader as _loader
 
 if TYPE_CHECKING:
     from timerstore.tables.bounds import Bounds
@@ -47,15 +48,7 @@ _HOMES = {
 """Where each name lives, loaded when it is asked for: of the processes that Spark starts for a
 DataFrame some need the columns alone, and no kernel."""
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
+__getattr__ = _loader(__name__, _HOMES)
 
 __all__ = [
     "TABLES",
