@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timerstore.readonly import PrivateFile
@@ -71,6 +71,7 @@ def opened(file: Path, kind: str) -> MappedFile:
 
 
 @pytest.mark.parametrize("kind", ["mapped", "private", "zeros"])
+@settings(max_examples=20)  # the collector runs in each
 @given(looks=st.lists(st.sampled_from(sorted(LOOKS)), min_size=1, max_size=4))
 def test_each_array_over_a_map_keeps_it(kind: str, looks: list[str]) -> None:
     """However it was made, NumPy's chain of bases ends at the object that owns the map."""
