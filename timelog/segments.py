@@ -304,13 +304,15 @@ class SegmentedFile:
         return b"".join(parts)
 
     def trim(self) -> None:
-        """Drop the maps that were unused the longest, down to the limit. See the ground rules."""
+        """Drop the maps that were unused the longest, down to the limit. See the ground rules.
+
+        Whoever appends may be writing to any of those from the log's end on.
+        """
         with self.lock:
-            keep = {self.end // self.segment_bytes, self.end // self.segment_bytes + 1}
             for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
                 if len(self._mapped) <= self.open_count_max:
                     return
-                if number not in keep:
+                if number < self.end // self.segment_bytes:
                     self._unmap(number)
 
     def drop(self, number: int) -> None:
