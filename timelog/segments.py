@@ -306,14 +306,16 @@ class SegmentedFile:
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        Whoever appends may be writing to any of those from the log's end on.
+        Those from the log's end on stay, for whoever appends may be writing to them; more than two
+        of them do not count.
         """
         with self.lock:
-            for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
-                if len(self._mapped) <= self.open_count_max:
-                    return
-                if number < self.end // self.segment_bytes:
-                    self._unmap(number)
+            last = self.end // self.segment_bytes
+            counted = [number for number in self._mapped if number <= last + 1]
+            behind = [number for number in counted if number < last]
+            behind.sort(key=lambda each: self._used.get(each, 0))
+            for number in behind[: max(0, len(counted) - self.open_count_max)]:
+                self._unmap(number)
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
