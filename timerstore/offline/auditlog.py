@@ -11,8 +11,6 @@ from timerstore.offline.report import Audit
 from timerstore.timelog import scan
 from timerstore.timelog.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.audit import (
-    MARK_BAD_CHECKSUM,
-    MARK_NO_CHECKSUM,
     MARK_NOT_INDEXED,
     find_rows,
     mark_messages,
@@ -198,9 +196,6 @@ class LogAudit:
             if number in self.log.numbers:
                 self.log.map(number)
         mark_messages(self.log.table, rows, self.reader.store_tag, self._found, marks)
-        for i in np.flatnonzero(marks & (MARK_BAD_CHECKSUM | MARK_NO_CHECKSUM))[:_NAMED_MAX]:
-            reason = "the message has lost its checksum"
-            self.audit.problem("commitlog", int(rows[i, scan.ROW_OFFSET]), reason)
         self._check_blanks(rows)
         rows = rows[marks & MARK_NOT_INDEXED == 0]
         if not len(rows):
