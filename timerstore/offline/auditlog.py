@@ -15,13 +15,11 @@ from timerstore.timelog.audit import (
     find_rows,
     mark_messages,
 )
-from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import (
     BLANK_BYTES,
-    BLANK_CRC_AT,
     ENTRY_BYTES,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
@@ -31,7 +29,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
 
@@ -234,14 +232,10 @@ class LogAudit:
             self._check_blank(end)
 
     def _check_blank(self, end: int) -> None:
-        stop = (end // self.log.segment_bytes + 1) * self.log.segment_bytes
         if end % self.log.segment_bytes == 0 or end // self.log.segment_bytes in self._closed:
             return
         self._closed.add(end // self.log.segment_bytes)
-        start = end + BLANK_BYTES
-        if stop - start >= BLANK_BYTES and blank_kind(self.log.view(end), 0, end) == BLANK_SEALED:
-            start = min(end + BLANK_CRC_AT + 4, stop)
-        used = self.log.next_used(start, stop)
+        used, stop = used_behind_blank(self.log, end)
         if used < stop:
             self.audit.problem("commitlog", used, "the rest of the segment is not empty")
 
