@@ -95,11 +95,10 @@ def new_place(world: World) -> Place:
 
 
 @inlined
-def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
+def _find_first_put(place: Place, digits: Any) -> int:
     """Read the message that an id names into `found`; return its real topic's row.
 
-    Below 0: go the long way. Due time, offset and born time are told. `verify`: check the CRC as
-    well.
+    Below 0: go the long way. Due time, offset and born time are told.
     """
     world, found = place.world, place.found
     log, tag = world.commitlog, world.settings.store_tag
@@ -115,7 +114,7 @@ def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
     buf = segment_at(log, offset)
     if len(buf) == 0:
         return _NOT_FOUND
-    if read_message(buf, offset % log.words[SEGMENT_BYTES], found, verify) != GOOD:
+    if read_message(buf, offset % log.words[SEGMENT_BYTES], found, True) != GOOD:
         return _NOT_FOUND
     place.told[PART_BORN_MS] = get_i64(buf, offset % log.words[SEGMENT_BYTES] + MESSAGE_BORN_AT)
     row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
@@ -177,7 +176,7 @@ def _get(address: int, digits: int) -> int:
     """
     place = _place_at(address)
     world = place.world
-    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), True)
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS))
     if row < 0:
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
@@ -201,7 +200,7 @@ def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
     NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
     """
     place, template = _place_at(address), _template_at(delete)
-    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), False)
+    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS))
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:
