@@ -99,6 +99,7 @@ class LogAudit:
         self.message_count = self.entry_count = 0
         self.damaged: list[tuple[int, int]] = []
         self.salvaged: list[tuple[int, int]] = []  # fillers, where something was lost once
+        self.has_unread = False  # nothing is known of some message
         self.queue_ends: dict[tuple[str, int], int] = {}
         self._table = new_queue_table(1)
         self._queues: list[_Queue] = []
@@ -113,6 +114,13 @@ class LogAudit:
             self._queues.append(_Queue(topic, queue_id, file))
             enter_queue(self._table, row, topic.encode("utf-8", "surrogateescape"), queue_id)
         return row
+
+    def is_damaged(self, offsets: Words) -> Flags:
+        """Tell which offsets lie where no message could be read: bool[n]."""
+        found = np.zeros(len(offsets), np.bool_)
+        for start, stop in self.damaged:
+            found |= (start <= offsets) & (offsets < stop)
+        return found
 
     @property
     def timer_queue_end(self) -> int:
@@ -168,6 +176,7 @@ class LogAudit:
         """Note damage; tell whether the log ends there."""
         offset, reason = damage.offset, damage.reason
         behind = offset >= self.audit.durable
+        self.has_unread |= len(damage.framed) == 0
         if damage.end >= used_end and damage.following < 0:
             # Nothing sound follows: a torn tail, where it was not flushed.
             at = self.log.next_used(offset, used_end)
