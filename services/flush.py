@@ -237,6 +237,7 @@ class Flusher:
             "timingCount": self._counts(timers, stored_ms),
             "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
             "unattributedCount": engine.unattributed_count,
+            "damagedCount": len(engine.uncounted),
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)

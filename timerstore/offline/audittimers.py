@@ -169,9 +169,13 @@ class TimerAudit:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
         early = np.flatnonzero(verdicts == kernels.TOO_EARLY)
         if len(early):
-            # What recovery found to be copied waits in R's slot, to be passed over.
-            done = np.isin(part[early, kernels.AUDIT_MESSAGE], self._copied)
+            # What recovery found to be copied waits in R's slot, to be passed over. A copy of which
+            # nothing can be read may be the one.
+            done = np.isin(part[early, kernels.AUDIT_MESSAGE], self._copied) | self.log.has_unread
             verdicts[early[done]] = kernels.SOUND
+        # A unit that differs from a message that is damaged, and named, is not damaged itself.
+        differs = np.isin(verdicts, kernels.DIFFERS)
+        verdicts[differs & self.log.is_damaged(part[:, kernels.AUDIT_MESSAGE])] = kernels.SOUND
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]
