@@ -39,6 +39,7 @@ What is durable, what goes:
     cleaning.py      moves those out of the oldest segments
     floor.py         which units are superseded by that
     cut_chains.py    takes them out of their slots, for a broker
+    reached.py       goes through slots as a broker does: each timer once
 
 Opening:
 

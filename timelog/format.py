@@ -319,7 +319,7 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("commitlog_flushed", ">i8"),
         ("claimed_slot", ">i8"),  # C
         ("frontier_ms", ">i8"),
-        ("clean", ">i8"),  # 1: closed cleanly, 0: written while open
+        ("clean", ">i8"),  # 1: closed cleanly, 2: and handed to a broker, 0: written while open
         ("cancelled_count", ">i8"),
         ("store_tag", ">i8"),
         ("level_offsets", ">i8", (32,)),

@@ -7,10 +7,11 @@ A store lives through a day of manual time: short timers are fired, consumed bes
 is pending is cleaned out of the oldest segments again and again, files are used again. Then it is
 handed over, and `OpenStore.java`, with RocketMQ's message store and timer store, opens it and runs
 while a third of what is pending falls due. It has to find the log's start and end where they are,
-fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. A second
-store is killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
+fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. Another
+store is killed in the midst of cleaning first, and handed over by who opens it next. A third is
+killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
 
-Needs a JDK; four minutes, most of which it waits for timers to fall due.
+Needs a JDK; eight minutes, most of which it waits for timers to fall due.
 """
 
 from __future__ import annotations
@@ -119,10 +120,30 @@ def open_with_rocketmq(jars: str, path: Path, run_s: int) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def after_a_handover(jars: str, path: Path) -> None:
-    """Let a broker go on with a store that was cleaned."""
+def killed_while_cleaning(store: TimerStore) -> TimerStore:
+    """Copy a part of what is pending, and end the process; return the store opened by another."""
+    before, cleaner = store.stats().cleaning.copied_count, store.core.cleaner
+    cleaner.units_at_once = 500
+    while store.stats().cleaning.copied_count < before + 800 and cleaner.step():
+        pass
+    path, clock = store.core.path, store.core.clock
+    copied = store.stats().cleaning.copied_count - before
+    store.abandon()
+    again = TimerStore(path, config=CONFIG, clock=clock)
+    print(f"killed with {copied} copied, {again.stats().recovery.copies_count} copies are known")
+    assert copied
+    return again
+
+
+def after_a_handover(jars: str, path: Path, *, by_another: bool) -> None:
+    """Let a broker go on with a store that was cleaned.
+
+    `by_another`: not the process that cleaned it hands it over.
+    """
     start_ms = int(time.time() * 1_000) + 120_000
     store, pending, cancelled = live(path, start_ms)
+    if by_another:
+        store = killed_while_cleaning(store)
     clock = store.core.clock
     assert isinstance(clock, ManualClock) and store.count() == len(pending)
     # Cleaning waits for what it left in place: that moves the clock.
@@ -176,12 +197,13 @@ def after_a_kill(jars: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Do both."""
+    """Do all."""
     folder = Path(tempfile.mkdtemp(prefix="timerstore-rocketmq-"))
     try:
         after_a_kill(sys.argv[1], folder / "killed")
-        after_a_handover(sys.argv[1], folder / "handed")
-        print("RocketMQ opened both")
+        after_a_handover(sys.argv[1], folder / "handed", by_another=False)
+        after_a_handover(sys.argv[1], folder / "another", by_another=True)
+        print("RocketMQ opened all")
     finally:
         shutil.rmtree(folder)
 

@@ -22,11 +22,12 @@ from timerstore.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.services.broker_deletes import identify_all, link_delete
 from timerstore.services.clock import ManualClock
-from timerstore.services.cut_chains import cut_chains
+from timerstore.services.cut_chains import cut_chains, move_units
 from timerstore.services.deletes import append_all, compose_delete
 from timerstore.services.engine import Engine
 from timerstore.services.levels import LEVEL_STOP
 from timerstore.services.provide import provide
+from timerstore.services.reached import check_reached
 from timerstore.services.recover_deletes import live_units
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import run
@@ -70,14 +71,18 @@ def handover(core: Core, consuming: Consuming) -> None:
             _stop_levels(core)
             _finish_cleaning(core)
             _finish_slot(core)
-            _place_deletes(core)
-            _append_last(core)
             core.flusher.flush()  # F and the copies of what is cut off have to be durable before
             cut_chains(engine)
+            core.flusher.flush()  # the wheel leads past what is moved now
+            move_units(engine)
+            _place_deletes(core)
+            _append_last(core)
+            check_reached(engine)
             core.check_open()
             _write_topics(core)
             engine.keys.remove()
             remove_clock_mark(engine)
+            engine.handed_over = True
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
@@ -164,7 +169,8 @@ def _place_deletes(core: Core) -> None:
             if units[i, chain.WALK_MAGIC] & UNIT_DELETE:
                 message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
                 deletes[who] = int(message), int(size)
-                beside.add((*who, times_ms[i]))
+                if not units[i, chain.WALK_MAGIC] & UNIT_ROLL:  # which a broker only rolls on
+                    beside.add((*who, times_ms[i]))
             else:
                 timers.append((who, times_ms[i], topic_hash))
     for who, unit_ms, topic_hash in timers:

@@ -84,6 +84,7 @@ class TimerMeeting:
         word = self.links[:, notes.LINK_UNIT]
         self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
         self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
+        self.in_slot = self.waiting.copy()
         self.waiting |= self._has(notes.TIMER_UNLINKED)
 
     def _meet_copies(self) -> None:
@@ -153,9 +154,14 @@ class TimerMeeting:
         reason = "it was delivered before its level was over"
         fail(self.tally, "early", _LOG, self.offset[found[early]], reason)
 
+        in_slot = self.is_timer & self.in_slot
+        self.tally.check("reached_once", int(in_slot.sum()))
         checkpoint = self.view.checkpoint
         if checkpoint is None or checkpoint.by_broker:
             return
+        if checkpoint.handed_over:
+            again = in_slot & ((self.copy_count > 0) | (self.offset < checkpoint.floor))
+            self._fail("reached_once", again, "a broker would reach it, and its copy too")
         waiting = self.waiting[source] & self.named[found]
         waiting &= self.offset[source] >= checkpoint.floor_offset  # else it is not found again
         self.tally.check("settled", int(waiting.sum()))
