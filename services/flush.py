@@ -212,6 +212,8 @@ class Flusher:
             file = engine.queues.files[row]
             file.flush(int(before[row]) * ENTRY_BYTES, int(next_index[row]) * ENTRY_BYTES)
             self._flushed_index[row] = next_index[row]
+        if checkpoint.clean:
+            engine.queues.drop_behind()
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
         engine.wheel.write(captured.runs)

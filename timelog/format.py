@@ -225,6 +225,10 @@ KEY_PREVIOUS_AT: Final = _at(KEY_ENTRY, "previous")
 assert KEY_HEADER.itemsize == KEY_HEADER_BYTES and KEY_ENTRY.itemsize == KEY_ENTRY_BYTES
 QUEUE_BLANK_SIZE: Final = 0x7FFFFFFF
 """The size in a blank (0, this, 0): a queue whose first messages are gone can begin with them."""
+QUEUE_LOST_SIZE: Final = 1
+"""Size in the entry of a message that is lost: no message has it, so none is taken for it.
+
+It points to the second byte of what was lost; where a broker left it out, to the message before."""
 
 # --- timer log unit -----------------------------------------------------------------------------
 #

@@ -122,15 +122,22 @@ def open_with_rocketmq(jars: str, path: Path, run_s: int) -> list[list[str]]:
 
 def killed_while_cleaning(store: TimerStore) -> TimerStore:
     """Copy a part of what is pending, and end the process; return the store opened by another."""
-    before, cleaner = store.stats().cleaning.copied_count, store.core.cleaner
-    cleaner.units_at_once = 500
+    cleaner, clock = store.core.cleaner, store.core.clock
+    assert isinstance(clock, ManualClock)
+    cleaner.stopped = True
+    store.put_many([b"short"] * 8_000, topic=TOPIC, delay_ms=1_000)
+    clock.advance(timedelta(seconds=2))
+    while len(batch := store.pull(TOPIC, max_count=4_096, timeout=0)):
+        batch.ack()
+    store.flush()
+    before, cleaner.stopped, cleaner.units_at_once = store.stats().cleaning.copied_count, False, 500
     while store.stats().cleaning.copied_count < before + 800 and cleaner.step():
         pass
-    path, clock = store.core.path, store.core.clock
+    path = store.core.path
     copied = store.stats().cleaning.copied_count - before
     store.abandon()
     again = TimerStore(path, config=CONFIG, clock=clock)
-    print(f"killed with {copied} copied, {again.stats().recovery.copies_count} copies are known")
+    print(f"killed with {copied} copied, {again.core.findings.copies_count} copies are known")
     assert copied
     return again
 

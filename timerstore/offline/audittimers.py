@@ -169,8 +169,8 @@ class TimerAudit:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
         early = np.flatnonzero(verdicts == kernels.TOO_EARLY)
         if len(early):
-            # What recovery found to be copied waits in R's slot, to be passed over; a handover moves
-            # that, and what is superseded, to a passed slot.
+            # What recovery found to be copied waits in R's slot, to be passed over; a handover
+            # moves that, and what is superseded, to a passed slot.
             messages = part[early, kernels.AUDIT_MESSAGE]
             done = messages < self._floor
             done[~done] = np.isin(messages[~done], self._copied)

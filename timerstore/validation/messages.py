@@ -22,7 +22,7 @@ from timerstore.timelog.audit import (
     identify_copies,
     mark_messages,
 )
-from timerstore.timelog.consumequeue import enter_queue
+from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
@@ -146,13 +146,18 @@ class _Look:
         judge(rule, other_tags, name, at, reason)
 
         before = self.last.get(number, int(indexes[0]) - 1)
-        jumps = np.diff(indexes, prepend=before) != 1
+        steps = np.diff(indexes, prepend=before)
+        jumps = steps != 1
+        count = len(rows)
+        if file is not None:
+            left_out = is_gap(indexes, steps, file.segment_bytes // ENTRY_BYTES)
+            jumps, count = jumps & ~left_out, count + int(left_out.sum())
         self.last[number] = int(indexes[-1])
         reason = f"its queue offset does not follow the one before it in {name}"
         judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason)
-        low, high, count = self.tally.queues.get(name, (1 << 62, -1, 0))
+        low, high, before_count = self.tally.queues.get(name, (1 << 62, -1, 0))
         low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
-        self.tally.queues[name] = low, high, count + len(rows)
+        self.tally.queues[name] = low, high, before_count + count
 
     def _file(self, number: int) -> ReadSegments | None:
         topic, queue_id = self.queues.names[number]
