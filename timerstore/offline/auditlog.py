@@ -11,19 +11,15 @@ from timerstore.offline.report import Audit
 from timerstore.timelog import scan
 from timerstore.timelog.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.audit import (
-    MARK_BAD_CHECKSUM,
-    MARK_NO_CHECKSUM,
     MARK_NOT_INDEXED,
     find_rows,
     mark_messages,
 )
-from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import (
     BLANK_BYTES,
-    BLANK_CRC_AT,
     ENTRY_BYTES,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
@@ -33,7 +29,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
 
@@ -200,9 +196,6 @@ class LogAudit:
             if number in self.log.numbers:
                 self.log.map(number)
         mark_messages(self.log.table, rows, self.reader.store_tag, self._found, marks)
-        for i in np.flatnonzero(marks & (MARK_BAD_CHECKSUM | MARK_NO_CHECKSUM))[:_NAMED_MAX]:
-            reason = "the message has lost its checksum"
-            self.audit.problem("commitlog", int(rows[i, scan.ROW_OFFSET]), reason)
         self._check_blanks(rows)
         rows = rows[marks & MARK_NOT_INDEXED == 0]
         if not len(rows):
@@ -241,14 +234,10 @@ class LogAudit:
             self._check_blank(end)
 
     def _check_blank(self, end: int) -> None:
-        stop = (end // self.log.segment_bytes + 1) * self.log.segment_bytes
         if end % self.log.segment_bytes == 0 or end // self.log.segment_bytes in self._closed:
             return
         self._closed.add(end // self.log.segment_bytes)
-        start = end + BLANK_BYTES
-        if stop - start >= BLANK_BYTES and blank_kind(self.log.view(end), 0, end) == BLANK_SEALED:
-            start = min(end + BLANK_CRC_AT + 4, stop)
-        used = self.log.next_used(start, stop)
+        used, stop = used_behind_blank(self.log, end)
         if used < stop:
             self.audit.problem("commitlog", used, "the rest of the segment is not empty")
 

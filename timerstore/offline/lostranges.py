@@ -20,10 +20,9 @@ from timerstore.timelog.blank import put_blank_at
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
 from timerstore.timelog.format import BLANK_BYTES, TIMER_TOPIC
-from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import segment_name
 
 _WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
 
@@ -56,6 +55,8 @@ class LogFound:
     """Behind its last message, or behind what was flushed where that is lost."""
     message_count: int = 0
     ranges: list[LostRange] = field(default_factory=list)
+    blanks: list[int] = field(default_factory=list)
+    """Those that have something behind them, which is no part of the log."""
     queue_id: int = 0
     """For fillers: a queue of their topic that has none yet."""
 
@@ -66,10 +67,10 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
     `flushed`: so much was durable once; what is wrong behind the last message and behind that is a
     torn tail. O(bytes).
     """
-    log = reader.commitlog
+    log, size = reader.commitlog, reader.commitlog.segment_bytes
     found = LogFound(log.start, log.start)
     trailing: list[LostRange] = []
-    stored_ms, copies = 0, list[Words]()
+    stored_ms, copies, previous = 0, list[Words](), log.start
     for item in read_past_damage(reader, log.start, log.files_end):
         if isinstance(item, Damage):
             lost = LostRange(item.offset, item.resume, item.reason, stored_ms)
@@ -77,11 +78,16 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
             if source >= 0:
                 lost.origins.append(source)
             trailing.append(lost)
+            previous = item.resume
             continue
         found.ranges += trailing
         trailing.clear()
         found.message_count += len(item)
-        found.end = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
+        starts = item[:, scan.ROW_OFFSET]
+        ends = np.append(previous, starts[:-1] + item[:-1, scan.ROW_SIZE])
+        closed = ends[(starts // size > ends // size) & (ends % size != 0)].tolist()
+        found.blanks += [end for end in closed if len(set(used_behind_blank(log, end))) > 1]
+        found.end = previous = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
         stored_ms = int(item[-1, scan.ROW_STORED_MS])
         copied = item[:, scan.ROW_ORIGIN] >= 0
         copies.append(item[copied][:, [scan.ROW_ORIGIN, *_WHO]].copy())
@@ -155,27 +161,43 @@ def _topic(reader: StoreReader, row: Words) -> bytes:
 def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
     """Write fillers into the ranges; return how many. Durable on return. O(ranges).
 
-    A range that is shorter than any filler, which only a broker's message can be, stays as it is:
-    who reads passes it.
+    What stands behind a blank becomes zeros. A range that is shorter than any filler, which only a
+    broker's message can be, stays as it is: who reads passes it.
     """
     index, size = 0, reader.commitlog.segment_bytes
+    for offset in found.blanks:
+        _write(disk, reader, [(offset, _blank(size, offset))])
     for lost in found.ranges:
-        base = lost.start - lost.start % size
-        path = reader.commitlog.folder / segment_name(base)
-        fd = disk.open_file(path)
-        try:
-            for offset, data in _fillers(size, lost, found.queue_id, index):
-                disk.write_at(fd, data, offset - base, path)
-                index += 1
-                lost.covered = offset + len(data)
-            if lost.stop % size == 0 and lost.stop - lost.covered >= BLANK_BYTES:
-                blank = np.zeros(lost.stop - lost.covered, np.uint8)
-                put_blank_at(blank, 0, lost.covered)
-                disk.write_at(fd, blank, lost.covered - base, path)
-            disk.sync(fd, path)
-        finally:
-            os.close(fd)
+        pieces = list(_fillers(size, lost, found.queue_id, index))
+        index += len(pieces)
+        if pieces:
+            lost.covered = pieces[-1][0] + len(pieces[-1][1])
+        if lost.stop % size == 0 and lost.stop - lost.covered >= BLANK_BYTES:
+            pieces.append((lost.covered, _blank(size, lost.covered)))
+        _write(disk, reader, pieces)
     return index
+
+
+def _blank(segment_bytes: int, offset: int) -> bytes:
+    """Return what closes a segment at `offset`, up to its end."""
+    blank = np.zeros(segment_bytes - offset % segment_bytes, np.uint8)
+    put_blank_at(blank, 0, offset)
+    return blank.tobytes()
+
+
+def _write(disk: Disk, reader: StoreReader, pieces: list[tuple[int, bytes]]) -> None:
+    """Write pieces, each an offset with bytes, into one segment; durable on return."""
+    if not pieces:
+        return
+    number, start = divmod(pieces[0][0], reader.commitlog.segment_bytes)
+    path, base = reader.commitlog.path(number), pieces[0][0] - start
+    fd = disk.open_file(path)
+    try:
+        for offset, data in pieces:
+            disk.write_at(fd, data, offset - base, path)
+        disk.sync(fd, path)
+    finally:
+        os.close(fd)
 
 
 def _fillers(
