@@ -1,4 +1,4 @@
-"""Cutting chains for a broker, which knows no floor and no copies: it fires what it reaches.
+"""Cutting chains for a broker, which knows no floor: it fires what it reaches.
 
 What is superseded, and each source whose copy was made by an earlier life of the store, is taken
 out of the chain of its slot. That is not enough: a broker that opens makes each unit of the timer

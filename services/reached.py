@@ -1,8 +1,8 @@
-"""What a broker would reach: wheel, timer log and messages, gone through as it does.
+"""What a broker would reach, looked at before a store is handed to one.
 
-A broker fires what the slots from R on lead to, but for what a delete beside it names. So before a
-store is handed to one, the chains must lead to each unit that counts once, to no message together
-with its copy, and to no cancelled timer without its delete.
+It fires what the slots from R on lead to, but for what a delete beside it names. So the chains must
+lead to each unit that counts once, to no message together with its copy, and to no cancelled timer
+without its delete.
 """
 
 from __future__ import annotations
