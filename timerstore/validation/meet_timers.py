@@ -11,6 +11,7 @@ from timerstore.timelog.copies import (
     ROLE_DELETE,
     ROLE_LEVEL,
     ROLE_SOURCE,
+    ROLE_TAKEN,
     match_copies,
 )
 from timerstore.timelog.record import Words
@@ -103,9 +104,10 @@ class TimerMeeting:
     def _match(self, nameless: Flags) -> None:
         """Match what a broker copied, which does not say of what."""
         order = np.lexsort((self.offset, self.key))
-        role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
+        role: Words = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
         role |= np.where(self.is_delete, ROLE_DELETE, 0)
         role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
+        role[self.source[self.source >= 0]] |= ROLE_TAKEN
         found = np.full(len(order), -1, np.int64)
         match_copies(self.key[order], self.rolls[order], role[order], found)
         matched = found >= 0

@@ -22,7 +22,7 @@ from timerstore.timelog.audit import (
 )
 from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
@@ -171,6 +171,7 @@ class _Look:
         is_timer = waits & destined
         is_copy = ~waits & ~is_level
         is_level &= named > 0
+        is_level[is_level] = ~self._is_half(rows[is_level])
         is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         self._judge_times(rows[is_fired & has_due])
@@ -182,6 +183,13 @@ class _Look:
         noted = is_timer | is_fired | is_level | without_due
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
+
+    def _is_half(self, rows: Words) -> Flags:
+        """Tell which are halves of transactions, which are dropped when they are due."""
+        numbers = self.queues.numbers(rows, _DESTINED)
+        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == HALF_TOPIC]
+        found: Flags = np.isin(numbers, halves)
+        return found
 
     def _judge_times(self, fired: Words) -> None:
         late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
