@@ -104,10 +104,16 @@ class TimerMeeting:
     def _match(self, nameless: Flags) -> None:
         """Match what a broker copied, which does not say of what."""
         order = np.lexsort((self.offset, self.key))
-        role: Words = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
-        role |= np.where(self.is_delete, ROLE_DELETE, 0)
-        role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
-        role[self.source[self.source >= 0]] |= ROLE_TAKEN
+        in_level = self.is_level | self._has(notes.TIMER_WITHOUT_DUE)
+        role = np.zeros(len(order), np.int64)
+        for chosen, bit in (
+            (self.waits, ROLE_SOURCE),
+            (nameless, ROLE_COPY),
+            (self.is_delete, ROLE_DELETE),
+            (in_level, ROLE_LEVEL),
+            (self.source[self.source >= 0], ROLE_TAKEN),
+        ):
+            role[chosen] |= bit
         found = np.full(len(order), -1, np.int64)
         match_copies(self.key[order], self.rolls[order], role[order], found)
         matched = found >= 0
