@@ -18,6 +18,7 @@ def _begin_pass(store: TimerStore, steps: int) -> int:
     return store.stats().cleaning.copied_count
 
 
+@pytest.mark.usefixtures("any_wheel")
 @pytest.mark.parametrize("end", [TimerStore.close, TimerStore.abandon])
 @pytest.mark.parametrize("steps", [2, 3, 5])
 def test_another_process_hands_over_what_was_copied(

@@ -21,6 +21,7 @@ def empty_files(path: Path) -> list[str]:
     return [str(file.relative_to(path)) for file in files if not any(file.read_bytes()[:20])]
 
 
+@pytest.mark.usefixtures("any_wheel")
 @pytest.mark.parametrize("hand_over", [False, True])
 @pytest.mark.parametrize("count", [ENTRIES - 1, ENTRIES, 2 * ENTRIES])
 def test_no_queue_file_lies_behind_the_last_entry(
