@@ -1,4 +1,4 @@
-"""What a handover writes for a broker, and says of when one must open the store."""
+"""What a handover leaves for a broker, which must open the store in time."""
 
 import json
 from datetime import timedelta
