@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.as_broker import AsBroker
-from tests.services.test_cleaning import SECOND, START_MS, drain, is_sound, live_on, open_small
+from tests.services.test_cleaning import SECOND, START_MS, drain, live_on, open_small
 from timerstore import ManualClock, TimerStore, verify
 from timerstore.closing import handover
 from timerstore.validation import validate
