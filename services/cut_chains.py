@@ -35,8 +35,9 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import (
     UNIT_GOOD,
     check_unit,
@@ -76,11 +77,13 @@ def move_units(engine: Engine) -> int:
     return _change_units(engine, _move_all, np.zeros((0, 2), np.int64))
 
 
-def _change_units(engine: Engine, change: Callable[[World, Rows], int], chains: Words) -> int:
+def _change_units(
+    engine: Engine, change: Callable[[World, SegmentTable, Rows], int], chains: Words
+) -> int:
     log = engine.timerlog
-    pins = log.pin(log.start, log.end) if log.end > log.start else []
-    count = int(change(engine.world, chains))
-    del pins
+    units = PinnedLog(log)
+    units.pin_all()
+    count = int(change(engine.world, units.table, chains))
     if count < 0:
         raise CorruptStoreError("timerlog", -1 - count, "this is not the unit that was written")
     if count:
@@ -95,9 +98,9 @@ def _is_done(world: World, message: int, slot: int) -> bool:
 
 
 @inlined
-def _point_back(world: World, offset: int, prev_pos: int) -> bool:
+def _point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int) -> bool:
     """Make a unit point to another one; False where it did already."""
-    buf = segment_at(world.timerlog, offset)
+    buf = segment_at(timerlog, offset)
     at = offset % world.timerlog.words[SEGMENT_BYTES]
     if get_i64(buf, at + UNIT_PREV_AT) == prev_pos:
         return False
@@ -109,14 +112,14 @@ def _point_back(world: World, offset: int, prev_pos: int) -> bool:
 
 
 @kernel_ahead
-def _cut_all(world: World, chains: Rows) -> int:
+def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
     """Cut chains, int64[n, 2]; return how many were, or −1 − offset of what is no unit."""
     cut_count = 0
     for i in range(len(chains)):
         slot, offset = chains[i, 0], chains[i, 1]
         first, last, count, changed = NO_UNIT, NO_UNIT, 0, False
         while offset >= world.cleaning.timerlog_start:
-            buf = segment_at(world.timerlog, offset)
+            buf = segment_at(timerlog, offset)
             at = offset % world.timerlog.words[SEGMENT_BYTES]
             if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
                 return -1 - offset
@@ -126,11 +129,11 @@ def _cut_all(world: World, chains: Rows) -> int:
                 if first == NO_UNIT:
                     last = offset
                 else:
-                    _point_back(world, first, offset)
+                    _point_back(world, timerlog, first, offset)
                 first = offset
                 count += -1 if get_i32(buf, at + UNIT_MAGIC_AT) & UNIT_DELETE != 0 else 1
             offset = get_i64(buf, at + UNIT_PREV_AT)
-        if first != NO_UNIT and _point_back(world, first, NO_UNIT):
+        if first != NO_UNIT and _point_back(world, timerlog, first, NO_UNIT):
             changed = True
         if changed or first == NO_UNIT:
             set_slot(world.wheel, slot, first, last, count)
@@ -149,13 +152,13 @@ def _passed_slot(world: World) -> int:
 
 
 @kernel_ahead
-def _move_all(world: World, chains: Rows) -> int:
+def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
     """Move all units of slots from R on that nobody needs; return how many, or −1 − offset."""
     precision, segment_bytes = world.settings.precision_ms, world.timerlog.words[SEGMENT_BYTES]
     to_ms, count = _passed_slot(world) * precision, 0
     offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
     while offset + UNIT_BYTES <= world.timerlog.words[END]:
-        buf, at = segment_at(world.timerlog, offset), offset % segment_bytes
+        buf, at = segment_at(timerlog, offset), offset % segment_bytes
         if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
             return -1 - offset
         slot, message = unit_ms(buf, at) // precision, get_i64(buf, at + UNIT_MESSAGE_AT)

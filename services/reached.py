@@ -34,7 +34,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Bytes, Rows, Words
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
 
@@ -128,8 +128,8 @@ def _read(engine: Engine, units: Words) -> Words:
     log, done = engine.commitlog, 0
     rows, found = np.zeros((len(units), _COLUMNS), np.int64), np.zeros(FOUND_WORDS, np.int64)
     while True:
-        with log.reading():
-            done = _read_units(engine.world, units, rows, found, done)
+        with log.reading() as commitlog:
+            done = _read_units(engine.world, commitlog, units, rows, found, done)
         if done == len(units):
             return rows
         log.trim()
@@ -137,18 +137,20 @@ def _read(engine: Engine, units: Words) -> Words:
 
 
 @kernel_ahead
-def _read_units(world: World, units: Rows, rows: Rows, found: Words, start: int) -> int:
+def _read_units(
+    world: World, commitlog: SegmentTable, units: Rows, rows: Rows, found: Words, start: int
+) -> int:
     """Read what units from `start` on lead to; return the first whose message is not mapped."""
     for i in range(start, len(units)):
         message, magic = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_MAGIC]
-        buf = segment_at(world.commitlog, message)
+        buf = segment_at(commitlog, message)
         if len(buf) == 0:
             return i
         row = rows[i]
         row[_MESSAGE] = message
         row[_SLOT] = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
         row[_KIND] = _OTHER
-        at = message % world.commitlog.words[SEGMENT_BYTES]
+        at = message % commitlog.words[SEGMENT_BYTES]
         if read_message(buf, at, found, False) != GOOD or found[REAL_TOPIC_BYTES] < 0:
             continue
         if magic & UNIT_DELETE == 0:
