@@ -40,6 +40,7 @@ What is durable, what goes:
     pass_units.py    … the units that it reads
     floor.py         which units are superseded by that
     cut_chains.py    takes them out of their slots, for a broker
+    reached.py       goes through slots as a broker does: each timer once
 
 Opening:
 

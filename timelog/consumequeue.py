@@ -45,6 +45,17 @@ READ_MAPS_MAX: Final = 4_096
 """Segments of all queues that stay mapped to be read. With two that each of QUEUE_COUNT_MAX queues
 writes to, a store takes 37,000 maps at most; Linux allows a process 65,530 (vm.max_map_count)."""
 Entries = np.ndarray[Any, Any]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def is_gap(indexes: Words, steps: Words, segment_entries: int) -> Flags:
+    """Tell before which indexes a broker has left out the first entry of a segment.
+
+    It takes the first entry of a queue's last file for one, though the file was only made ahead.
+    `steps`: from the index before to each.
+    """
+    found: Flags = (steps == 2) & ((indexes - 1) % segment_entries == 0)
+    return found
 
 
 @inlined
@@ -350,6 +361,16 @@ class ConsumeQueues:
         file = self.files[row].existing(number)
         self._bound_maps(row, number, number)
         return file
+
+    def drop_behind(self) -> None:
+        """Remove what was made ahead of each queue's end; while nobody appends or reads.
+
+        A broker takes the first entry of a queue's last file for one, unread. The first file of a
+        queue without entries stays: it says that there never was one.
+        """
+        for row, file in enumerate(self.files):
+            if end := self.next_index(row):
+                file.drop_from(end * ENTRY_BYTES)
 
     def trim_timer_queue(self) -> None:
         """Drop maps over the limit; only while no kernel runs that did not pin them."""

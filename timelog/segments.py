@@ -513,6 +513,13 @@ class SegmentedFile:
                 file.view[self.end - last * self.segment_bytes :] = 0
                 self.disk.sync(file, file.path)
 
+    def drop_from(self, offset: int) -> None:
+        """Remove the segments from `offset` on; while nobody appends or reads."""
+        with self.lock:
+            for number in reversed(self.numbers.copy()):
+                if number * self.segment_bytes >= offset:
+                    self._remove(number)
+
     def _remove(self, number: int) -> None:
         """Remove a segment, durably; while nobody appends or reads."""
         self._forget(number)

@@ -454,14 +454,18 @@ class TimerStore:
         """
         return clean(self.core)
 
-    def handover(self) -> None:
+    def handover(self) -> int | None:
         """Make the store fit for a RocketMQ broker, and close it.
 
         What is due goes on firing until the slot that has begun is finished, about one
-        `precision_ms`. A broker has no memory of what was fired inside a slot; after a mere
-        `close` it would fire that again. Raises TimerStoreError where R is ahead of the clock.
+        `precision_ms`; what is overdue is fired before. A broker has no memory of what was fired
+        inside a slot; after a mere `close` it would fire that again. `config/broker.conf` says how
+        a broker is to be set. Returns until when it must have opened the store, in UTC epoch ms:
+        later it skips timers; None where nothing is pending. Raises TimerStoreError where R is
+        ahead of the clock, or a broker would refuse the wheel. Everything is durable on return.
+        O(units).
         """
-        handover(self.core, self.consuming)
+        return handover(self.core, self.consuming)
 
     def close(self) -> None:
         """Stop the services, flush, and let the directory go. Closing twice does nothing.

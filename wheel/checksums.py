@@ -68,6 +68,8 @@ class WheelSums:
         self._either: tuple[Sums, Sums] | None = None
         self.before: Sums | None = None
         self.current: Sums | None = None
+        self.is_stale = False
+        """The file says other sums: a broker wrote since."""
         data = path.read_bytes() if path.is_file() else b""
         for place in (0, 1):
             part = data[place * self._copy_bytes : (place + 1) * self._copy_bytes]
@@ -106,8 +108,10 @@ class WheelSums:
         return self._either
 
     def adopt(self, wheel: Bytes) -> None:
-        """Take the wheel as it is for what was written: of a store that had no checksums."""
-        self.current = page_sums(wheel)
+        """Take the wheel as it is for what was written: whoever wrote it noted no checksums."""
+        sums = page_sums(wheel)
+        self.is_stale = self.current is not None and not np.array_equal(sums, self.current)
+        self.current = sums
         self._either = self.current, self.current
 
     def announce(self, runs: list[tuple[int, Bytes]]) -> None:
@@ -136,4 +140,4 @@ class WheelSums:
             os.close(fd)
         if is_new:
             self.disk.sync_folder(self.path.parent)
-        self.before, self.current = before, after
+        self.before, self.current, self.is_stale = before, after, False

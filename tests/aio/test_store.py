@@ -60,6 +60,7 @@ def test_nothing_is_missing() -> None:
         assert inspect.iscoroutinefunction(mine)
 
 
+@pytest.mark.usefixtures("any_wheel")
 @loops
 def test_every_call_works(tmp_path: Path, kind: str) -> None:
     async def main() -> dict[str, Any]:

@@ -384,9 +384,11 @@ class TimerStore:
         """Copy what is pending out of all old segments; see `timerstore.TimerStore.clean`."""
         return await self._side.apart(self.sync.clean)
 
-    async def handover(self) -> None:
-        """Make the store fit for a RocketMQ broker, and close it."""
-        await self._side.apart(self.sync.handover)
+    async def handover(self) -> int | None:
+        """Make the store fit for a RocketMQ broker, and close it; return until when one must open
+        it, in UTC epoch ms. See `timerstore.TimerStore.handover`.
+        """
+        return await self._side.apart(self.sync.handover)
 
     async def close(self) -> None:
         """Stop the services, flush, and let the directory go; see `timerstore.TimerStore.close`.
