@@ -138,6 +138,7 @@ class Engine:
         self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
+        self.mended_run = -1, range(0), dict[int, Words]()
         self.world: World = new_world(
             self._new_settings(),
             self.locks,

@@ -178,7 +178,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
             break
         provide(engine, service)
     engine.world.settings.recovering = 0
-    engine.mending = None
+    engine.mending, engine.mended_run = None, (-1, range(0), {})
     findings.relinked_count = engine.world.enqueue_put.linked_count
 
     sound = findings.clean and not engine.damage.count

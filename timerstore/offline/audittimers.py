@@ -178,7 +178,9 @@ class TimerAudit:
             verdicts[early[done]] = kernels.SOUND
         # A unit that differs from a message that is damaged, and named, is not damaged itself.
         differs = np.isin(verdicts, kernels.DIFFERS)
-        verdicts[differs & self.log.is_damaged(part[:, kernels.AUDIT_MESSAGE])] = kernels.SOUND
+        verdicts[differs & self.log.damaged.contains(part[:, kernels.AUDIT_MESSAGE])] = (
+            kernels.SOUND
+        )
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]
