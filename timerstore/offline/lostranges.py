@@ -20,10 +20,10 @@ from timerstore.timelog.blank import put_blank_at
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
 from timerstore.timelog.format import BLANK_BYTES, TIMER_TOPIC
+from timerstore.timelog.names import segment_name
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import segment_name
 
 _WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
 
