@@ -40,6 +40,13 @@ PLAIN: Final = (
 """Calls of the store that are made as they are."""
 WAIT_S: Final = 0.5
 """A pull waits so long here; a client that wants to wait longer asks again."""
+MADE_ONCE: Final = frozenset(
+    (
+        *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
+        *("ack", "ack_known", "nack", "retry", "ack_and_put", "redrive", "drop_dead_letters"),
+    )
+)
+"""Calls whose answer is kept until the next one on the same connection, in case it is lost."""
 REPLY_BYTES: Final = 32 << 20
 """Of the bodies in one batch."""
 _WAITING_MAX: Final = 32
@@ -111,7 +118,7 @@ class Answers:
     # --- putting
 
     def _put(self, asked: Asked, **given: Any) -> Answer:
-        if asked.again and (ids := self._put_before(asked)):
+        if asked.again and (ids := self._put_before(asked, 1)):
             return ids[0], ()
         return self._store.put(**self._by(asked, given)), ()
 
@@ -120,9 +127,9 @@ class Answers:
         properties = given.get("properties") or {}
         return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
 
-    def _put_before(self, asked: Asked) -> TimerIds:
-        """Return what was put when this was asked before; it is durable on return."""
-        found = find_put_by(self._core, asked.put_by, asked.since)
+    def _put_before(self, asked: Asked, count: int) -> TimerIds:
+        """Return what was put when this was asked before, `count` at most; durable on return."""
+        found = find_put_by(self._core, asked.put_by, asked.since, count)
         if found and self._core.is_group:
             self._core.wait_durable()
         due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
@@ -133,7 +140,7 @@ class Answers:
         table = read_table(asked.parts)
         tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
         if asked.again:
-            done = self._put_before(asked)[: table.num_rows]
+            done = self._put_before(asked, table.num_rows)[: table.num_rows]
             table = table.slice(len(done))
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         if "body" not in columns or not columns.keys() <= {"body", "at_ms", "key"}:
@@ -284,10 +291,10 @@ class Answers:
         return None, ()
 
     def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
-        if asked.again and (ids := self._put_before(asked)):
-            return list(ids), ()
         if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
             raise InvalidArgumentError("puts is no list of objects. Send one.")
+        if asked.again and (ids := self._put_before(asked, 1)):
+            return list(ids), ()
         named: Any = [self._by(asked, each) for each in puts]
 
         def do(held: Batch) -> list[str]:

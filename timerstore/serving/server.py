@@ -15,9 +15,10 @@ import socket
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from timerstore.control.socketfile import end_listening, is_allowed, listen
 from timerstore.control.wire import error_to_json
@@ -30,8 +31,8 @@ from timerstore.errors import (
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_kind
 from timerstore.services.background import BackgroundThread, Flag
-from timerstore.serving.answers import Answers, Asked, write_ids
-from timerstore.serving.session import Session
+from timerstore.serving.answers import MADE_ONCE, Answers, Asked, write_ids
+from timerstore.serving.session import Answered, LastAnswers, Session
 from timerstore.serving.wire import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -50,6 +51,7 @@ CONNECTIONS_MAX: Final = 128
 """Connections at once, each a thread; a client has one, and one for each call under way."""
 SILENCE_S: Final = 30.0
 """A client that was not heard of for so long, stopped say, has gone: it holds nothing any more."""
+_LEFT_MAX: Final = 128
 _HELLO_S: Final = 5.0
 _SEND_S: Final = 30.0
 _HELLO_BYTES_MAX: Final = 4_096
@@ -67,6 +69,8 @@ class Server:
         self._answers = Answers(store)
         self._life = secrets.token_hex(4)
         self._sessions: dict[str, Session] = {}
+        self._left: OrderedDict[str, LastAnswers] = OrderedDict()
+        """Of clients that went without a good-bye, and may come again."""
         self._wires: set[Wire] = set()
         self._lock = threading.Lock()
         self._closing = Flag()
@@ -196,7 +200,7 @@ class Server:
             with session.slot(slot):  # its call of an earlier connection has ended
                 wire.send({"life": self._life, "end": self._core.engine.commitlog.end})
                 wire.limit(0, _SEND_S)
-                self._answer_all(wire, session, f"{session.name}.{slot}")
+                self._answer_all(wire, session, slot)
         except LostError:
             pass
         finally:
@@ -222,6 +226,7 @@ class Server:
             session = self._sessions.get(name)
             if session is None:
                 session = self._sessions[name] = Session(name, self._life)
+                session.answers = self._left.pop(name, session.answers)
             session.wires.add(wire)
             session.seen_s = time.monotonic()
             return session
@@ -235,6 +240,10 @@ class Server:
                 gone = not session.wires
                 if gone:
                     del self._sessions[session.name]
+                    if len(session.answers):
+                        self._left[session.name] = session.answers
+                        while len(self._left) > _LEFT_MAX:
+                            self._left.popitem(last=False)
         try:
             if gone and session is not None:
                 session.release()
@@ -244,34 +253,37 @@ class Server:
 
     # --- questions
 
-    def _answer_all(self, wire: Wire, session: Session, put_by: str) -> None:
+    def _answer_all(self, wire: Wire, session: Session, slot: str) -> None:
         """Answer what is asked on a connection until it ends."""
         pulled: str | None = None  # of the last answer: it may not have arrived
         try:
             while not self._closing.is_set():
                 question, parts = wire.receive(FRAME_BYTES_MAX)
                 pulled, session.seen_s = None, time.monotonic()
-                if question.get("call") == "bye":
+                name = question.get("call")
+                if name == "bye":
+                    session.answers.forget(slot)
                     return
-                since = question.get("since")
-                asked = Asked(
-                    session,
-                    put_by,
-                    parts,
-                    since if isinstance(since, int) else 0,
-                    question.get("again") is True,
-                )
-                header, columns = self._answer(asked, question)
-                pulled = asked.pulled
-                if header is None:
-                    return
+                again, number = question.get("again") is True, question.get("number")
+                answered = session.answers.find(slot, number) if again else None
+                if answered is None:
+                    since = question.get("since")
+                    since = since if isinstance(since, int) else 0
+                    asked = Asked(session, f"{session.name}.{slot}", parts, since, again)
+                    answered = self._answer(asked, question)
+                    pulled = asked.pulled
+                    if answered is None:
+                        return
+                    if isinstance(name, str) and name in MADE_ONCE:
+                        session.answers.keep(slot, number, answered)
+                header, columns = answered
                 header["end"] = self._core.engine.commitlog.end
                 wire.send(header, columns)
         finally:
             if pulled is not None:
                 session.give_back(pulled)
 
-    def _answer(self, asked: Asked, question: Header) -> tuple[Header | None, Any]:
+    def _answer(self, asked: Asked, question: Header) -> Answered | None:
         """Return a header with its parts; None where the store is being closed."""
         name = question.get("call")
         try:
@@ -279,7 +291,7 @@ class Server:
             return {"result": result}, columns
         except Exception as e:
             if self._core.closed:  # whoever owns the store next answers
-                return None, ()
+                return None
             if not isinstance(e, TimerStoreError):
                 log.exception("%s: the call %r of a client failed", self._path, name)
             header, columns = error_to_json(e), list[Part]()
