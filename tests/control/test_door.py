@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
@@ -261,11 +263,25 @@ def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     listening.close()
 
 
-@pytest.mark.parametrize(
-    "value", [None, 1, "text", b"\x00", [b"a", {"b": [1.5]}], {"x": b""}, [[]], True]
+NAMES = st.sampled_from(["base64", "object", "a"])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.booleans() | st.text() | st.binary() | st.just("aGVsbG8="),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
 )
+
+
+@given(VALUES)
+@example({"base64": "aGVsbG8="})
+@example({"object": {"base64": {"object": {}}}})
 def test_values_come_back_as_they_were(value: object) -> None:
+    """Whatever a user's dict has for keys: properties named base64 are no bytes."""
     assert from_json(json.loads(json.dumps(to_json(value)))) == value
+
+
+@pytest.mark.parametrize("text", ["hello!", "é", "aGVsbG8", "\ud800", "aGVs bG8="])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(timerstore.InvalidArgumentError, match="no base64"):
+        from_json([{"body": {"base64": text}}])
 
 
 def test_http_as_others_speak_it(store: TimerStore) -> None:
