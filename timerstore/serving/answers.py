@@ -17,6 +17,7 @@ from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.retry_rules import DEAD
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Batch
+from timerstore.consuming.known import ack_known
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.consuming.starting import begin_groups, check_start
@@ -95,6 +96,7 @@ class Answers:
             "pull": self._pull,
             "begin_groups": self._begin_groups,
             "ack": self._ack,
+            "ack_known": self._ack_known,
             "retry": self._retry,
             "nack": self._nack,
             "ack_and_put": self._ack_and_put,
@@ -226,7 +228,7 @@ class Answers:
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = batch.to_arrow()
+            table = batch.to_arrow().append_column("offset", pa.array(batch._offsets))
             if tags:
                 table = table.append_column("tags_code", pa.array(batch.tags_codes))
             parts = write_table(table.slice(0, count))
@@ -261,6 +263,16 @@ class Answers:
 
     def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
         return asked.session.settle(batch, places, handled=handled is not False), ()
+
+    def _ack_known(
+        self, asked: Asked, topic: Any, group: Any, ids: Any, offsets: Any, handled: Any = True
+    ) -> Answer:
+        """Acknowledge what an earlier owner handed out, or what was taken back."""
+        is_sound = isinstance(ids, list) and isinstance(offsets, list) and len(ids) == len(offsets)
+        if not is_sound or not all(type(each) is int for each in offsets):
+            raise InvalidArgumentError("Send ids, and as many offsets, whole numbers.")
+        found = self._store.consuming.group(topic, group)
+        return ack_known(found, ids, offsets, handled=handled is not False), ()
 
     def _retry(self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any) -> Answer:
         """Send a message back through a delay level, or to the dead letters."""
