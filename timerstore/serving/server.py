@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final
 
-from timerstore.control.socketfile import end_listening, is_allowed, listen
+from timerstore.control.socketfile import Listener, is_allowed
 from timerstore.control.wire import error_to_json
 from timerstore.errors import (
     InvalidArgumentError,
@@ -72,16 +72,17 @@ class Server:
         self._left: OrderedDict[str, LastAnswers] = OrderedDict()
         """Of clients that went without a good-bye, and may come again."""
         self._wires: set[Wire] = set()
+        self._strangers: dict[Wire, None] = {}
+        """Those of which nobody has said yet who they are, the first one first."""
         self._lock = threading.Lock()
         self._closing = Flag()
-        self._socket = listen(self._path, SOCKET_NAME)
-        self._socket.settimeout(1.0)
+        self._listener = Listener(self._path, SOCKET_NAME)
         _servers.add(self)
         self._thread = BackgroundThread("timerstore-serve", self._run, self._ended)
         try:
             self._thread.start()
         except BaseException:
-            self._let_go()
+            self._listener.close()
             raise
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class Server:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._let_go()
+        self._listener.close()
         with self._lock:
             wires = list(self._wires)
         for wire in wires:
@@ -124,12 +125,9 @@ class Server:
     def _forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
         self._closing.set()
-        self._socket.close()
+        self._listener.forget()
         for wire in list(self._wires):
             wire.close()
-
-    def _let_go(self) -> None:
-        end_listening(self._socket, self._path, SOCKET_NAME)
 
     def _ended(self, error: BaseException) -> None:
         log.error("%s is not served any more: %r", self._path, error)
@@ -139,16 +137,14 @@ class Server:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                guest, _ = self._socket.accept()
-            except TimeoutError:
-                self._sweep()
-                continue
+                guest = self._listener.accept()
             except OSError:
-                if self._closing.is_set() or self._socket.fileno() < 0:
+                if self._closing.is_set() or self._listener.fileno() < 0:
                     return
                 self._closing.wait(0.2)  # no descriptor is left, say
                 continue
-            self._let_in(guest)
+            if guest is not None:
+                self._let_in(guest)
             self._sweep()
 
     def _let_in(self, guest: socket.socket) -> None:
@@ -162,8 +158,12 @@ class Server:
             return
         with self._lock:
             full = len(self._wires) >= CONNECTIONS_MAX
+            if full and self._strangers:  # it has said nothing yet, and may come again
+                next(iter(self._strangers)).end()
+                full = len(self._wires) >= 2 * CONNECTIONS_MAX
             if not full:
                 self._wires.add(wire)
+                self._strangers[wire] = None
         if full:
             text = f"{self._path} has {CONNECTIONS_MAX} connections already. Use fewer threads."
             with contextlib.suppress(LostError):
@@ -228,6 +228,7 @@ class Server:
                 session = self._sessions[name] = Session(name, self._life)
                 session.answers = self._left.pop(name, session.answers)
             session.wires.add(wire)
+            self._strangers.pop(wire, None)
             session.seen_s = time.monotonic()
             return session
 
@@ -250,6 +251,7 @@ class Server:
         finally:
             with self._lock:
                 self._wires.discard(wire)
+                self._strangers.pop(wire, None)
 
     # --- questions
 
