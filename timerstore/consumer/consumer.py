@@ -63,6 +63,9 @@ class Served(Protocol):
     def _consumer_kind() -> type[Consumer]:
         """Return the class of its consumers."""
 
+    def _owned(self) -> TimerStore | None:
+        """Return the store itself, where this process owns it at present."""
+
 
 class Consumer:
     """Calls handlers with what falls due, in threads, and sees to what fails.
@@ -129,9 +132,13 @@ class Consumer:
         check_start(start)
         check_group(group)
         here: Any = store
-        if hasattr(here, "_consumer_kind"):  # a client's, which asks the owner
-            self.__class__ = here._consumer_kind()
-            here = self._face_of(here)
+        if hasattr(here, "_consumer_kind"):
+            owned = here._owned() if ordered or broadcast else None
+            if owned is None:  # a client's, which asks the owner
+                self.__class__ = here._consumer_kind()
+                here = self._face_of(here)
+            else:  # what these need is here
+                here = owned
         check_kind(here, self._store_kind, "store")
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
@@ -145,8 +152,8 @@ class Consumer:
             )
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
-        client: Any = here.store if here is not store else here
-        self.store: TimerStore = client
+        given: Any = store
+        self.store: TimerStore = given
         self.group = group
         self._core, self._consuming = here.core, here.consuming
         self._reads_as = group

@@ -57,7 +57,7 @@ class Listener:
         return listening, found
 
     def _find(self) -> tuple[int, ...] | None:
-        """Return which file stands there; a number may be another file's by now, its time is not."""
+        """Return which file stands there; a number alone may be another file's by now."""
         try:
             status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
         except OSError:

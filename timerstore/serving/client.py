@@ -38,6 +38,7 @@ from timerstore.serving.link import Answered, Link, check_patience
 from timerstore.serving.typed import typed
 from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
+from timerstore.store import TimerStore
 from timerstore.switches import Paused
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
 from timerstore.watching.health import Health
@@ -114,6 +115,10 @@ class Client:
         from timerstore.serving.consumer import ClientConsumer
 
         return ClientConsumer
+
+    def _owned(self) -> TimerStore | None:
+        """Return the store itself, where this process owns it at present."""
+        return None
 
     def _ask(
         self,

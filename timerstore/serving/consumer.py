@@ -249,7 +249,8 @@ class ClientConsumer(Consumer):
     def _open(self) -> None:
         if self._broadcast or self._ordered:
             raise InvalidArgumentError(
-                "broadcast and ordered need the process that has the store open. Leave them out."
+                "broadcast and ordered need the process that has the store open, and another one "
+                "has it. Leave them out, or make the consumer where `is_owner` is True."
             )
         topics = [each.topic for each in self._subscriptions]
         self._begin_groups([[topic, self.group] for topic in topics], self._start)
