@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from timerstore.consuming.known import ack_known
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.consuming.starting import begin_groups, check_start
-from timerstore.control.calls import ask
+from timerstore.control.calls import ask, duration
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import TimerIds
@@ -107,13 +106,17 @@ class Answers:
 
     def answer(self, asked: Asked, name: object, arguments: object) -> Answer:
         """Make a call; raises what it raises."""
-        if not isinstance(arguments, dict):
-            raise InvalidArgumentError("The arguments are no JSON object. Send one.")
         call = self._calls.get(name) if isinstance(name, str) else None
-        if call is None:
-            return to_json(ask(self._plain, str(name), from_json(arguments))), ()
         try:
-            return call(asked, **from_json(arguments))
+            given = from_json(arguments)
+        except RecursionError as e:
+            raise InvalidArgumentError("The arguments are nested too deep.") from e
+        if not isinstance(given, dict):
+            raise InvalidArgumentError("The arguments are no JSON object. Send one.")
+        if call is None:
+            return to_json(ask(self._plain, str(name), given)), ()
+        try:
+            return call(asked, **given)
         except TypeError as e:
             raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
 
@@ -290,6 +293,10 @@ class Answers:
         return asked.session.use(batch, place, do), ()
 
     def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
+        if not isinstance(pairs, list) or not all(
+            isinstance(each, list) and len(each) == 2 for each in pairs
+        ):
+            raise InvalidArgumentError("Send pairs of a topic and a group.")
         for topic, group in pairs:
             check_topic_to_consume(topic)
             check_group(group)
@@ -298,7 +305,7 @@ class Answers:
         return None, ()
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
-        delay = None if delay_s is None else timedelta(seconds=delay_s)
+        delay = None if delay_s is None else duration("delay_s", delay_s)
         asked.session.use(batch, place, lambda held: held._nack(place, delay))
         return None, ()
 
