@@ -27,11 +27,26 @@ ODD: list[Any] = [
     *({}, {"a": 1}, {"base64": "eA=="}, {"base64": 5}, {"object": {}}),
 ]
 GOOD: dict[str, Any] = {
-    "body": {"base64": "eA=="}, "topic": "t", "group": "g", "key": "k", "id": "0" * 32,
-    "places": [0], "place": 0, "puts": [{"body": {"base64": "eA=="}}], "topics": ["t"],
-    "max_count": 1, "timeout": 0, "failure": ["a", "b"], "level": 1, "what": "consuming",
-    "bucket_ms": 1_000, "pairs": [["t", "g"]], "start": "latest", "ids": ["0" * 32],
-    "offsets": [0], "stop": 1,
+    "body": {"base64": "eA=="},
+    "topic": "t",
+    "group": "g",
+    "key": "k",
+    "id": "0" * 32,
+    "places": [0],
+    "place": 0,
+    "puts": [{"body": {"base64": "eA=="}}],
+    "topics": ["t"],
+    "max_count": 1,
+    "timeout": 0,
+    "failure": ["a", "b"],
+    "level": 1,
+    "what": "consuming",
+    "bucket_ms": 1_000,
+    "pairs": [["t", "g"]],
+    "start": "latest",
+    "ids": ["0" * 32],
+    "offsets": [0],
+    "stop": 1,
 }
 PUT = ("topic", "delay_s", "at_ms", "key", "tag", "properties", "delay_level", "if_absent")
 PENDING = ("topic", "start_ms", "end_ms", "limit")

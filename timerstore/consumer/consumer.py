@@ -42,6 +42,7 @@ from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_bool, check_duration, check_int, check_kind
 from timerstore.pending.found import find_pending
 from timerstore.services.clock import ManualClock
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 
 log = logging.getLogger("timerstore")
@@ -67,7 +68,7 @@ class Served(Protocol):
         """Return the store itself, where this process owns it at present."""
 
 
-class Consumer:
+class Consumer(Stays):
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
     A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. When it returns None

@@ -38,6 +38,7 @@ from timerstore.serving.link import Answered, Link, check_patience
 from timerstore.serving.typed import typed
 from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 from timerstore.switches import Paused
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
@@ -59,7 +60,7 @@ _NO_ROWS: Final = pa.table(
 )
 
 
-class Client:
+class Client(Stays):
     """A store that another process serves; made by `timerstore.connect`.
 
     Its calls are those of `TimerStore`, with the same errors; see there. Any number of threads may

@@ -42,6 +42,7 @@ from timerstore.serving.wire import (
     Part,
     Wire,
 )
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
 
@@ -60,7 +61,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{12}")
 _SLOT: Final = re.compile(r"[0-9]{1,6}|heart", re.ASCII)
 
 
-class Server:
+class Server(Stays):
     """Serves one open store to other processes; made by `serve`. `close` may be called twice."""
 
     def __init__(self, store: TimerStore) -> None:
