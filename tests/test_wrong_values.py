@@ -1,4 +1,4 @@
-"""Wrong values in a store's JSON files, and in a backup's list: errors of ours, or a report.
+"""Wrong values in a store's JSON files, or a backup's list: errors of ours, or a report.
 
 Each value of each file is replaced in turn by something of another type, too large, or a name that
 leads elsewhere; checksums are made anew, for anyone can compute them. Whatever is read then raises

@@ -1,4 +1,4 @@
-"""Questions of any kind: each is answered, and none leaves a traceback in the owner's log."""
+"""Questions of any kind are answered, without a traceback in the owner's log."""
 
 from __future__ import annotations
 
