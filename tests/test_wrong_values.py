@@ -19,6 +19,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
+from timerstore.cli.progressfile import Progress, read_progress, write_progress
 from timerstore.timelog.jsonfile import sealed
 from timerstore.timelog.names import is_small_file, number_of, segment_offset
 
@@ -206,3 +207,22 @@ def test_names_that_only_look_like_numbers(closed: Path, tmp_path: Path) -> None
         (path / folder / "٣").mkdir()
         for call in CALLS:
             look(path, lambda: call(path, path.parent / folder))  # noqa: B023
+
+
+def test_whatever_an_imports_progress_says(tmp_path: Path) -> None:
+    file, path = tmp_path / "in.csv", tmp_path / "progress"
+    file.touch()
+    sha256 = "0" * 64
+    new = Progress(sha256, {"topic": "t", "columns": {"due": "a"}}, START_MS, 0)
+    write_progress(path, new)
+    content, refused = json.loads(path.read_text()), 0
+    for wrong in variants(content, 1, 1):
+        path.write_text(json.dumps(wrong))
+        try:
+            found = read_progress(path, new, file)
+            assert 0 <= found.done_count and 0 <= found.row_count and found.log_end >= -1
+        except timerstore.InvalidArgumentError:
+            refused += 1
+    assert refused > 100
+    path.write_text(json.dumps(content))
+    assert read_progress(path, new, file) == new
