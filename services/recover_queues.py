@@ -11,7 +11,6 @@ from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
 from timerstore.timelog.consumequeue import Entries, is_gap
-from timerstore.timelog.filler import LOST_SIZE
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     MESSAGE_BYTES_MIN,

@@ -36,6 +36,7 @@ from timerstore.pending.timers import Timer
 from timerstore.putting.putting import Putting
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats, read_stats
+from timerstore.staying import Stays
 from timerstore.switches import Paused
 from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
@@ -43,7 +44,7 @@ from timerstore.watching.health import Health, read_health
 from timerstore.watching.topics import Upcoming, read_upcoming
 
 
-class TimerStore:
+class TimerStore(Stays):
     """An open store; made by `timerstore.open`. Any number of threads may use it.
 
         put       put, put_many

@@ -108,6 +108,21 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert client.cancel_key("t", "a") == 1
 
 
+def test_properties_are_text_whatever_their_names(store: TimerStore, client: Client) -> None:
+    for properties in ({"base64": "aGVsbG8="}, {"base64": "hello!"}, {"object": "x"}):
+        id = client.put(b"x", delay=HOUR, key="k", replace=True, properties=properties)
+        for each in (store.get(id), client.get(id), client.get_key("default", "k")):
+            assert each is not None and each.properties == properties
+        assert [each.properties for each in client.pending()] == [properties]
+        id = client.reschedule(id, properties={"base64": "aGVsbG8="})
+        assert store.get(id).properties == {"base64": "aGVsbG8="}  # type: ignore[union-attr]
+        client.put(b"now", topic="t", properties=properties)
+        for d in client.consume("t", timeout=5):
+            assert d.properties == properties
+            client.cancel(d.ack_and_put(b"next", delay=HOUR, properties=properties))
+            break
+
+
 def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> None:
     ids = store.put_many([b"x"] * 1_203, delay_ms=3_600_000 + np.arange(1_203))
     assert [each.id for each in client.pending()] == list(ids)

@@ -27,6 +27,7 @@ from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
 from timerstore.stats import Stats
+from timerstore.staying import Stays
 from timerstore.switches import Paused
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
@@ -39,7 +40,7 @@ HERE_BYTES_MAX: Final = 1 << 20
 _LISTED_AT_ONCE: Final = 256
 
 
-class TimerStore:
+class TimerStore(Stays):
     """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
 
     Any number of its tasks may use it. A task that is cancelled while it waits for durability has

@@ -137,6 +137,22 @@ class QueueCursor:
         next(each for each in self.flights if each.start <= index < each.stop).settle(index)
         self.trim()
 
+    def settle_anywhere(self, index: int) -> bool:
+        """Say that an entry is done, whoever has it, or nobody yet; tell whether it was not.
+
+        O(entries before it that are not handed out).
+        """
+        if index < self.committed:
+            return False
+        flight = self.take(index)
+        if flight is None:
+            flight = next((each for each in self.flights if each.start <= index < each.stop), None)
+        if flight is None or flight.is_done(index):
+            return False
+        flight.settle(index)
+        self.trim()
+        return True
+
     def done_ahead(self) -> list[int]:
         """Return the indexes behind the committed one that are done. O(entries in flight)."""
         return [index for start, stop in self.done_ranges() for index in range(start, stop)]

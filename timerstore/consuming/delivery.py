@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from timerstore.consuming.ackput import Handed, Put
+from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, user_properties
 
 
@@ -31,7 +32,7 @@ class HandedOut(Handed, Protocol):
     def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]: ...
 
 
-class Delivery:
+class Delivery(Stays):
     """One message that was handed out. Acknowledge it, or it comes again after reopening.
 
     A handler of a `Consumer` gets it and returns; who calls `consume`, or goes through a `Batch`,

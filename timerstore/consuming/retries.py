@@ -59,6 +59,15 @@ class RetryCursor(QueueCursor):
             stop += 1
         return start, stop, flight
 
+    def take(self, index: int) -> Flight | None:
+        """Hand out one entry, wherever it stands; None where it is done, or in flight."""
+        for waiting in self._waiting.values():
+            for each in waiting:
+                if each[1] == index:
+                    waiting.remove(each)
+                    return each[0]
+        return super().take(index)
+
     def _route(self, flight: Flight, start: int, stop: int) -> None:
         engine = self.core.engine
         queues, mine = engine.queues, text(engine.queues.topics[self.row])

@@ -24,7 +24,14 @@ from timerstore.consuming.tally import Tally
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 
 log = logging.getLogger("timerstore")
 
@@ -85,20 +92,16 @@ def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBac
     tallies: Tallies = {}
     done: DoneAhead = {}
     held: AllHeldBack = {}
-    try:
+    with understood(path.name):
         for name, counters in content.get("groups", {}).items():
             tally = tallies[_pair(name)] = Tally()
             tally.go_on_from(counters)
         for name, queues in content.get("doneAhead", {}).items():
-            indexes = {
-                int(queue): [_index(each) for each in many] for queue, many in queues.items()
-            }
+            indexes = {int(queue): [whole(each) for each in many] for queue, many in queues.items()}
             done[_pair(name)] = indexes
         for name, rows in content.get("heldBack", {}).items():
-            entries = [[_index(each) for each in row] for row in rows]
+            entries = [[whole(each) for each in row] for row in rows]
             held[_pair(name)] = {(a, b): (n, first, again) for a, b, n, first, again in entries}
-    except (AttributeError, TypeError, ValueError) as e:
-        raise CorruptStoreError(path.name, 0, str(e)) from e
     return tallies, done, held
 
 
@@ -131,12 +134,6 @@ def cut_done(done: DoneAhead, held: AllHeldBack, queues: ConsumeQueues) -> bool:
 def _pair(name: str) -> tuple[str, str]:
     topic, _, group = name.rpartition(_NAME_END)
     return topic, group
-
-
-def _index(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"an index is {value!r}")
-    return value
 
 
 def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:

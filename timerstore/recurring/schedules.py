@@ -29,6 +29,7 @@ from timerstore.errors import (
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
 from timerstore.services.background import BackgroundThread, Failure, Flag
+from timerstore.staying import Stays
 
 log = logging.getLogger("timerstore")
 
@@ -58,7 +59,7 @@ class Store(Protocol):
     stats: Any
 
 
-class Schedules:
+class Schedules(Stays):
     """The recurring jobs of one store; any number of threads, and processes, may have it.
 
     As a context manager it carries jobs on in a thread of its own. Each run comes as a message of

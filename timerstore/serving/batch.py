@@ -36,19 +36,26 @@ class _Group:
 class ClientBatch(Batch):
     """Messages that a client was handed together; see `Batch`.
 
-    What it acknowledges after its owner has ended comes again all the same.
+    What it acknowledges after its owner has ended the next one is told by ids and places.
     """
 
-    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
+    __slots__ = (
+        *("_due_ms", "_fired_ms", "_group_name", "_link", "_messages", "_name", "_places"),
+        *("_session", "_tags"),
+    )
 
-    def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
+    def __init__(
+        self, link: Link, topic: str, group: str, name: str | None, table: pa.Table
+    ) -> None:
         """Made by a client."""
+        self._group_name = group
         self._link, self._session, self._name = link, link.session, name
         self.topic, self._count, self._group = topic, table.num_rows, _GROUP
         table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
         self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._places: Int64s = table.column("offset").to_numpy()
         self._tags: Int64s | None = None
         if "tags_code" in names:
             self._tags = table.column("tags_code").to_numpy()
@@ -84,8 +91,17 @@ class ClientBatch(Batch):
 
     def settle(self, places: list[int] | None, *, handled: bool = True) -> None:
         """Acknowledge the messages at some places, None for all; they were `handled`, or not."""
-        if self._count:
-            self._ask("ack", places=places, handled=handled)
+        if not self._count or self._ask("ack", places=places, handled=handled):
+            return
+        chosen = list(range(self._count)) if places is None else places
+        given = {
+            "topic": self.topic,
+            "group": self._group_name,
+            "ids": self.ids.take(chosen).to_pylist(),
+            "offsets": self._places[chosen].tolist(),
+            "handled": handled,
+        }
+        self._link.ask("ack_known", given)
 
     def give_back(self, places: list[int]) -> None:
         """Let the messages at some places be pulled again, by whoever asks."""
