@@ -102,7 +102,8 @@ class TimerMeeting:
     def _match(self, nameless: Flags) -> None:
         """Match what a broker copied, which does not say of what."""
         order = np.lexsort((self.offset, self.key))
-        role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
+        role: Words = np.where(self.waits, ROLE_SOURCE, 0)
+        role |= np.where(nameless, ROLE_COPY, 0)
         role |= np.where(self.is_delete, ROLE_DELETE, 0)
         role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
         found = np.full(len(order), -1, np.int64)
