@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.tables.whole import read
-    from timerstore.watching.health import Condition, Health
+    from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
@@ -103,7 +103,7 @@ _HOMES = {
     "stats": "Stats",
     "store": "TimerStore",
     "tables.whole": "read",
-    "watching.health": "Condition Health",
+    "watching.health": "Condition Health HealthWarning",
     "watching.topics": "TopicStats Upcoming",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
@@ -206,6 +206,7 @@ __all__ = [
     "FlushFailedError",
     "ForkedProcessError",
     "Health",
+    "HealthWarning",
     "Hook",
     "Horizon",
     "InvalidArgumentError",
