@@ -87,6 +87,18 @@ def test_all_is_sorted_and_described() -> None:
         assert inspect.getdoc(getattr(timerstore, name)), name
 
 
+def test_any_store_says_what_all_stores_have_in_common() -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    any_store = timerstore.AnyStore
+    assert calls(any_store) == calls(timerstore.TimerStore) & calls(timerstore.Client)
+    for kind in (timerstore.TimerStore, timerstore.Client, timerstore.SharedStore):
+        for name in [*calls(any_store) - {"path"}, "__enter__", "__exit__"]:
+            theirs = inspect.signature(getattr(kind, name))
+            assert theirs == inspect.signature(getattr(any_store, name)), f"{kind}.{name}"
+
+
 def test_functions_are_exported() -> None:
     assert {"open", "verify"} <= set(timerstore.__all__)
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from timerstore.lazy import loader as _loader
 
 if TYPE_CHECKING:
+    from timerstore.anystore import AnyStore
     from timerstore.config import Config
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
+    "anystore": "AnyStore",
     "config": "Config",
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
@@ -141,6 +143,16 @@ def open(
 ) -> SharedStore: ...
 
 
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    share: bool,
+) -> TimerStore | SharedStore: ...
+
+
 def open(
     path: str | os.PathLike[str],
     *,
@@ -192,6 +204,7 @@ def open(
 
 
 __all__ = [
+    "AnyStore",
     "BackupPoint",
     "BackupReport",
     "Batch",

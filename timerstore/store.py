@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +94,7 @@ class TimerStore:
         """The directory."""
         return self.core.path
 
-    def __enter__(self) -> TimerStore:
+    def __enter__(self) -> Self:
         """Return the store; leaving the block closes it."""
         return self
 

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from timerstore.anystore import AnyStore
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
@@ -56,14 +57,6 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
-class Served(Protocol):
-    """A store that another process serves."""
-
-    @staticmethod
-    def _consumer_kind() -> type[Consumer]:
-        """Return the class of its consumers."""
-
-
 class Consumer:
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
@@ -89,7 +82,7 @@ class Consumer:
 
     def __init__(
         self,
-        store: TimerStore | Served,
+        store: AnyStore,
         group: str,
         *,
         threads: int = 20,
@@ -146,7 +139,7 @@ class Consumer:
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
         client: Any = here.store if here is not store else here
-        self.store: TimerStore = client
+        self.store: AnyStore = client
         self.group = group
         self._core, self._consuming = here.core, here.consuming
         self._reads_as = group
@@ -466,4 +459,4 @@ def _seconds(timeout: timedelta | None) -> float | None:
     return check_duration(timeout, "timeout").total_seconds()
 
 
-_broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()
+_broadcasting: weakref.WeakKeyDictionary[AnyStore, set[str]] = weakref.WeakKeyDictionary()
