@@ -20,6 +20,7 @@ from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.lines import Ordered
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
+from timerstore.consumer.retry_rules import check_backoff
 from timerstore.consumer.running import Signals, check_main_thread, exit_status
 from timerstore.consumer.subscription import (
     Handler,
@@ -89,6 +90,7 @@ class Consumer:
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
+        backoff: Sequence[timedelta] | None = None,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
@@ -99,7 +101,9 @@ class Consumer:
         """Prepare; `start` begins.
 
         `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
-        retries before a message is given up, None for ever. `timeout`: after this a handler's
+        retries before a message is given up, None for ever. `backoff`: how long a message waits
+        after its first failure, after its second, …, to the millisecond, and the last for all
+        further ones, in place of the delay levels. `timeout`: after this a handler's
         messages are sent back; it is not stopped, and keeps its thread until it ends. `hooks`: see
         `Hook`.
 
@@ -158,6 +162,7 @@ class Consumer:
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
+            backoff=check_backoff(backoff),
             timeout_ms=timeout / timedelta(milliseconds=1),
             broadcast=broadcast,
             ordered=ordered is not False,
