@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.tables.whole import read
+    from timerstore.version import __version__ as __version__
     from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.topics import TopicStats, Upcoming
 
@@ -105,6 +106,7 @@ _HOMES = {
     "stats": "Stats",
     "store": "TimerStore",
     "tables.whole": "read",
+    "version": "__version__",
     "watching.health": "Condition Health HealthWarning",
     "watching.topics": "TopicStats Upcoming",
 }

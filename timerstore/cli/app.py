@@ -45,9 +45,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from timerstore.version import __version__
 
-        sys.stdout.write(f"timerstore {version('timerstore')}\n")
+        sys.stdout.write(f"timerstore {__version__}\n")
         raise typer.Exit
 
 

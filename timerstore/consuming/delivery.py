@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from timerstore.consuming.ackput import Handed, Put
+from timerstore.moments import moment
 from timerstore.timelog.decode import Message, user_properties
 
 
@@ -71,6 +72,11 @@ class Delivery:
     def topic(self) -> str:
         """The topic it was put to."""
         return self._batch.topic
+
+    @property
+    def due(self) -> datetime:
+        """When it was due, in UTC."""
+        return moment(self.due_ms)
 
     @property
     def lateness_ms(self) -> int:

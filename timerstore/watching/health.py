@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
 from timerstore.errors import FlushFailedError
 from timerstore.inside import inside
+from timerstore.moments import moment
 from timerstore.services.engine import Engine
 from timerstore.switches import Pause
 from timerstore.watching.groups import NOBODY, GroupStats, read_neglected
@@ -189,8 +189,7 @@ def _paused(pause: Pause) -> Condition:
         what += " of all groups" if pause.group is None else f" of group {pause.group!r}"
     what += " is paused"
     if pause.until_ms is not None:
-        until = datetime.fromtimestamp(pause.until_ms / 1000, UTC)
-        what += f" until {until.isoformat(timespec='seconds')}"
+        what += f" until {moment(pause.until_ms).isoformat(timespec='seconds')}"
     command = f"timerstore resume PATH {pause.what}"
     if pause.group is not None:
         command += f" --group {pause.group}"
