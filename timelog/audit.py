@@ -144,7 +144,7 @@ def mark_messages(
         marks[i] = 0
         buf = segment_at(commitlog, rows[i, ROW_OFFSET])
         at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         ours = is_ours(buf, found, tag)
         if ours:
@@ -193,10 +193,15 @@ def _is_brokers_copy(buf: Any, found: Any) -> bool:
 
 @kernel_later
 def find_rows(queues: QueueTable, commitlog: SegmentTable, rows: Rows, result: Words) -> int:
-    """Fill `result`, int64[n], with queue rows; return the first message without one, or −1."""
+    """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
+
+    So it does where a message's segment is not mapped: whoever reads its topic maps it.
+    """
     for i in range(len(rows)):
         offset = rows[i, ROW_TOPIC]
         buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            return i
         at = offset % commitlog.words[SEGMENT_BYTES]
         row = find_row(queues, buf, at, rows[i, ROW_TOPIC_BYTES], rows[i, ROW_QUEUE_ID])
         if row < 0:
@@ -379,7 +384,7 @@ def identify_copies(
     for i in range(len(rows)):
         buf = segment_at(commitlog, rows[i, ROW_OFFSET])
         at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         topic_at, topic_bytes = found[TOPIC_AT], found[TOPIC_BYTES]
         key_bytes = max(0, found[KEY_BYTES])
