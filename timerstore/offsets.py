@@ -82,6 +82,11 @@ class ConsumerOffsets:
             found[topic, group] = {int(queue_id): index for queue_id, index in entry.items()}
         return found
 
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that ever committed anything."""
+        with self._lock:
+            return {name.rpartition("@")[2] for name in [*self.table, *self.ahead]}
+
     def is_new(self, topic: str, group: str) -> bool:
         """Tell whether a group never read a topic."""
         name = f"{topic}@{group}"

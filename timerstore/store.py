@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -95,7 +95,7 @@ class TimerStore(Stays):
         """The directory."""
         return self.core.path
 
-    def __enter__(self) -> TimerStore:
+    def __enter__(self) -> Self:
         """Return the store; leaving the block closes it."""
         return self
 
@@ -327,12 +327,13 @@ class TimerStore(Stays):
     def health(self) -> Health:
         """Tell whether the store does its work: its state, each condition since when, what to do.
 
-        Also of a store that has stopped. O(1).
+        `warnings` name what waits for somebody though the store runs well: dead letters, and topics
+        that nobody reads. Also of a store that has stopped. O(topics).
 
         >>> store.health().ok
         True
         """
-        return read_health(self.core)
+        return read_health(self.core, self.consuming)
 
     # --- consuming
 
@@ -410,14 +411,18 @@ class TimerStore(Stays):
 
         Until `resume`, or for a `duration`. With `keep` also after the store is reopened, durable
         on return. A second pause of the same thing replaces the first. `health()` lists them.
+        Raises InvalidArgumentError for a group that never read.
 
         >>> store.pause("firing", duration=timedelta(hours=1))
         """
-        pause(self.core, what, group, duration, keep)
+        pause(self.core, self.consuming, what, group, duration, keep)
 
     def resume(self, what: Paused, *, group: str | None = None) -> None:
-        """End a pause, if there is one; of "consuming" without `group` those of all groups."""
-        resume(self.core, what, group)
+        """End a pause, if there is one; of "consuming" without `group` those of all groups.
+
+        Raises InvalidArgumentError for a group that never read, and is not paused.
+        """
+        resume(self.core, self.consuming, what, group)
 
     # --- the end
 

@@ -82,6 +82,10 @@ class Switches:
                 return each
         return None
 
+    def groups(self) -> frozenset[str]:
+        """Return the groups that one pause each is for."""
+        return frozenset(each.group for each in self.pauses if each.group is not None)
+
     def list(self, now_ms: int) -> tuple[Pause, ...]:
         """Return the pauses that are not over."""
         return tuple(each for each in self.pauses if now_ms < each.end_ms)

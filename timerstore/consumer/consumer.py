@@ -11,14 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from timerstore.anystore import AnyStore
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.lines import Ordered
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
+from timerstore.consumer.retry_rules import check_backoff
 from timerstore.consumer.running import Signals, check_main_thread, exit_status
 from timerstore.consumer.subscription import (
     Handler,
@@ -57,17 +59,6 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
-class Served(Protocol):
-    """A store that another process serves."""
-
-    @staticmethod
-    def _consumer_kind() -> type[Consumer]:
-        """Return the class of its consumers."""
-
-    def _owned(self) -> TimerStore | None:
-        """Return the store itself, where this process owns it at present."""
-
-
 class Consumer(Stays):
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
@@ -93,13 +84,14 @@ class Consumer(Stays):
 
     def __init__(
         self,
-        store: TimerStore | Served,
+        store: AnyStore,
         group: str,
         *,
         threads: int = 20,
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
+        backoff: Sequence[timedelta] | None = None,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
@@ -110,7 +102,9 @@ class Consumer(Stays):
         """Prepare; `start` begins.
 
         `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
-        retries before a message is given up, None for ever. `timeout`: after this a handler's
+        retries before a message is given up, None for ever. `backoff`: how long a message waits
+        after its first failure, after its second, …, to the millisecond, and the last for all
+        further ones, in place of the delay levels. `timeout`: after this a handler's
         messages are sent back; it is not stopped, and keeps its thread until it ends. `hooks`: see
         `Hook`.
 
@@ -154,7 +148,7 @@ class Consumer(Stays):
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
         given: Any = store
-        self.store: TimerStore = given
+        self.store: AnyStore = given
         self.group = group
         self._core, self._consuming = here.core, here.consuming
         self._reads_as = group
@@ -173,6 +167,7 @@ class Consumer(Stays):
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
+            backoff=check_backoff(backoff),
             timeout_ms=timeout / timedelta(milliseconds=1),
             broadcast=broadcast,
             ordered=ordered is not False,
@@ -474,4 +469,4 @@ def _seconds(timeout: timedelta | None) -> float | None:
     return check_duration(timeout, "timeout").total_seconds()
 
 
-_broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()
+_broadcasting: weakref.WeakKeyDictionary[AnyStore, set[str]] = weakref.WeakKeyDictionary()

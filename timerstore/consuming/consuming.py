@@ -227,6 +227,10 @@ class Consuming:
         """Return the groups that read since the store was opened."""
         return list(self._groups.values())
 
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that read, or ever committed anything."""
+        return self.core.offsets.group_names() | {group.name for group in self.known_groups()}
+
     def committed_indexes(self) -> CommittedIndexes:
         """Return what all groups have consumed."""
         reading = [each for group in list(self._groups.values()) for each in group.reading()]

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from timerstore.consuming.ackput import Handed, Put
+from timerstore.moments import moment
 from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, user_properties
 
@@ -72,6 +73,11 @@ class Delivery(Stays):
     def topic(self) -> str:
         """The topic it was put to."""
         return self._batch.topic
+
+    @property
+    def due(self) -> datetime:
+        """When it was due, in UTC."""
+        return moment(self.due_ms)
 
     @property
     def lateness_ms(self) -> int:

@@ -43,8 +43,9 @@ _NAME_END: Final = "@"
 Tallies = dict[tuple[str, str], Tally]
 DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
 """By (topic, group) and queue id, the indexes behind the committed one that are done."""
-HeldBack = dict[tuple[int, int], tuple[int, int, int]]
-"""By queue id and index: how often a message failed, when first, when it is to come again."""
+HeldBack = dict[tuple[int, int], tuple[int, int, int, int]]
+"""By queue id and index: how often a message failed, when first, when it is to come again, and how
+long that was to take: a clock that was set back holds it no longer than that."""
 AllHeldBack = dict[tuple[str, str], HeldBack]
 
 
@@ -100,8 +101,7 @@ def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBac
             indexes = {int(queue): [whole(each) for each in many] for queue, many in queues.items()}
             done[_pair(name)] = indexes
         for name, rows in content.get("heldBack", {}).items():
-            entries = [[whole(each) for each in row] for row in rows]
-            held[_pair(name)] = {(a, b): (n, first, again) for a, b, n, first, again in entries}
+            held[_pair(name)] = dict(_held_back([whole(each) for each in row]) for row in rows)
     return tallies, done, held
 
 
@@ -134,6 +134,12 @@ def cut_done(done: DoneAhead, held: AllHeldBack, queues: ConsumeQueues) -> bool:
 def _pair(name: str) -> tuple[str, str]:
     topic, _, group = name.rpartition(_NAME_END)
     return topic, group
+
+
+def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Read a row; an older version's, which does not say how long it waits, comes at once."""
+    queue_id, index, count, first_ms, again_ms, wait_ms = row if len(row) > 5 else (*row, 0)
+    return (queue_id, index), (count, first_ms, again_ms, wait_ms)
 
 
 def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:

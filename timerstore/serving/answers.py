@@ -277,15 +277,19 @@ class Answers:
         found = self._store.consuming.group(topic, group)
         return ack_known(found, ids, offsets, handled=handled is not False), ()
 
-    def _retry(self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any) -> Answer:
-        """Send a message back through a delay level, or to the dead letters."""
+    def _retry(
+        self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any, delay_ms: Any = None
+    ) -> Answer:
+        """Send a message back through a delay level or after a time, or to the dead letters."""
+        delay = None if delay_ms is None else timedelta(milliseconds=delay_ms)
 
         def do(held: Batch) -> bool:
             group, message = held._group, held.message(place)
             if level == DEAD:
                 send_to_dead(self._store.putting, group.name, message, Failure(*failure))
             else:
-                send_back(self._store.putting, group.name, message, delay_level=level)
+                putting = self._store.putting
+                send_back(putting, group.name, message, delay_level=level, delay=delay)
             group.settle_some(held, [place], handled=False)
             group.count_failed(1, int(level != DEAD), int(level == DEAD))
             return True

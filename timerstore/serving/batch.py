@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.arguments import check_body, encode_properties, resolve_due_ms
+from timerstore.arguments import check_body, encode_properties, resolve_due_ms, whole_ms
 from timerstore.consuming.ackput import Put, checked
 from timerstore.consuming.group import Batch, Delivery, Int64s
 from timerstore.control.wire import to_json
@@ -107,12 +107,14 @@ class ClientBatch(Batch):
         """Let the messages at some places be pulled again, by whoever asks."""
         self._ask("give_back", places=places)
 
-    def retry(self, i: int, level: int, failure: tuple[str, str]) -> None:
-        """Send a message back through a delay level, or to the dead letters.
+    def retry(self, i: int, wait: int | timedelta, failure: tuple[str, str]) -> None:
+        """Send a message back through a delay level, or after a time; or to the dead letters.
 
         Where it is not held any more, it comes again anyway.
         """
-        self._ask("retry", place=i, level=level, failure=failure)
+        delay_ms = whole_ms(wait) if isinstance(wait, timedelta) else None
+        level = None if isinstance(wait, timedelta) else wait
+        self._ask("retry", place=i, level=level, delay_ms=delay_ms, failure=failure)
 
     def message(self, i: int) -> Message:
         """Return message `i` with all its properties; they are asked for once for all of them."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +88,7 @@ class Client(Stays):
         """The directory."""
         return self._path
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         """Return the client; leaving the block closes it."""
         return self
 
