@@ -20,6 +20,7 @@ What runs them:
     clock.py       the wall clock, or one that a test moves
     world.py       all shared arrays of a store
     state.py       what each service alone writes
+    stages.py      what each part of their work takes
     needs.py       what they ask Python for
     provide.py     answers them
     engine.py      the files, arrays, locks of one open store
