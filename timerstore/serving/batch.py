@@ -25,9 +25,12 @@ _DESCRIBED_AT_ONCE: Final = 512
 
 
 class _Group:
-    """What a delivery asks of its group: to be acknowledged."""
+    """What a delivery asks of its group: its name, to be acknowledged."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def settle(self, batch: ClientBatch, place: int) -> None:
         batch.settle([place])
@@ -41,10 +44,13 @@ class ClientBatch(Batch):
 
     __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
 
-    def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
-        """Made by a client."""
+    def __init__(
+        self, link: Link, topic: str, group: str, name: str | None, table: pa.Table
+    ) -> None:
+        """Made by a client; `name`: of what it holds at the owner."""
         self._link, self._session, self._name = link, link.session, name
-        self.topic, self._count, self._group = topic, table.num_rows, _GROUP
+        own_group: Any = _Group(group)
+        self.topic, self._count, self._group = topic, table.num_rows, own_group
         table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
@@ -156,6 +162,3 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
 def _one(table: pa.Table, name: str) -> Any:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-_GROUP: Any = _Group()

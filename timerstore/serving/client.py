@@ -394,9 +394,9 @@ class Client:
             )
             told = header["result"]
             if told is not None:
-                return ClientBatch(self._link, topic, told["batch"], read_table(parts))
+                return ClientBatch(self._link, topic, group, told["batch"], read_table(parts))
             if wait_s <= WAIT_S and until_s is not None and time.monotonic() >= until_s:
-                return ClientBatch(self._link, topic, None, _NO_ROWS)
+                return ClientBatch(self._link, topic, group, None, _NO_ROWS)
 
     def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
         """Return what a group gave up; see `TimerStore.dead_letters`."""

@@ -294,7 +294,7 @@ class ClientConsumer(Consumer):
         subscription = next(each for each in subscriptions if each.topic == told["topic"])
         self._turn = subscriptions.index(subscription) + 1
         table = read_table(parts)
-        batch = ClientBatch(self._client._link, told["topic"], told["batch"], table)
+        batch = ClientBatch(self._client._link, told["topic"], self.group, told["batch"], table)
         return subscription.tasks(batch, self._batch_count, is_retry=told["retry"]), False
 
     def _fits(self, each: _Subscription) -> bool:
