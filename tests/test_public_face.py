@@ -17,7 +17,7 @@ from tests.markdown import ROOT
 
 CALLS = {
     "TimerStore": (
-        "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
+        "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
         "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
         "health pause resume flush close handover"
     ),
@@ -30,6 +30,8 @@ CALLS = {
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
         "trace_id"
     ),
+    "Found": ("id state due_ms topic key put_ms fired_ms cancelled_ms moved_to offset groups why"),
+    "GroupFound": "group state attempt",
     "Timer": "id topic body key tag properties due_ms put_ms roll_count",
     "Config": "from_toml from_env",
     "Consumer": (

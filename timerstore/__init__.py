@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.tables.whole import read
+    from timerstore.watching.find import Found, GroupFound
     from timerstore.watching.health import Condition, Health
     from timerstore.watching.topics import TopicStats, Upcoming
 
@@ -103,6 +104,7 @@ _HOMES = {
     "stats": "Stats",
     "store": "TimerStore",
     "tables.whole": "read",
+    "watching.find": "Found GroupFound",
     "watching.health": "Condition Health",
     "watching.topics": "TopicStats Upcoming",
 }
@@ -205,6 +207,8 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Found",
+    "GroupFound",
     "Health",
     "Hook",
     "Horizon",

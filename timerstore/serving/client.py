@@ -40,6 +40,7 @@ from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
 from timerstore.switches import Paused
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -267,6 +268,10 @@ class Client:
         """Return a pending timer, or None; see `TimerStore.get`."""
         told = self._ask("get", {"id": id})
         return None if told is None else typed(Timer, told)
+
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `TimerStore.find`."""
+        return typed(Found, self._ask("find", {"id": id}))
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `TimerStore.get_key`."""

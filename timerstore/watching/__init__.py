@@ -1,5 +1,6 @@
 """Watching: what an operator wants to know of a store.
 
+    find.py          what became of a timer, by its id
     fired.py         what fires, as it fires
     groups.py        how far each group is behind, what became of what it read
     groupmetrics.py  that, for Prometheus
