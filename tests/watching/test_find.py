@@ -236,6 +236,7 @@ def test_the_limit_of_a_look(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> N
     store.resume("firing")
     shelf.clock.advance(SECOND)
     monkeypatch.setattr(module, "LOOKED_MAX", 5)
+    monkeypatch.setattr(module, "_NEAR_MAX", 3)
     store.put_many([b"x"] * 20, topic="t", at_ms=shelf.clock.now_ms)
     ids = list(store.put_many([b"x"] * 20, topic="t", at_ms=shelf.clock.now_ms))
     assert store.find(id).state == "fired"

@@ -49,6 +49,8 @@ GroupState = HandedState | Literal["sent back", "dead"]
 
 LOOKED_MAX: Final = 200_000
 """Messages that one look reads at most."""
+_NEAR_MAX: Final = 4_096
+"""Messages that are read for what fired in time."""
 _RETRIES_MAX: Final = 50_000
 """Messages that are read to tell what a group has sent back."""
 _AT_ONCE: Final = 1_024
@@ -166,14 +168,27 @@ class _Search:
         if known and (timer := self.timers.get(self.id)):
             return _pending(timer, self.id)
         first = self._first_put()
+        if known is False:
+            return self._cancelled(first, self._delete_in_slot() or self._delete_in_log())
         ends = self._fired_ends(first)
-        found = None if known is False else self._fired(first, ends, dict.fromkeys(ends, 0))
-        found = found or self._cancelled(first, known is False)
+        found = self._fired(ends, {}, _NEAR_MAX)  # most often it was in time
+        if found is None and (delete := self._delete_in_slot()):
+            return self._cancelled(first, delete)
+        self.is_cut = False
+        found = found or self._settled(first, ends, {})
         if found is None and (timer := self.timers.get(self.id)):
             return _pending(timer, self.id)
-        if found is None:  # it may have fired meanwhile, or been cancelled
-            found = self._fired(first, self._fired_ends(first), ends) or self._cancelled(first)
-        return found or self._unknown(first)
+        # It may have fired meanwhile, or been cancelled.
+        return found or self._settled(first, self._fired_ends(first), ends) or self._unknown(first)
+
+    def _settled(
+        self, first: Message | None, ends: dict[int, int], starts: dict[int, int]
+    ) -> Found | None:
+        """Look for what it became, or for its delete, wherever these can be."""
+        if found := self._fired(ends, starts, LOOKED_MAX):
+            return found
+        delete = self._delete_in_log()
+        return None if delete is None else self._cancelled(first, delete)
 
     def _first_put(self) -> Message | None:
         """Return the message that the id names; None where it was removed, or is damaged."""
@@ -205,10 +220,11 @@ class _Search:
             rows = [row for row, topic in enumerate(self.queues.topics) if _is_real(topic)]
         return {row: self.queues.next_index(row) for row in rows}
 
-    def _fired(
-        self, first: Message | None, ends: dict[int, int], starts: dict[int, int]
-    ) -> Found | None:
-        """Look for what it became: first from its due time on, then where the clock went back."""
+    def _fired(self, ends: dict[int, int], starts: dict[int, int], limit: int) -> Found | None:
+        """Look for what it became: first from its due time on, then where the clock went back.
+
+        `ends`, `starts`: of queues by their rows. `limit`: so many messages of either at most.
+        """
         later, before = [], []
         for row, end in ends.items():
             low = max(starts.get(row, 0), self._index_behind(row, self.offset))
@@ -216,7 +232,7 @@ class _Search:
             later.append(_Range(row, middle, end))
             before.append(_Range(row, low, middle))
         for ranges in (later, before):
-            for place in self._named(ranges, LOOKED_MAX):
+            for place in self._named(ranges, limit):
                 message = place.message
                 if message.properties.get(_ID) == self.id and message.topic not in _WAITING:
                     return self._as_fired(place)
@@ -238,18 +254,9 @@ class _Search:
 
     # --- cancelled
 
-    def _cancelled(self, first: Message | None, is_known: bool = False) -> Found | None:
-        """Look for its delete: in the slot of its due time, then where the log says what came."""
-        message = self._delete_in_slot()
-        if message is None:
-            row = self.queues.rows(TIMER_TOPIC)[0]
-            start = self._index_behind(row, self.offset)
-            ranges = [_Range(row, start, self.queues.next_index(row))]
-            found = (each.message for each in self._named(ranges, LOOKED_MAX))
-            message = next((each for each in found if self._is_delete(each)), None)
-        if message is None and not is_known:
-            return None
-        moved_to = None if message is None else self._replacement(message)
+    def _cancelled(self, first: Message | None, delete: Message | None) -> Found:
+        """Return what is known of a cancelled timer."""
+        moved_to = None if delete is None else self._replacement(delete)
         topic, key, put_ms = None, None, None
         if first is not None:
             topic, key = first.properties.get(_REAL_TOPIC), first.properties.get("KEYS")
@@ -258,10 +265,10 @@ class _Search:
             id=self.id,
             state="cancelled" if moved_to is None else "moved",
             due_ms=self.due_ms,
-            topic=topic or (None if message is None else message.properties.get(_REAL_TOPIC)),
+            topic=topic or (None if delete is None else delete.properties.get(_REAL_TOPIC)),
             key=key,
             put_ms=put_ms,
-            cancelled_ms=None if message is None else message.born_ms,
+            cancelled_ms=None if delete is None else delete.born_ms,
             moved_to=moved_to,
         )
 
@@ -285,6 +292,14 @@ class _Search:
                 self.is_cut = True
                 break
         return None
+
+    def _delete_in_log(self) -> Message | None:
+        """Return its delete from the timer topic's queue, behind the timer."""
+        row = self.queues.rows(TIMER_TOPIC)[0]
+        start = self._index_behind(row, self.offset)
+        ranges = [_Range(row, start, self.queues.next_index(row))]
+        found = (each.message for each in self._named(ranges, LOOKED_MAX))
+        return next((each for each in found if self._is_delete(each)), None)
 
     def _replacement(self, delete: Message) -> str | None:
         """Return the id of the timer that was appended with the first copy of a delete."""
