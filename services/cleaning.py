@@ -62,9 +62,9 @@ from timerstore.timelog.message import (
     identify_timer,
     stored_at,
 )
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -293,22 +293,9 @@ class _Walk:
         return self.offset
 
 
-class _Mapped:
-    """The units as an engine has them mapped."""
-
-    def __init__(self, log: SegmentedFile) -> None:
-        self._log, self.table = log, log.table
-        self._pins: object = None
-
-    def map_from(self, offset: int) -> bool:
-        """Map the segment of an offset, as long as the next one is not asked for."""
-        self._pins = self._log.pin(offset, offset + 1)
-        return True
-
-
 def read_units(
     engine: Engine,
-    reader: ReadSegments | _Mapped,
+    reader: ReadSegments | PinnedLog,
     stop: int,
     from_slot: int,
     units: Words,
@@ -346,7 +333,7 @@ def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Ite
     reader = (
         ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
         if engine.disk.writes
-        else _Mapped(log)
+        else PinnedLog(log)
     )
     units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
     where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
@@ -554,7 +541,8 @@ class Cleaner:
             walk.read_on()
         now_ms = max(engine.clock.now_ms, int(engine.queues.table.words[STORED_MS]))
         before = world.cleaning.copied_count
-        done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+        with engine.commitlog.reading():
+            done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
         if self.on_copies is not None and world.cleaning.copied_count > before:
             self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:

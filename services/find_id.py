@@ -82,8 +82,8 @@ def find_named(engine: Engine, messages: Words, id: str) -> Iterator[int]:
     log, text = engine.commitlog, np.frombuffer(id.encode("ascii"), np.uint8).astype(np.int64)
     found, at = np.zeros(FOUND_WORDS, np.int64), 0
     while at < len(messages):
-        with log.reading():
-            place = find_id(log.table, messages, text, found, at)
+        with log.reading() as table:
+            place = find_id(table, messages, text, found, at)
         if place >= 0:
             if place < len(messages):
                 yield place
