@@ -77,6 +77,8 @@ QUEUE_COUNT_MAX: Final = 1 << 14
 # Words of a QueueTable.
 QUEUE_SEGMENT_ENTRIES: Final = 0
 QUEUE_COUNT: Final = 1
+QUEUE_PLACES: Final = 2
+"""Places of a row: how many of its segments may be mapped to be written, see `queue_place`."""
 STORED_MS: Final = 4
 """The stored time of the last message; it never falls."""
 
@@ -112,9 +114,9 @@ class QueueTable:
     words: Words  # int64[16], see the constants above
     next_index: Words  # int64[QUEUE_COUNT_MAX]: index behind the last whole entry
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
-    address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
-    number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
-    allocated: Words  # int64[2 * QUEUE_COUNT_MAX]: up to this index it has its blocks
+    address: Words  # int64[places]: the segments being written, see `queue_place`
+    number: Words  # int64[places]: which segment that is
+    allocated: Words  # int64[places]: up to this index it has its blocks; 0 for no segment
     pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
     tally: Tally  # a row for each queue, with what is in levels for it
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
@@ -150,14 +152,20 @@ assert TOPIC_BYTES_READ_MAX < NAME_STRIDE
 
 
 def new_queue_table(segment_entries: int) -> QueueTable:
-    """Return an empty table; its pages are touched only as queues come."""
+    """Return an empty table; its pages are touched only as queues come.
+
+    Whatever one append writes must be mapped at once. So a row has as many places as a stage of one
+    queue's messages may touch segments: two, where a segment has 1,023 entries or more.
+    """
+    touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
+    places = 1 << (touched - 1).bit_length()
     table = QueueTable(
         np.zeros(16, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
-        np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         new_tally(QUEUE_COUNT_MAX),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
@@ -167,7 +175,15 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.full(TOLD_COUNT * TOLD_COLUMNS, -1, np.int64),
     )
     table.words[QUEUE_SEGMENT_ENTRIES] = segment_entries
+    table.words[QUEUE_PLACES] = places
     return table
+
+
+@inlined
+def queue_place(words: Words, row: int, number: int) -> int:
+    """Return the place of a queue's segment; `words`: the table's."""
+    places = words[QUEUE_PLACES]
+    return row * places + (number & (places - 1))
 
 
 def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
@@ -201,8 +217,8 @@ def _room(
     if not is_allocated(commitlog, offset, offset + size + SEALED_BLANK_BYTES):
         return NEED_COMMITLOG
     number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
-    slot = 2 * row + (number & 1)
-    if queues.number[slot] != number or index >= queues.allocated[slot]:
+    place = queue_place(queues.words, row, number)
+    if queues.number[place] != number or index >= queues.allocated[place]:
         return NEED_QUEUE
     return NEED_NOTHING
 
@@ -263,7 +279,7 @@ def append(
                 stage.need[NEED_AT] = last_byte if need == NEED_COMMITLOG else index
                 break
             number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
-            last_row, index_stop = row, queues.allocated[2 * row + (number & 1)]
+            last_row, index_stop = row, queues.allocated[queue_place(words, row, number)]
             stop = commitlog.allocated[start // segment_bytes & (TABLE_LENGTH - 1)]
         stage.offset[i] = start
         stage.index[i] = index
@@ -427,7 +443,8 @@ def _index(queues: QueueTable, stage: Stage, count: int) -> None:
         if row != last_row or index >= first + entries:
             number = index // entries
             last_row, first = row, number * entries
-            segment = view_bytes(queues.address[2 * row + (number & 1)], entries * ENTRY_BYTES)
+            address = queues.address[queue_place(queues.words, row, number)]
+            segment = view_bytes(address, entries * ENTRY_BYTES)
         at = (index - first) * ENTRY_BYTES
         put_i64(segment, at + ENTRY_OFFSET_AT, stage.offset[i])
         put_i32(segment, at + ENTRY_SIZE_AT, stage.size[i])

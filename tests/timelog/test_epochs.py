@@ -1,5 +1,6 @@
 """What is taken out of a table lives just as long as anybody may look at it."""
 
+import contextlib
 import gc
 import weakref
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rigs.interrupted import ended_at
+from tests.interrupting import Interrupt, interrupted
 from timerstore.timelog.epochs import Epochs, Reading
 from timerstore.timelog.segmenttable import new_segment_table
 
@@ -82,7 +83,8 @@ def test_a_call_that_a_signal_ends_lets_nothing_go(line: int) -> None:
     held = weakref.ref(taken_out)
     epochs.hold(taken_out)
     del taken_out
-    ended_at(line, "epochs.py", epochs.seal)
+    with contextlib.suppress(Interrupt), interrupted(line, "epochs.py"):
+        epochs.seal()
     assert held() is not None
     with epochs.reading():
         later = Map()
@@ -104,7 +106,8 @@ def test_a_reader_that_a_signal_ends_ends_with_its_frame(line: int) -> None:
             held.append(weakref.ref(taken_out))
             epochs.hold(taken_out)
 
-    ended_at(line, "epochs.py", read)
+    with contextlib.suppress(Interrupt), interrupted(line, "epochs.py"):
+        read()
     epochs.release(epochs.seal())
     gc.collect()
     assert all(each() is None for each in held)

@@ -1,11 +1,11 @@
 """Segmented files: crossing, the kernels' table, maps that outlive a drop, cutting, growing."""
 
+import contextlib
 import errno
 import gc
 import itertools
 import os
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faulty_disk import data_end
+from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
-from tests.rigs.interrupted import ended_everywhere
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.timelog.acting import ALONE, acting_as
@@ -555,31 +555,33 @@ ENDED = {
 @pytest.mark.parametrize("reuse", [False, True])
 def test_a_signal_may_end_each_call_anywhere(act: str, reuse: bool, tmp_path: Path) -> None:
     """What was ended is done again; kernels then find each segment, and each file is known."""
-    rounds = itertools.count()
-
-    def make() -> tuple[Callable[[], Any], Callable[[], None]]:
-        log = filled(tmp_path / str(next(rounds)), QuietDisk())
+    for at in itertools.count():
+        log = filled(tmp_path / str(at), QuietDisk())
         log.open_count_max, log.end = 2, 3 * SIZE + 10
         log.reusable_from, log.ahead_max = 0 if reuse else ALL_ZEROED, 9
         log.drop(1)
-
-        def look() -> None:
+        with contextlib.suppress(Interrupt), interrupted(at, "segments.py", "epochs.py") as count:
             ENDED[act](log)
-            log.release(log.seal())
-            log.remove_detached()
-            assert log.numbers == sorted(set(log.numbers)) and not log.detached_count
-            left = set(os.listdir(log.folder)) - {segment_name(n * SIZE) for n in log.numbers}
-            for name in left:  # one behind the last was not removed: it is made anew
-                number = int(name) // SIZE
-                assert act == "drop the last" and number == log.numbers[-1] + 1
-                assert not log.ensure(number).view.any()
-            for number in log.numbers[: len(log.numbers) - len(left)]:
-                assert log.existing(number).path == log.path(number)
-                expected = number + 1 if number < 5 else 0
-                assert _byte(log.shared_table, number * SIZE + SIZE - 1) in (expected, 1, 2)
-                assert _byte(log.shared_table, number * SIZE) == expected
-            log.close()
+        ENDED[act](log)
+        log.release(log.seal())
+        log.remove_detached()
+        _look_at(log, act)
+        if not count.raised:
+            break
+    assert at > 2
 
-        return lambda: ENDED[act](log), look
 
-    assert ended_everywhere("segments.py", make) > 2
+def _look_at(log: SegmentedFile, act: str) -> None:
+    """Whatever was ended: each file is known, kernels find each segment, with what stands there."""
+    assert log.numbers == sorted(set(log.numbers)) and not log.detached_count
+    left = set(os.listdir(log.folder)) - {segment_name(n * SIZE) for n in log.numbers}
+    for name in left:  # one behind the last was not removed: it is made anew
+        number = int(name) // SIZE
+        assert act == "drop the last" and number == log.numbers[-1] + 1
+        assert not log.ensure(number).view.any()
+    for number in log.numbers[: len(log.numbers) - len(left)]:
+        assert log.existing(number).path == log.path(number)
+        expected = number + 1 if number < 5 else 0
+        assert _byte(log.shared_table, number * SIZE + SIZE - 1) in (expected, 1, 2)
+        assert _byte(log.shared_table, number * SIZE) == expected
+    log.close()
