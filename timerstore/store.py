@@ -40,6 +40,7 @@ from timerstore.staying import Stays
 from timerstore.switches import Paused
 from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
+from timerstore.watching.find import Found, find
 from timerstore.watching.health import Health, read_health
 from timerstore.watching.topics import Upcoming, read_upcoming
 
@@ -50,7 +51,7 @@ class TimerStore(Stays):
         put       put, put_many
         take      consume one by one, pull many by columns; or a Consumer, with handlers
         change    cancel, cancel_many, cancel_key, reschedule
-        look      get, get_key, pending, pending_columns, count, horizon, upcoming
+        look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
         watch     stats, health; dead_letters, redrive, drop_dead_letters
         operate   pause, resume, flush, clean, backup, handover, close
 
@@ -247,6 +248,24 @@ class TimerStore(Stays):
         O(1), and the length of a few slots' chains for a timer that may have rolled.
         """
         return self.timers.get(id)
+
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer: pending, fired, cancelled, moved, or unknown.
+
+        Of one that was fired: when, and which groups have it; of one that was cancelled: when, and
+        the id of the one that came in its place. It sees as far as the commit log is kept: once
+        retention has removed what fired, it is unknown. It looks where the id says, short where
+        timers fire in time; and through 200,000 messages at most in each place, so what fired hours
+        late in a busy topic may be unknown, which `why` then says. Of a broker's key it tells only
+        whether it is pending. No lock is held while it reads; what it tells may not be durable yet.
+        Raises UnknownTimerError for an id that is none of this store's, CorruptStoreError where it
+        is pending and its message damaged.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        >>> store.cancel(id), store.find(id).state
+        (True, 'cancelled')
+        """
+        return find(self.core, self.consuming, self.timers, id)
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return the pending timer with a key, or None; of several, as a rule the last.

@@ -29,6 +29,7 @@ from timerstore.pending.verdict import is_foreign
 from timerstore.stats import Stats
 from timerstore.staying import Stays
 from timerstore.switches import Paused
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -215,6 +216,13 @@ class TimerStore(Stays):
             return await self._side.apart(self.sync.get, id)
         await self._side.turn()
         return self.sync.get(id)
+
+    async def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `timerstore.TimerStore.find`.
+
+        Another thread looks.
+        """
+        return await self._side.apart(self.sync.find, id)
 
     async def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `timerstore.TimerStore.get_key`.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal
 
 from timerstore.ranges import Ranges, behind, merged
+
+HandedState = Literal["waiting", "handed out", "done"]
 
 
 class Flight:
@@ -76,6 +79,15 @@ class QueueCursor:
     def in_flight_count(self) -> int:
         """How many were handed out, and are neither done nor given back."""
         return self.open_count - len(self.given_back)
+
+    def state_of(self, index: int) -> HandedState:
+        """Tell what became of one entry. O(entries in flight)."""
+        if index >= self.next or index in self.given_back:
+            return "waiting"
+        for flight in self.flights:
+            if flight.start <= index < flight.stop:
+                return "done" if flight.is_done(index) else "handed out"
+        return "done"
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there is anything to hand out."""

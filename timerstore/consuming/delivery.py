@@ -80,6 +80,26 @@ class Delivery(Stays):
         return moment(self.due_ms)
 
     @property
+    def group(self) -> str:
+        """The group that it was handed out to."""
+        return str(self._batch._group.name)
+
+    @property
+    def queue_id(self) -> int:
+        """Its topic's queue in which it stands, from 0; once sent back, that of `%RETRY%group`."""
+        return self._batch.message(self._i).queue_id
+
+    @property
+    def queue_index(self) -> int:
+        """Its place in that queue, from 0."""
+        return self._batch.message(self._i).queue_index
+
+    @property
+    def offset(self) -> int:
+        """Where its message begins in the commit log."""
+        return self._batch.message(self._i).offset
+
+    @property
     def lateness_ms(self) -> int:
         """How long after its due time it was fired into the log."""
         return self.fired_ms - self.due_ms

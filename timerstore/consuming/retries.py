@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict, deque
 from typing import Final
 
-from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.cursors import Flight, HandedState, QueueCursor
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.decode import decode_message, text
@@ -37,6 +37,12 @@ class RetryCursor(QueueCursor):
         """How many were handed out, and are neither done nor given back."""
         waiting = sum(len(each) for each in list(self._waiting.values()))
         return super().in_flight_count - waiting
+
+    def state_of(self, index: int) -> HandedState:
+        """Tell what became of one entry. O(entries in flight)."""
+        if any(index == waiting for each in list(self._waiting.values()) for _, waiting in each):
+            return "waiting"
+        return super().state_of(index)
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there may be retries of a topic; what is new is not routed yet."""

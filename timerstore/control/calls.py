@@ -13,7 +13,7 @@ from timerstore.errors import InvalidArgumentError
 Call = Callable[..., Any]
 
 NAMES = (
-    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
+    *("put", "cancel", "cancel_many", "reschedule", "get", "find", "count", "horizon", "upcoming"),
     *("get_key", "cancel_key", "dead_letters", "redrive", "drop_dead_letters", "health"),
     *("pause", "resume", "flush", "clean"),
 )

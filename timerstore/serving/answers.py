@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ from timerstore.timelog.format import PROPERTY_PUT_BY
 from timerstore.timelog.frame import encode_property
 
 PLAIN: Final = (
-    *("cancel", "cancel_key", "get_key", "get", "count", "horizon", "upcoming", "stats"),
+    *("cancel", "cancel_key", "get_key", "get", "find", "count", "horizon", "upcoming", "stats"),
     *("health", "dead_letters", "redrive", "drop_dead_letters", "pause", "resume"),
     *("flush", "clean"),
 )

@@ -42,6 +42,7 @@ from timerstore.staying import Stays
 from timerstore.store import TimerStore
 from timerstore.switches import Paused
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -274,6 +275,10 @@ class Client(Stays):
         """Return a pending timer, or None; see `TimerStore.get`."""
         told = self._ask("get", {"id": id})
         return None if told is None else typed(Timer, told)
+
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `TimerStore.find`."""
+        return typed(Found, self._ask("find", {"id": id}))
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `TimerStore.get_key`."""
