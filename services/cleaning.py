@@ -458,7 +458,8 @@ class Cleaner:
             walk.read_on()
         now_ms = max(engine.clock.now_ms, int(engine.queues.table.words[STORED_MS]))
         before = world.cleaning.copied_count
-        done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+        with engine.commitlog.reading():
+            done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
         if self.on_copies is not None and world.cleaning.copied_count > before:
             self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:

@@ -120,10 +120,10 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
-    if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0 or not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         tell_need(mine, TIMERLOG_SEGMENT, offset)
         return False
-    buf = segment_at(world.timerlog, offset)
 
     message, out_ms = ring[at + ENQUEUE_MESSAGE], ring[at + ENQUEUE_OUT_MS]
     copy = find_done(world.done, message)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import SegmentedFile
 from timerstore.wheel import chain
 
 if TYPE_CHECKING:
@@ -87,22 +87,9 @@ class Walk:
         return self.offset
 
 
-class _Mapped:
-    """The units as an engine has them mapped."""
-
-    def __init__(self, log: SegmentedFile) -> None:
-        self._log, self.table = log, log.table
-        self._pins: object = None
-
-    def map_from(self, offset: int) -> bool:
-        """Map the segment of an offset, as long as the next one is not asked for."""
-        self._pins = self._log.pin(offset, offset + 1)
-        return True
-
-
 def read_units(
     engine: Engine,
-    reader: ReadSegments | _Mapped,
+    reader: ReadSegments | PinnedLog,
     stop: int,
     from_slot: int,
     units: Words,
@@ -140,7 +127,7 @@ def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Ite
     reader = (
         ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
         if engine.disk.writes
-        else _Mapped(log)
+        else PinnedLog(log)
     )
     units = np.zeros((CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
     where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)

@@ -24,8 +24,8 @@ from timerstore.timelog.append import BATCH_BYTES, STAGE_BYTES
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.locks import KernelLock
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import Detached, SegmentedFile
-from timerstore.timelog.segmenttable import APRON, TABLE_LENGTH
+from timerstore.timelog.segments import SegmentedFile
+from timerstore.timelog.segmenttable import TABLE_LENGTH, apron_bytes
 from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
@@ -47,8 +47,8 @@ class Retention:
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is removed since."""
         self._lock = KernelLock()
-        self._leaving: list[tuple[SegmentedFile, Detached]] = []
-        """Files that are to go; those that a full disk kept go before any other."""
+        self._leaving: list[SegmentedFile] = []
+        """Logs with segments that are to go; what a full disk kept goes before any other."""
         self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
         self._queues_cut_to = -1
         self._needed_unit = (-1, -1, -1)  # its timer log segment, message and slot
@@ -94,7 +94,8 @@ class Retention:
             for file, limit in limits:
                 if file is engine.timerlog:  # first: whenever this ends, its units are superseded
                     engine.world.cleaning.timerlog_start = limit
-                self._leaving.append((file, file.detach_before(limit)))
+                self._leaving.append(file)
+                file.detach_before(limit)
         self._queues_cut_to = start
         for file, _ in limits:
             engine.let_go(file)
@@ -126,7 +127,7 @@ class Retention:
         """
         log = self.engine.commitlog
         reach_bytes = min(STAGE_BYTES, BATCH_BYTES + 2 * log.segment_bytes) + PAGE_BYTES
-        reach_bytes += int(log.table.words[APRON])
+        reach_bytes += apron_bytes(log.segment_bytes)
         if log.drop_last(max(1, log.ahead_max), self.engine.append_lock.words, reach_bytes):
             self.engine.let_go(log)
             self.removed_count += 1
@@ -135,13 +136,13 @@ class Retention:
         """Remove what is to go; where a full disk keeps some, they are the first next time."""
         count = 0
         while self._leaving:
-            file, segments = self._leaving[0]
-            before = len(segments)
+            file = self._leaving[0]
+            before = file.detached_count
             try:
-                file.remove(segments)
+                file.remove_detached()
             finally:
-                count += before - len(segments)
-                self.removed_count += before - len(segments)
+                count += before - file.detached_count
+                self.removed_count += before - file.detached_count
             self._leaving.pop(0)
         return count
 

@@ -330,6 +330,14 @@ def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms:
 
 
 @inlined
+def _touch_page(commitlog: SegmentTable, at: int) -> None:
+    """Fault in a page that has its block; its segment may be dropped just now."""
+    segment = segment_at(commitlog, at)
+    if len(segment) > 0 and is_allocated(commitlog, at, at + 1):
+        touch(segment, at % commitlog.words[SEGMENT_BYTES])
+
+
+@inlined
 def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
     """Fault in the pages that the messages will likely go to, before the lock is taken.
 
@@ -340,16 +348,14 @@ def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
         length += stage.size[i]
     offset = load_acquire(commitlog.words, END)
     for at in range(offset + PAGE_BYTES, offset + length + PAGE_BYTES, PAGE_BYTES):
-        if is_allocated(commitlog, at, at + 1):
-            touch(segment_at(commitlog, at), at % commitlog.words[SEGMENT_BYTES])
+        _touch_page(commitlog, at)
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     number = offset // segment_bytes
     zeroed = load_acquire(commitlog.zeroed, number & (TABLE_LENGTH - 1))
     if offset + length + commitlog.words[APRON] > zeroed:  # what `_clear_ahead` will zero
         stop = min(zeroed + commitlog.words[APRON], (number + 1) * segment_bytes)
         for at in range(zeroed, stop, PAGE_BYTES):
-            if is_allocated(commitlog, at, at + 1):
-                touch(segment_at(commitlog, at), at % segment_bytes)
+            _touch_page(commitlog, at)
 
 
 @inlined

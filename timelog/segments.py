@@ -1,12 +1,17 @@
 """A log over segment files: a row of mapped files that together are one long byte sequence.
 
 An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
-(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`;
-the table's entry is written before a kernel is told of it. A segment is unmapped when the last
-reference to its `MappedFile` goes, so whoever runs a kernel without the lock first takes `pin`, or
-runs it inside `reading`, which keeps every map that is dropped meanwhile. The services' threads can
-do neither; therefore what is dropped is kept until `take_retired`, and let go once no step is under
-way that may still look into it.
+(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`.
+Bytes are borrowed in three ways, and in no other:
+
+- `view` gives an array. It owns its map, as does each view of it.
+- `with log.reading() as table` gives the table that the services share. What a kernel finds there
+  stays mapped until the block ends (epochs.py). It may be dropped from the table meanwhile: so a
+  kernel looks a segment up once, and what it does not find is mapped again.
+- `PinnedLog` (pinned.py) gives a table of one's own, in which all that was asked for stays.
+
+Only the services' kernels look into `shared_table` without a block: what is dropped is let go once
+no step is under way that may still look into it (`Engine.let_go`).
 
 A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
 writes, in steps that grow with the rate. Who writes to a place that was never written to asks
@@ -31,8 +36,9 @@ from timerstore.errors import (
     StoreFullError,
 )
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
+from timerstore.timelog.epochs import Epoch, Epochs, Reading
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.mapping import PAGE_BYTES, MapOwner
 from timerstore.timelog.nonzero import zero_used
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
@@ -46,8 +52,6 @@ from timerstore.timelog.segmenttable import (
     leave,
 )
 
-Detached = list[tuple[Path, MappedFile | None]]
-"""Segments that are forgotten and still to be removed, the oldest first."""
 STEP_BYTES_MAX: Final = 1 << 20
 AHEAD_TICKS: Final = 64
 """What is written in so many ticks of the flush thread, three seconds, is allocated ahead."""
@@ -93,23 +97,25 @@ class SegmentedFile:
         self.lock = threading.RLock()
         self.for_kernels = for_kernels
         table_length = TABLE_LENGTH if for_kernels else 1
-        self.table = SegmentTable(
+        self.shared_table = SegmentTable(
             np.zeros(8, np.int64),
             np.zeros(table_length, np.int64),
             np.full(table_length, -1, np.int64),
             np.full(table_length, ALL_ZEROED, np.int64),
             np.zeros(table_length, np.int64),
         )
-        self.table.words[SEGMENT_BYTES] = segment_bytes
-        self.table.words[APRON] = apron_bytes(segment_bytes)
+        self.shared_table.words[SEGMENT_BYTES] = segment_bytes
+        self.shared_table.words[APRON] = apron_bytes(segment_bytes)
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
-        self._readers: set[object] = set()
-        self._retired: list[MappedFile] = []  # dropped while somebody was reading
-        self._alive = weakref.WeakSet[MappedFile]()  # all maps that somebody still has
+        self._epochs = Epochs(self.shared_table)
+        self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
+        self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
+        self.reach_bytes = 0
+        """So far behind the log's end one append may go."""
         self.reusable_from = ALL_ZEROED
         """No segment before this number is used again; a broker may have written it."""
         self.ahead_max = 0
@@ -147,11 +153,11 @@ class SegmentedFile:
     @property
     def end(self) -> int:
         """The append position."""
-        return int(self.table.words[END])
+        return int(self.shared_table.words[END])
 
     @end.setter
     def end(self, offset: int) -> None:
-        self.table.words[END] = offset
+        self.shared_table.words[END] = offset
 
     @property
     def disk_bytes(self) -> int:
@@ -208,22 +214,23 @@ class SegmentedFile:
                 else:
                     self.disk.make_folder(self.folder)
                     file = self.disk.create_mapped(self.path(number), self.segment_bytes)
-                    self.table.zeroed[number % len(self.table.number)] = ALL_ZEROED
+                    self.shared_table.zeroed[number % len(self.shared_table.number)] = ALL_ZEROED
+                    self._names_made += 1
                     self.numbers.append(number)
                     self.numbers.sort()
-                    self._names_made += 1
                 # First kept, then told to kernels: a signal may fall between any two steps.
+                self._alive.add(file.owner)
                 self._mapped[number] = file
-                self._alive.add(file)
             self._enter(number, file)
             return file
 
     def _enter(self, number: int, file: MappedFile) -> None:
         """Tell kernels where a segment is mapped."""
-        slot = number % len(self.table.number)
-        self.table.allocated[slot] = number * self.segment_bytes + file.allocated_bytes
-        self.table.address[slot] = file.address  # which may have been that of zeros in its place
-        self.table.number[slot] = number
+        slot = number % len(self.shared_table.number)
+        stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
+        table.allocated[slot] = number * self.segment_bytes + stop
+        table.address[slot] = file.address  # which may have been that of zeros in its place
+        table.number[slot] = number
         self._used[number] = next(self._clock)
 
     def reserve(self, start: int, stop: int) -> None:
@@ -257,7 +264,7 @@ class SegmentedFile:
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
         file = self._mapped.get(number)
-        if file is not None:
+        if file is not None and self._is_entered(number):
             self._used[number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock:
@@ -269,6 +276,10 @@ class SegmentedFile:
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
             return self.ensure(number)
 
+    def _is_entered(self, number: int) -> bool:
+        """Tell whether kernels find a segment: a signal may have ended what put it in or out."""
+        return not self.for_kernels or self.shared_table.number[number % TABLE_LENGTH] == number
+
     def readable(self, number: int) -> MappedFile:
         """Map a segment to be read; zeros in its place where it is missing."""
         with self.lock:
@@ -277,22 +288,21 @@ class SegmentedFile:
             file = self._mapped.get(number)
             if file is None:
                 file = self._mapped[number] = Zeros(self.path(number), self.segment_bytes)
-                slot = number % len(self.table.number)
-                self.table.allocated[slot] = 0
-                self.table.address[slot] = file.address
-                self.table.number[slot] = number
-            self._used[number] = next(self._clock)
+            self._enter(number, file)
             return file
 
     def pin(self, start: int, stop: int) -> list[MappedFile]:
-        """Map all segments with offsets in [start, stop); they stay mapped while referenced."""
+        """Map all segments with offsets in [start, stop); they stay mapped while referenced.
+
+        Kernels may find them no more, see `reading`.
+        """
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
         return [self.existing(number) for number in range(first, last + 1)]
 
     def view(self, offset: int) -> Bytes:
-        """Return the bytes from `offset` to its segment's end, as a view that is kept alive."""
+        """Return the bytes from `offset` to its segment's end; they keep its map."""
         number, position = divmod(offset, self.segment_bytes)
-        return self.existing(number).part(position)
+        return self.existing(number).view[position:]
 
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes that may cross segments."""
@@ -306,16 +316,16 @@ class SegmentedFile:
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        Those from the log's end on stay, for whoever appends may be writing to them; more than two
-        of them do not count.
+        What whoever appends may be writing to stays.
         """
         with self.lock:
-            last = self.end // self.segment_bytes
-            counted = [number for number in self._mapped if number <= last + 1]
-            behind = [number for number in counted if number < last]
-            behind.sort(key=lambda each: self._used.get(each, 0))
-            for number in behind[: max(0, len(counted) - self.open_count_max)]:
-                self._unmap(number)
+            first, last = self.end, self.end + self.reach_bytes
+            kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
+            for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
+                if len(self._mapped) <= self.open_count_max:
+                    return
+                if number not in kept:
+                    self._unmap(number)
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
@@ -325,32 +335,35 @@ class SegmentedFile:
                 self._unmap(number)
 
     def reading(self) -> Reading:
-        """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
-        return Reading(self)
+        """Borrow the table that the services share, for kernels that are called in the block."""
+        return self._epochs.reading()
 
-    def take_retired(self) -> list[MappedFile]:
-        """Return the maps that were dropped, to be let go once no step of a service is under way
-        that began before; none while somebody reads.
-        """
+    def seal(self) -> list[Epoch]:
+        """Return what was dropped by now, to be given to `release`: see epochs.py."""
         with self.lock:
-            if self._readers:
-                return []
-            retired, self._retired = self._retired, []
-            return retired
+            return self._epochs.seal()
 
-    def _forget(self, number: int) -> MappedFile | None:
-        """Take a segment out of the table; it is unmapped with the last reference."""
-        self._used.pop(number, None)
+    def release(self, ended: list[Epoch]) -> None:
+        """Unmap what was dropped; no step of a service is under way that began before `seal`."""
+        with self.lock:
+            self._epochs.release(ended)
+
+    def _forget(self, number: int) -> None:
+        """Take a segment out of the table; it is unmapped when nobody reads it any more.
+
+        A signal may fall between any two steps: the map is held until the last of them, and who
+        asks for it puts it into the table again.
+        """
         file = self._mapped.get(number)
         if file is not None:
-            slot = number % len(self.table.number)
-            if self.table.number[slot] == number:
-                self.table.number[slot] = -1
-                self.table.allocated[slot] = 0
-            if self._readers or self.for_kernels:
-                self._retired.append(file)  # a kernel may be looking into it; see `take_retired`
+            slot = number % len(self.shared_table.number)
+            if self.shared_table.number[slot] == number:
+                self.shared_table.number[slot] = -1
+                self.shared_table.allocated[slot] = 0
+            if self.for_kernels:
+                self._epochs.hold(file)
             del self._mapped[number]
-        return file
+        self._used.pop(number, None)
 
     def _unmap(self, number: int) -> None:
         # What was written must be durable before it is forgotten: `flush` takes what is not mapped
@@ -393,32 +406,44 @@ class SegmentedFile:
         if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
             self.reserve(end, min(wanted, stop))
 
-    def detach_before(self, offset: int) -> Detached:
-        """Forget the segments that end at or before `offset`; give the result to `remove`.
+    def detach_before(self, offset: int) -> None:
+        """Forget the segments that end at or before `offset`; `remove_detached` removes them.
 
         See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
         """
-        detached = []
         with self.lock:
-            while self.numbers and (self.numbers[0] + 1) * self.segment_bytes <= offset:
-                number = self.numbers.pop(0)
-                detached.append((self.path(number), self._forget(number)))
-        return detached
+            for number in self.numbers:
+                if (number + 1) * self.segment_bytes <= offset and number not in self._detached:
+                    self._detached.append(number)
+            self._detach()
 
-    def remove(self, detached: Detached) -> None:
+    def _detach(self) -> None:
+        """Forget what is to be removed, also what an earlier call began that a signal ended."""
+        for number in self._detached:
+            self._forget(number)
+            if number in self.numbers:
+                self.numbers.remove(number)
+
+    @property
+    def detached_count(self) -> int:
+        """How many segments are still to be removed."""
+        return len(self._detached)
+
+    def remove_detached(self) -> None:
         """Remove detached segments, the oldest first, each durably before the next.
 
-        So a crash at any point leaves a log without a gap, which begins somewhat earlier. What is
-        gone is taken off the list; where this raises, the rest is to be removed before any other.
-        One that may be used again, and is wanted, becomes the log's last segment instead.
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier. Where
+        this raises, the rest is to be removed before any other. One that may be used again, and is
+        wanted, becomes the log's last segment instead.
         """
-        while detached:
-            path = detached[0][0]
-            detached[0] = path, None  # our own reference goes first
+        with self.lock:
+            self._detach()
+        while self._detached:
+            path = self.path(self._detached[0])
             if not self._reuse(path):
                 self.disk.remove(path)
                 self.disk.sync_folder(self.folder)
-            detached.pop(0)
+            self._detached.pop(0)
 
     def _reuse(self, path: Path) -> bool:
         """Make the file of a removed segment the one behind the log's last; False where it must
@@ -434,7 +459,7 @@ class SegmentedFile:
             old = int(path.name) // self.segment_bytes
             if old < self.reusable_from or ahead >= self.ahead_max or not self.numbers:
                 return False
-            if any(file.path == path for file in self._alive) or not path.exists():
+            if any(owner.path == path for owner in self._alive) or not path.exists():
                 return False
             file = self.disk.map_existing(path, self.segment_bytes)
             try:
@@ -447,10 +472,10 @@ class SegmentedFile:
             head_bytes = apron_bytes(self.segment_bytes)
             file.view[:head_bytes] = 0
             start = number * self.segment_bytes
-            self.table.zeroed[number % len(self.table.number)] = start + head_bytes
-            self._mapped[number] = file
-            self._alive.add(file)
+            self.shared_table.zeroed[number % len(self.shared_table.number)] = start + head_bytes
+            self._alive.add(file.owner)
             self.numbers.append(number)
+            self._mapped[number] = file
             self._enter(number, file)
             self.reused_count += 1
             return True
@@ -465,11 +490,10 @@ class SegmentedFile:
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
-            if not leave(self.table, lock, number, reach_bytes):
+            if not leave(self.shared_table, lock, number, reach_bytes):
                 return False
-            file = self._forget(number)
+            self._forget(number)
             self.numbers.pop()
-        del file
         self.disk.remove(self.path(number))
         self.disk.sync_folder(self.folder)
         return True
@@ -498,7 +522,7 @@ class SegmentedFile:
 
     def _is_zeroed(self, number: int) -> bool:
         """Tell whether all of a segment that lies behind the log's end is zeros."""
-        zeroed = int(self.table.zeroed[number % len(self.table.number)])
+        zeroed = int(self.shared_table.zeroed[number % len(self.shared_table.number)])
         return zeroed >= (number + 1) * self.segment_bytes
 
     def distrust(self, offset: int) -> None:
@@ -506,7 +530,7 @@ class SegmentedFile:
         for number in self.numbers:
             if (number + 1) * self.segment_bytes > offset:
                 start = max(offset, number * self.segment_bytes)
-                self.table.zeroed[number % len(self.table.number)] = start
+                self.shared_table.zeroed[number % len(self.shared_table.number)] = start
 
     def zero_from(self, offset: int) -> None:
         """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
@@ -551,28 +575,8 @@ class SegmentedFile:
         """Drop all maps without flushing."""
         with self.lock:
             self._closed = True
-            self.table.number[:] = -1
+            self.shared_table.number[:] = -1
+            for file in self._mapped.values():
+                self._epochs.hold(file)
             self._mapped.clear()
-
-
-class Reading:
-    """A reader of a log: while one is inside, what is dropped stays mapped."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: SegmentedFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        # No lock, which is held for long while a segment is being made: an addition is one step.
-        try:
-            self._file._readers.add(self)
-        except BaseException:  # a signal's: then there is no block that ends
-            self.__exit__()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        file = self._file
-        file._readers.discard(self)
-        if not (file._readers or file.for_kernels):
-            file._retired.clear()
+            self._epochs.release_all()

@@ -262,7 +262,8 @@ def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path) -> None:
     def read_late(row: int, index: int, count: int) -> Any:
         looked.append(index)
         if len(looked) == 1:  # retention comes in between
-            file.remove(file.detach_before(20 * index + 20 + file.segment_bytes))
+            file.detach_before(20 * index + 20 + file.segment_bytes)
+            file.remove_detached()
         return read(row, index, count)
 
     queues.read = read_late  # type: ignore[method-assign]
