@@ -121,6 +121,8 @@ class Flusher:
         except FlushFailedError as e:
             self._fail(e)
             raise
+        except StoreFullError as e:  # no descriptor is left, say: no page was dropped
+            raise FlushFailedError(f"{e} What was put is in the log, and not durable yet.") from e
         self.sync_count += 1
         self.commit.advance(end)
 

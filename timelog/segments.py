@@ -311,16 +311,19 @@ class SegmentedFile:
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        What whoever appends may be writing to stays.
+        What whoever appends may be writing to stays, and does not count but for two: what services
+        read behind the log's end must find room beside it, or they drop each other's for ever.
         """
         with self.lock:
             first, last = self.end, self.end + self.reach_bytes
             kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
+            counted = len(self._mapped.keys() - kept[2:])
             for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
-                if len(self._mapped) <= self.open_count_max:
+                if counted <= self.open_count_max:
                     return
                 if number not in kept:
                     self._unmap(number)
+                    counted -= 1
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; whoever reads it keeps it alive."""

@@ -147,7 +147,7 @@ class Config:
     """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
 
     open_segments_max: int = 256
-    """Segment files of one kind that stay mapped; Linux allows a process 65,530 maps."""
+    """Segment files of one kind that stay mapped, at least 8; Linux allows a process 65,530."""
 
     inflight_count_max: int = 1_000
     """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits
