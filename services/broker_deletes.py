@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timerstore.services.world import World
-from timerstore.timelog.format import UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
+from timerstore.timelog.format import TIMERLOG_BLANK_BYTES, UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     GOOD,
@@ -17,7 +17,7 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, is_allocated, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, can_close, can_write, segment_at
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.wheel import chain
 from timerstore.wheel.slots import link_unit, slot_last
@@ -58,7 +58,9 @@ def link_delete(
     slot = unit_ms // precision
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
-    if not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+    if offset != end and not can_close(world.timerlog, end, TIMERLOG_BLANK_BYTES):
+        return False
+    if not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         return False
     buf = segment_at(world.timerlog, offset)
     if offset != end and end % segment_bytes != 0:

@@ -227,7 +227,7 @@ def _link(engine: Engine, units: _Units) -> None:
     expected = np.where(is_first, NO_UNIT, np.roll(offset, 1))
     for i in np.flatnonzero(previous != expected).tolist():
         engine.timerlog.trim()
-        engine.timerlog.existing(int(offset[i]) // engine.timerlog.segment_bytes)
+        engine.timerlog.reserve(int(offset[i]), int(offset[i]) + UNIT_BYTES)
         _set_previous(engine.world, int(offset[i]), int(expected[i]))
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(slot)) - 1

@@ -277,6 +277,7 @@ class ConsumeQueues:
     def prepare_ahead(self) -> None:
         """Prepare what is ahead of each queue that was written to since the last call."""
         count = len(self.files)
+        self.table.opened[: 2 * count] = 0
         ends = self.table.next_index[:count].copy()
         for row in np.flatnonzero(ends != self._prepared[:count]).tolist():
             self.prepare(row, ahead=True)
@@ -331,6 +332,7 @@ class ConsumeQueues:
         self.table.next_index[row] = self.table.planned[row] = index
         self.table.number[2 * row : 2 * row + 2] = -1
         self.table.allocated[2 * row : 2 * row + 2] = 0
+        self.table.opened[2 * row : 2 * row + 2] = 0
         self.files[row].end = index * ENTRY_BYTES
 
     def existing(self, row: int, number: int) -> MappedFile:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog.mapping import PAGE_BYTES, sync_mapping
+from timerstore.timelog.mapping import PAGE_BYTES, open_pages, sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
@@ -213,6 +213,15 @@ class Disk:
             if fd >= 0:
                 os.close(fd)
         file.allocated_bytes = stop
+
+    def open_pages(self, file: MappedFile, start: int, stop: int) -> None:
+        """Let bytes [start, stop) that have their blocks be written to now; see the mapping's.
+
+        Raises StoreFullError, where the write would be a SIGBUS.
+        """
+        if file.allocated_bytes < file.length and stop > start:
+            if not open_pages(file.address + start, stop - start):
+                raise self.full(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), file.path)
 
     def map_existing(self, path: Path, length: int) -> MappedFile:
         """Map a file that must be exactly `length` bytes long.

@@ -10,7 +10,8 @@ way that may still look into it.
 
 A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
 writes, in steps that grow with the rate. Who writes to a place that was never written to asks
-`is_allocated` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS.
+`can_write` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS, and so is one
+beside a hole, where the page cache keeps both in one folio (`mapping.open_pages`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from timerstore.errors import (
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.nonzero import zero_used
+from timerstore.timelog.nonzero import used_pages
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
@@ -98,6 +99,7 @@ class SegmentedFile:
             np.zeros(table_length, np.int64),
             np.full(table_length, -1, np.int64),
             np.full(table_length, ALL_ZEROED, np.int64),
+            np.zeros(table_length, np.int64),
             np.zeros(table_length, np.int64),
         )
         self.table.words[SEGMENT_BYTES] = segment_bytes
@@ -227,7 +229,16 @@ class SegmentedFile:
         self._used[number] = next(self._clock)
 
     def reserve(self, start: int, stop: int) -> None:
-        """Let bytes up to `stop` be written, in the segments from that of `start` on.
+        """Let bytes [start, stop) be written to at once. Raises StoreFullError."""
+        with self.lock:
+            self._allocate(start, stop)
+            for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
+                first = number * self.segment_bytes
+                last = min(stop - first, self.segment_bytes)
+                self.disk.open_pages(self.ensure(number), max(0, start - first), last)
+
+    def _allocate(self, start: int, stop: int) -> None:
+        """Have the blocks of bytes up to `stop`, in the segments from that of `start` on.
 
         These are mapped, or made, and allocated from their beginning on. Raises StoreFullError.
         """
@@ -243,7 +254,7 @@ class SegmentedFile:
     def reserve_at_end(self, count: int) -> None:
         """Let `count` bytes be written at the log's end, or those that its segment has left."""
         stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
-        self.reserve(self.end, min(self.end + count, stop))
+        self._allocate(self.end, min(self.end + count, stop))
 
     def _room_end(self, offset: int) -> int:
         """Return up to where all is allocated from `offset` on."""
@@ -363,11 +374,13 @@ class SegmentedFile:
         """
         with self.lock:
             if self._room_end(self.end) >= stop:
-                self.ensure((stop - 1) // self.segment_bytes)
+                self.reserve(self.end, stop)
                 return
             last = -(-stop // self.segment_bytes) * self.segment_bytes
             step, self._ahead_bytes = self._ahead_bytes, step_bytes(self.segment_bytes)
-            self.reserve(self.end, min(max(stop, self.end + step), last))  # if it fails: the least
+            # If it fails: the least.
+            self._allocate(self.end, min(max(stop, self.end + step), last))
+            self.reserve(self.end, stop)
             self._ahead_bytes = min(2 * step, self.segment_bytes)
 
     def prepare_next(self) -> None:
@@ -380,6 +393,8 @@ class SegmentedFile:
         fading = self._ahead_bytes * 15 // 16  # a tick without a put says little
         self._ahead_bytes = min(max(AHEAD_TICKS * written, fading, least), self.segment_bytes)
         number, position = divmod(end, self.segment_bytes)
+        for each in (number, number + 1):  # what was opened until now may be written back by now
+            self.table.opened[each % len(self.table.opened)] = 0
         if number not in self._mapped:
             return
         stop, wanted = (number + 1) * self.segment_bytes, end + self._ahead_bytes
@@ -387,7 +402,7 @@ class SegmentedFile:
             self.ensure(number + 1)
             stop += self.segment_bytes
         if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
-            self.reserve(end, min(wanted, stop))
+            self._allocate(end, min(wanted, stop))
 
     def detach_before(self, offset: int) -> Detached:
         """Forget the segments that end at or before `offset`; give the result to `remove`.
@@ -511,7 +526,9 @@ class SegmentedFile:
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            zero_used(file.view, max(0, offset - start))
+            for used in used_pages(file.view, max(0, offset - start)):
+                self.disk.open_pages(file, used.start, used.stop)
+                file.view[used] = 0
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:

@@ -22,7 +22,7 @@ from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
     apron_bytes,
-    is_allocated,
+    can_write,
     segment_at,
 )
 from timerstore.timelog.sharing import FolderShare
@@ -32,7 +32,7 @@ SIZE = 1024
 
 @kernel
 def _is_allocated(table: Any, offset: int, stop: int) -> bool:
-    return is_allocated(table, offset, stop)
+    return can_write(table, offset, stop)
 
 
 @kernel
