@@ -305,13 +305,13 @@ class Engine:
             levels.address[level], levels.number[level] = file.address, number
 
     def prepare_commitlog(self) -> None:
-        """Map the segment at the log's end, which may be closed there, and the one behind it."""
-        self.commitlog.reserve_at_end(SEALED_BLANK_BYTES)
+        """Map the segment at the log's end, and the one behind it."""
+        self.commitlog.prepare_end(SEALED_BLANK_BYTES)
         self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
 
     def prepare_timerlog(self) -> None:
-        """Map the segment at the timer log's end, which may be closed there."""
-        self.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+        """Map the segment at the timer log's end."""
+        self.timerlog.prepare_end(TIMERLOG_BLANK_BYTES)
 
     def make_unit_room(self) -> None:
         """Make room for a unit at the timer log's end."""

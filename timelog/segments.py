@@ -20,6 +20,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -251,10 +252,14 @@ class SegmentedFile:
                     self.disk.allocate(file, min(pages, self.segment_bytes))
                     self._enter(number, file)
 
-    def reserve_at_end(self, count: int) -> None:
-        """Let `count` bytes be written at the log's end, or those that its segment has left."""
+    def prepare_end(self, count: int) -> None:
+        """Map the segment at the log's end, with blocks for `count` bytes if there is room."""
         stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
-        self._allocate(self.end, min(self.end + count, stop))
+        self.ensure(self.end // self.segment_bytes)
+        with suppress(
+            StoreFullError
+        ):  # whoever writes there is told, and a full disk can be opened
+            self._allocate(self.end, min(self.end + count, stop))
 
     def _room_end(self, offset: int) -> int:
         """Return up to where all is allocated from `offset` on."""

@@ -434,7 +434,7 @@ def test_allocated_ahead(
             log.close()
             log = opened()
             log.end, ahead, seen = end, step_bytes(segment_bytes), -1
-            log.reserve_at_end(24)
+            log.reserve(end, min(end + 24, (end // segment_bytes + 1) * segment_bytes))
         elif act == "tick":
             log.prepare_next()
             written, seen = (end - seen if seen >= 0 else 0), end
