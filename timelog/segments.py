@@ -252,6 +252,19 @@ class SegmentedFile:
                     self.disk.allocate(file, min(pages, self.segment_bytes))
                     self._enter(number, file)
 
+    def _allocate_ahead(self, least: int, wanted: int) -> None:
+        """Have the blocks from the log's end up to `wanted`, or as far as there is room.
+
+        Raises StoreFullError where there is none up to `least`.
+        """
+        while True:
+            try:
+                return self._allocate(self.end, wanted)
+            except StoreFullError:
+                if wanted <= least:
+                    raise
+                wanted = max(least, (self.end + wanted) // 2)
+
     def prepare_end(self, count: int) -> None:
         """Map the segment at the log's end, with blocks for `count` bytes if there is room."""
         stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
@@ -383,8 +396,7 @@ class SegmentedFile:
                 return
             last = -(-stop // self.segment_bytes) * self.segment_bytes
             step, self._ahead_bytes = self._ahead_bytes, step_bytes(self.segment_bytes)
-            # If it fails: the least.
-            self._allocate(self.end, min(max(stop, self.end + step), last))
+            self._allocate_ahead(stop, min(max(stop, self.end + step), last))
             self.reserve(self.end, stop)
             self._ahead_bytes = min(2 * step, self.segment_bytes)
 
@@ -407,7 +419,7 @@ class SegmentedFile:
             self.ensure(number + 1)
             stop += self.segment_bytes
         if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
-            self._allocate(end, min(wanted, stop))
+            self._allocate_ahead(min(end + least, stop), min(wanted, stop))
 
     def detach_before(self, offset: int) -> Detached:
         """Forget the segments that end at or before `offset`; give the result to `remove`.
