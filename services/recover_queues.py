@@ -41,12 +41,15 @@ def _lies_before(entry: Any, offset: int) -> bool:
     return bool(entry["size"] > 0 and 0 <= entry["offset"] < offset)
 
 
-def check_queue_end(engine: Engine, row: int, durable: int) -> None:
-    """Raise CorruptStoreError where a damaged entry may have hidden a queue's end. O(log entries).
+def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
+    """Raise CorruptStoreError where a damaged entry has hidden a queue's end. O(log entries).
 
     A search that was led astray ends beside the entry that did it: the last one before the end is
     no message's, or the first one behind it is not empty and points to nothing that came later.
+    The latter is also what a power cut leaves, which may keep an entry and not its message. Then
+    it returns True: `check_queue_files` looks for messages that lack their entries.
     """
+    is_asked = False
     queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
     first, stop = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
     for before, after in zip(file.numbers, file.numbers[1:], strict=False):
@@ -62,10 +65,11 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
         strange = _lies_before(entry[0], durable)
         # Behind the end of a store that another process writes to, an entry may be half written.
         if step == 1 and entry.tobytes().strip(b"\0") and not engine.disk.is_shared:
-            strange = not is_sound(engine, row, index, entry)
+            is_asked = not strange and not is_sound(engine, row, index, entry)
         if strange:
             raise CorruptStoreError(file.name, index * ENTRY_BYTES, "it is behind the queue's end")
         step *= 2
+    return is_asked
 
 
 def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:

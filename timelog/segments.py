@@ -176,6 +176,14 @@ class SegmentedFile:
             offset = number * self.segment_bytes + min(size, self.segment_bytes)
             raise CorruptStoreError(self.name, offset, reason)
 
+    def forget_unmade(self) -> None:
+        """Forget the last segment if its file is empty: a process ended while it was made.
+
+        Nothing was ever written to it. Whoever needs it makes it again.
+        """
+        if self.numbers and self.disk.size(self.path(self.numbers[-1])) == 0:
+            self.numbers.pop()
+
     def find_lost(self, *, whole: bool = False) -> CorruptStoreError | None:
         """Say which file before `flushed_end` is missing or too short; O(segments).
 
