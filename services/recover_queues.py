@@ -27,7 +27,7 @@ LOST_SIZE: Final = 1
 def find_queue_end(engine: Engine, row: int, durable: int) -> None:
     """Set a queue's end behind its last entry whose message lies before `durable`."""
     queues, file = engine.queues, engine.queues.files[row]
-    low, high = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
+    low, high = file.start // ENTRY_BYTES, -(-file.used_end() // ENTRY_BYTES)
     while low < high:  # the entries before the end are sound, those behind it are not
         middle = (low + high) // 2
         if _lies_before(queues.read(row, middle, 1)[0], durable):
@@ -51,7 +51,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
     """
     is_asked = False
     queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
-    first, stop = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
+    first, stop = file.start // ENTRY_BYTES, -(-file.used_end() // ENTRY_BYTES)
     for before, after in zip(file.numbers, file.numbers[1:], strict=False):
         if after != before + 1:
             offset = (before + 1) * file.segment_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DISK_BYTES = {"xfs": 300 << 20, "ext4": 96 << 20}
+DISK_BYTES = {"xfs": 300 << 20, "ext4": 96 << 20, "tmpfs": 40 << 20}
 """XFS makes none that is smaller."""
 REFUSED = (
     "only root can mount a loop device, with mkfs.xfs and mkfs.ext4: "
@@ -21,14 +21,18 @@ REFUSED = (
 def mounted(folder: Path, kind: str) -> Iterator[Path]:
     """Mount an empty disk; skip the test where that is not allowed here."""
     image, mount_point = folder / f"{kind}.img", folder / kind
-    make = shutil.which(f"mkfs.{kind}", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if kind == "tmpfs":
+        make = "/bin/true"
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES[kind]}", "tmpfs", mount_point]
+    else:
+        command = ["mount", "-o", "loop", image, mount_point]
+        make = shutil.which(f"mkfs.{kind}", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     if os.geteuid() != 0 or make is None:
         pytest.skip(REFUSED)
     mount_point.mkdir()
     with open(image, "wb") as file:
         file.truncate(DISK_BYTES[kind])
     subprocess.run([make, "-q", image], check=True, capture_output=True)
-    command = ["mount", "-o", "loop", image, mount_point]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         image.unlink()
         pytest.skip(REFUSED)

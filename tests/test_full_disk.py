@@ -45,9 +45,9 @@ with timerstore.open(root / "store") as store:
 """
 
 
-def _run(program: str, root: Path) -> None:
+def _run(program: str, root: Path, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-X", "faulthandler", "-c", program, str(root)],
+        [sys.executable, "-P", "-X", "faulthandler", "-c", program, str(root), *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -128,3 +128,56 @@ def test_a_store_on_a_full_disk_makes_room(tmp_path: Path, kind: str) -> None:
     with mounted(tmp_path, kind) as root:
         _run(_FILL, root)
         _run(_FREE, root)
+
+
+_FILL_TMPFS = """
+import os, sys, time
+from pathlib import Path
+import timerstore
+from tests.loop_disk import fill
+
+root, seed = Path(sys.argv[1]), int(sys.argv[2])
+config = timerstore.Config(
+    durability="process",
+    commitlog_segment_bytes=1 << 20,
+    timerlog_segment_bytes=52 * 20_000,
+    consumequeue_segment_bytes=20 * 20_000,
+    flush_interval_ms=50,
+)
+store = timerstore.open(root / "store", config=config)
+count = refused = 0
+while refused < 4:
+    size = (10, 2_000, 60_000)[count % 3]
+    try:
+        count += len(store.put_many([bytes(size)], topic="t%d" % (count % 3), delay_ms=100))
+    except timerstore.StoreFullError:
+        refused += 1
+        time.sleep(0.02)
+fill(root / "filling", left_bytes=seed * 4_096)
+os._exit(0)
+"""
+
+_OPEN_TMPFS = """
+import logging, os, sys
+from pathlib import Path
+import timerstore
+
+logging.disable()
+try:
+    store = timerstore.open(Path(sys.argv[1]) / "store")
+    for topic in ("t0", "t1", "t2"):
+        store.pull(topic, timeout=0.05).ack()
+    store.flush()
+except timerstore.StoreFullError:
+    pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("left_pages", [0, 4, 20, 100])
+def test_a_full_tmpfs_ends_nobody(tmp_path: Path, left_pages: int) -> None:
+    """Reading a hole through a map takes a page there: opening asks where the holes are."""
+    with mounted(tmp_path, "tmpfs") as root:
+        _run(_FILL_TMPFS, root, str(left_pages))
+        for _ in range(2):
+            _run(_OPEN_TMPFS, root)

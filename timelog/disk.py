@@ -22,7 +22,7 @@ from timerstore.timelog.mapping import PAGE_BYTES, open_pages, sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
-from timerstore.timelog.steady import list_names, read_file
+from timerstore.timelog.steady import list_names, ranges_of, read_file
 
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
@@ -270,6 +270,18 @@ class Disk:
             os.close(fd)
             raise
 
+    def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
+        """Return the ranges of a mapped file that are no holes, which read as zeros.
+
+        To read a hole through a map takes memory where files lie in memory, a page each: on a full
+        tmpfs that is a SIGBUS.
+        """
+        fd = self.open_file(file.path)
+        try:
+            return list(ranges_of(fd, 0, file.length))
+        finally:
+            os.close(fd)
+
     def full(self, error: OSError, path: Path) -> Exception:
         """Return the error to raise where allocating or writing failed."""
         if error.errno == errno.ENOMEM or _is_mapping_error(error):
@@ -311,6 +323,8 @@ class Disk:
         self.spare, self.spare_bytes = path, 0
         if path.is_file() and not path.is_symlink():
             self.spare_bytes = path.stat().st_size
+            if _free_bytes(path) < SPARE_BYTES:
+                self.give_up_spare()  # opening needs it, if only to read holes: see `used_ranges`
 
     def keep_spare(self) -> None:
         """Take SPARE_BYTES of the disk for when nothing else is left, or as much as there is."""
@@ -437,9 +451,15 @@ def _is_sole(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
-def _free_bytes(fd: int) -> int:
+def has_room_for_holes(fd: int) -> bool:
+    """Tell whether all holes of an open file can be read through a map, wherever it lies."""
+    status = os.fstat(fd)
+    return _free_bytes(fd) >= status.st_size - status.st_blocks * 512
+
+
+def _free_bytes(place: int | Path) -> int:
     """Return how many bytes a file system has left for whoever owns this process."""
-    status = os.fstatvfs(fd)
+    status = os.statvfs(place)
     return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
 
 

@@ -331,6 +331,14 @@ class SegmentedFile:
         number, position = divmod(offset, self.segment_bytes)
         return self.existing(number).part(position)
 
+    def used_end(self) -> int:
+        """Return the offset behind which there are holes alone, which read as zeros."""
+        for number in reversed(self.numbers):
+            used = self.disk.used_ranges(self.existing(number))
+            if used:
+                return number * self.segment_bytes + used[-1][1]
+        return self.start
+
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes that may cross segments."""
         parts = []
@@ -551,9 +559,10 @@ class SegmentedFile:
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            for used in used_pages(file.view, max(0, offset - start)):
-                self.disk.open_pages(file, used.start, used.stop)
-                file.view[used] = 0
+            for first, last in self.disk.used_ranges(file):
+                for used in used_pages(file.view[:last], max(first, offset - start)):
+                    self.disk.open_pages(file, used.start, used.stop)
+                    file.view[used] = 0
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
@@ -565,7 +574,9 @@ class SegmentedFile:
         for number in reversed(self.numbers.copy()):
             if number * self.segment_bytes <= offset:
                 break
-            if self.existing(number).view.any():
+            file = self.existing(number)
+            if any(file.view[first:last].any() for first, last in self.disk.used_ranges(file)):
+                del file
                 self._remove(number)
         self.zero_from(offset)
 
