@@ -133,6 +133,8 @@ class Disk:
     spare: Path | None = None
     """A file that keeps SPARE_BYTES of the disk; it is given up for what makes room elsewhere."""
     spare_bytes = 0
+    change_count = 0
+    """Grows whenever a segment takes blocks, or gives some back."""
     is_opening = False
     """True: what a store needs to open may take the spare file's room."""
 
@@ -163,6 +165,13 @@ class Disk:
     def names(self, folder: Path) -> list[str]:
         """Return the names in a log's folder."""
         return list_names(folder)
+
+    def block_bytes(self, path: Path) -> int:
+        """Return how much of the disk a file takes; 0 where there is none."""
+        try:
+            return path.stat().st_blocks * 512
+        except OSError:  # it went meanwhile
+            return 0
 
     def size(self, path: Path) -> int:
         """Return how many bytes a segment's file has."""
@@ -217,6 +226,7 @@ class Disk:
             if fd >= 0:
                 os.close(fd)
         file.allocated_bytes = stop
+        self.change_count += 1
 
     def _allocate(self, fd: int, start: int, stop: int, file: MappedFile) -> None:
         wanted_bytes = 0 if self.spare is None else SPARE_BYTES - self.spare_bytes
@@ -437,6 +447,7 @@ class Disk:
         try:
             self.event("remove", path)
             path.unlink(missing_ok=True)
+            self.change_count += 1
             self.keep_spare()
         except OSError as e:  # also to remove takes room, where files are copied on write
             raise self.full(e, path) from e

@@ -108,6 +108,7 @@ class SegmentedFile:
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
+        self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
         self._readers: set[object] = set()
@@ -158,8 +159,18 @@ class SegmentedFile:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of all segment files."""
-        return len(self.numbers) * self.segment_bytes
+        """Bytes that all segment files take of the disk. O(segments)."""
+        return sum(map(self._block_bytes, self.numbers.copy()))
+
+    def _block_bytes(self, number: int) -> int:
+        file = self._mapped.get(number)
+        if file is None and number in self._block_bytes_seen:  # it is written to no more
+            return self._block_bytes_seen[number]
+        if file is None or file.allocated_bytes < self.segment_bytes:
+            seen = min(self.disk.block_bytes(self.path(number)), self.segment_bytes)
+            self._block_bytes_seen[number] = seen
+            return max(seen, 0 if file is None else file.allocated_bytes)
+        return self.segment_bytes
 
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
@@ -382,6 +393,7 @@ class SegmentedFile:
     def _forget(self, number: int) -> MappedFile | None:
         """Take a segment out of the table; it is unmapped with the last reference."""
         self._used.pop(number, None)
+        self._block_bytes_seen.pop(number, None)
         file = self._mapped.get(number)
         if file is not None:
             slot = number % len(self.table.number)
