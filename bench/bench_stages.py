@@ -229,6 +229,6 @@ def bench_read_message(store: TimerStore, benchmark: Any, verify: bool) -> None:
     put(store, 3_600_000)
     entries = store.core.engine.queues.read(0, 0, COUNT)
     offsets = entries["offset"].astype(np.int64)
-    table, found = store.core.engine.commitlog.table, np.zeros(FOUND_WORDS, np.int64)
+    table, found = store.core.engine.commitlog.shared_table, np.zeros(FOUND_WORDS, np.int64)
     assert _read_many(table, offsets, found, verify) == 0
     play(benchmark, lambda: _read_many(table, offsets, found, verify), lambda: None)

@@ -37,6 +37,7 @@ What is durable, what goes:
     retention.py     removes the segments that nobody needs again
     reach.py         up to where only pending timers keep the log
     cleaning.py      moves those out of the oldest segments
+    pass_units.py    … the units that it reads
     floor.py         which units are superseded by that
     cut_chains.py    takes them out of their slots, for a broker
 

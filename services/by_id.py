@@ -46,7 +46,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.objects import address_of
 from timerstore.timelog.record import Bytes, Words, record, record_at
-from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, TABLE_LENGTH, segment_at
+from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (
     cancelled_add,
@@ -68,7 +68,8 @@ OTHER_TOPIC: Final = -2
 TOLD_DUE_MS: Final = PART_COLUMNS
 TOLD_OFFSET: Final = PART_COLUMNS + 1
 TOLD_ROW: Final = PART_COLUMNS + 2  # of the real topic's queue
-_TOLD_WORDS: Final = PART_COLUMNS + 3
+TOLD_INDEX: Final = PART_COLUMNS + 3  # of its entry in the timer topic's queue
+_TOLD_WORDS: Final = PART_COLUMNS + 4
 
 
 @record
@@ -95,39 +96,36 @@ def new_place(world: World) -> Place:
 
 
 @inlined
-def _find_first_put(place: Place, digits: Any, verify: bool) -> int:
-    """Read the message that an id names into `found`; return its real topic's row.
-
-    Below 0: go the long way. Due time, offset and born time are told. `verify`: check the CRC as
-    well.
-    """
-    world, found = place.world, place.found
-    log, tag = world.commitlog, world.settings.store_tag
+def _read_id(place: Place, digits: Any) -> bool:
+    """Tell due time and offset that an id names; False where it can be no timer's of this store."""
+    tag = place.world.settings.store_tag
     due_ms, offset = get_hex(digits, 0, 12), get_hex(digits, 12, 12)
     if due_ms < 0 or offset < 0 or get_word(digits, 24) != hex_8_word(tag):
-        return _NOT_FOUND
+        return False
     if not hex_12_is(digits, 0, due_ms) or not hex_12_is(digits, 12, offset):
-        return _NOT_FOUND  # lower-case digits
+        return False  # lower-case digits
     place.told[TOLD_DUE_MS] = due_ms
     place.told[TOLD_OFFSET] = offset
-    if offset >= LEVEL_MARK or offset >= load_acquire(log.words, END):
-        return _NOT_FOUND
-    buf = segment_at(log, offset)
-    if len(buf) == 0:
-        return _NOT_FOUND
-    if read_message(buf, offset % log.words[SEGMENT_BYTES], found, verify) != GOOD:
-        return _NOT_FOUND
-    place.told[PART_BORN_MS] = get_i64(buf, offset % log.words[SEGMENT_BYTES] + MESSAGE_BORN_AT)
-    row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
-    return row
+    return offset < LEVEL_MARK and offset < load_acquire(place.world.commitlog.words, END)
 
 
 @inlined
-def _queue_index(world: World, offset: int) -> int:
-    """Return a message's index in its queue; its segment is mapped."""
+def _find_first_put(place: Place, buf: Any, verify: bool) -> int:
+    """Read the message that was told of, in its segment, into `found`; return its topic's row.
+
+    Below 0: go the long way. Born time and index in the queue are told. `verify`: check the CRC as
+    well.
+    """
+    world, found = place.world, place.found
+    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    index: int = get_i64(segment_at(world.commitlog, offset), at + MESSAGE_QUEUE_INDEX_AT)
-    return index
+    if len(buf) == 0 or read_message(buf, at, found, verify) != GOOD:
+        return _NOT_FOUND
+    place.told[PART_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
+    place.told[TOLD_INDEX] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
+    tag = world.settings.store_tag
+    row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
+    return row
 
 
 @inlined
@@ -152,7 +150,7 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
     """
     world, log = place.world, place.world.commitlog
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    index, verdict, before = _queue_index(world, offset), NOT_JUDGED, act_as(CANCEL)
+    index, verdict, before = place.told[TOLD_INDEX], NOT_JUDGED, act_as(CANCEL)
     lock_acquire(world.fire_lock)
     if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
         verdict = CANCELLED_BEFORE
@@ -177,15 +175,18 @@ def _get(address: int, digits: int) -> int:
     """
     place = _place_at(address)
     world = place.world
-    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), True)
-    if row < 0:
+    if not _read_id(place, view_bytes(digits, KEY_DIGITS)):
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    buf = segment_at(world.commitlog, offset)
+    row = _find_first_put(place, buf, True)
+    if row < 0:
+        return NOT_JUDGED
     place.told[TOLD_ROW] = row
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    note_parts(segment_at(world.commitlog, offset), at, place.found, row, place.told, 0)
+    note_parts(buf, at, place.found, row, place.told, 0)
     rolled = may_have_rolled(world.settings, due_ms, place.told[PART_BORN_MS])
-    index, verdict = _queue_index(world, offset), NOT_JUDGED
+    index, verdict = place.told[TOLD_INDEX], NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index):
         verdict = PENDING_ROLLED if rolled else PENDING
@@ -201,7 +202,10 @@ def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
     NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
     """
     place, template = _place_at(address), _template_at(delete)
-    row = _find_first_put(place, view_bytes(digits, KEY_DIGITS), False)
+    if not _read_id(place, view_bytes(digits, KEY_DIGITS)):
+        return NOT_JUDGED
+    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    row = _find_first_put(place, buf, False)
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:
@@ -232,9 +236,10 @@ def _reschedule(
     world, found, stage = place.world, place.found, place.stage
     log, tag = world.commitlog, world.settings.store_tag
     if body == 0:
-        number = place.told[TOLD_OFFSET] // log.words[SEGMENT_BYTES]
-        body = log.address[number & (TABLE_LENGTH - 1)] + found[BODY_AT]
-        body_bytes = found[BODY_BYTES]
+        old = segment_at(log, place.told[TOLD_OFFSET])
+        if len(old) == 0:
+            return NOT_JUDGED
+        body, body_bytes = old.ctypes.data + found[BODY_AT], found[BODY_BYTES]
     data, properties = view_bytes(body, body_bytes), view_bytes(extra, extra_bytes)
     template = _template_at(timer)
     size = frame_new(stage, 0, 0, template, data, properties, new_due_ms, now_ms, tag)

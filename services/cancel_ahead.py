@@ -156,25 +156,26 @@ def cancel_ahead(
     verdicts, why = np.zeros(len(due_ms), np.int8), np.zeros(1, np.int64)
     template, start = delete_template(topic, pending_row), 0
     while start < len(due_ms):
-        start = _cancel_batch(
-            engine.world,
-            stage,
-            template,
-            DELETE_BODY,
-            keys,
-            due_ms,
-            offsets,
-            indexes,
-            levels,
-            born_ms,
-            body_bytes,
-            start,
-            now_ms,
-            engine.store_tag,
-            verdicts,
-            why,
-            judged,
-        )
+        with engine.commitlog.reading():
+            start = _cancel_batch(
+                engine.world,
+                stage,
+                template,
+                DELETE_BODY,
+                keys,
+                due_ms,
+                offsets,
+                indexes,
+                levels,
+                born_ms,
+                body_bytes,
+                start,
+                now_ms,
+                engine.store_tag,
+                verdicts,
+                why,
+                judged,
+            )
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:
@@ -214,6 +215,9 @@ def cancel_with(engine: Engine, stage: Stage, count: int, high: int, low: int, n
 
     As for `replace_timer`; `high`, `low`: the timer's identity.
     """
-    while not _cancel_with(engine.world, stage, count, high, low, now_ms):
+    while True:
+        with engine.commitlog.reading():
+            if _cancel_with(engine.world, stage, count, high, low, now_ms):
+                break
         engine.provide_append(stage)
     return int(stage.offset[0])

@@ -20,20 +20,19 @@ time; segments and units are read through maps of its own, before.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
+from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.services.copying import append_staged, read_source, stage_copy, stage_is_full
 from timerstore.services.enqueue_put import find_done
 from timerstore.services.floor import read_floor
 from timerstore.services.pass_lost import pass_lost
+from timerstore.services.pass_units import CHUNK_UNITS, Pass, Walk, all_units
 from timerstore.services.provide import provide
 from timerstore.services.state import (
     CLEANING,
@@ -52,7 +51,7 @@ from timerstore.timelog.format import UNIT_DELETE
 from timerstore.timelog.frame import ROLLED
 from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.locks import KernelLock, lock_acquire, lock_release
 from timerstore.timelog.message import (
     DUE_MS,
     IDENTITY_HIGH,
@@ -62,9 +61,7 @@ from timerstore.timelog.message import (
     identify_timer,
     stored_at,
 )
-from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Rows, Words
-from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains
@@ -83,7 +80,6 @@ COPY_BYTES: Final = 32 << 10
 TICK_BYTES: Final = 4 << 20
 """Copied in one go of the flush thread, of which there are twenty a second."""
 _TICK_STEPS: Final = 1_024
-_CHUNK_UNITS: Final = 16_384
 
 _CUT: Final = -1
 
@@ -108,16 +104,16 @@ def _begin_pass(world: World, start: int, first_slot: int) -> None:
 
 
 @kernel_ahead
-def _move_floor(world: World, floor: int, ended_count: int) -> None:
-    """Move F, and forget the oldest passes, which it is past."""
+def _move_floor(world: World, floor: int, pass_count: int) -> None:
+    """Move F, and forget the oldest passes, which it is past; `pass_count` stay."""
     mine = world.cleaning
     before = act_as(CLEANING)
     _take_all(world)
     mine.floor = floor
-    left = (mine.pass_count - ended_count) * PASS_COLUMNS
-    for i in range(left):
+    ended_count = mine.pass_count - pass_count
+    for i in range(pass_count * PASS_COLUMNS):
         mine.passes[i] = mine.passes[i + ended_count * PASS_COLUMNS]
-    mine.pass_count -= ended_count
+    mine.pass_count = pass_count
     _release_all(world)
     act_as(before)
 
@@ -237,129 +233,12 @@ def _copy_units(
 # --- the passes
 
 
-@dataclass
-class _Pass:
-    """Messages from `start` to `stop` that nothing is needed of once R is at `first_slot`."""
-
-    start: int
-    stop: int
-    first_slot: int  # S
-    copies: bool  # it stands in `Cleaning.passes` as well
-    ended: bool
-
-
-class _Walk:
-    """How far the copying of a pass has come among its units."""
-
-    def __init__(self, engine: Engine, mine: _Pass, offset: int, units_at_once: int) -> None:
-        """`offset`: of a unit at or before the first of the pass."""
-        log, commitlog = engine.timerlog, engine.commitlog
-        self.engine, self.mine = engine, mine
-        self.end = log.end  # all units of the pass stand before it
-        self.offset = offset  # the next pass begins to look here
-        self.units = np.zeros((0, chain.WALK_COLUMNS), np.int64)
-        self.at, self.is_last = 0, False
-        self.source = ReadSegments(
-            commitlog.folder, "commitlog", commitlog.segment_bytes, open_count_max=2
-        )
-        self.source.map_from(mine.start, 1)
-        self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
-        self._buffer = np.zeros((units_at_once, chain.WALK_COLUMNS), np.int64)
-        self._scratch = np.zeros(64, np.uint8)
-
-    @property
-    def stop_at(self) -> int:
-        """Where the cursor stands once the units that are at hand are done with."""
-        if self.is_last:
-            return self.mine.stop
-        return int(self.units[-1, chain.WALK_MESSAGE]) + 1 if len(self.units) else self.mine.start
-
-    def read_on(self) -> None:
-        """Read the next units of the pass; `is_last` then says whether there are no more."""
-        where = np.array([self.offset, 0], np.int64)
-        units = read_units(
-            self.engine, self._reader, self.end, -1, self._buffer, self._scratch, where
-        )
-        messages = units[:, chain.WALK_MESSAGE]
-        first, stop = np.searchsorted(messages, (self.mine.start, self.mine.stop)).tolist()
-        self.is_last = stop < len(units) or where[1] == chain.WALK_DONE
-        self.offset = int(units[stop, chain.WALK_OFFSET]) if stop < len(units) else int(where[0])
-        self.units, self.at = units[first:stop], 0
-
-    def unit_at(self) -> int:
-        """Return the offset of the unit that is next."""
-        if self.at < len(self.units):
-            return int(self.units[self.at, chain.WALK_OFFSET])
-        return self.offset
-
-
-class _Mapped:
-    """The units as an engine has them mapped."""
-
-    def __init__(self, log: SegmentedFile) -> None:
-        self._log, self.table = log, log.table
-        self._pins: object = None
-
-    def map_from(self, offset: int) -> bool:
-        """Map the segment of an offset, as long as the next one is not asked for."""
-        self._pins = self._log.pin(offset, offset + 1)
-        return True
-
-
-def read_units(
-    engine: Engine,
-    reader: ReadSegments | _Mapped,
-    stop: int,
-    from_slot: int,
-    units: Words,
-    scratch: Any,
-    where: Words,
-) -> Words:
-    """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
-
-    Segments that are removed meanwhile are passed by: nobody needs their units.
-    """
-    while True:
-        before = where[0] = max(int(where[0]), engine.timerlog.start)
-        try:
-            is_there = reader.map_from(before)
-        except FileNotFoundError:
-            is_there = False
-        if is_there or before >= engine.timerlog.start:
-            break
-    count = chain.scan_units(
-        reader.table, stop, from_slot, engine.precision_ms, units, scratch, where
-    )
-    stuck = where[1] == chain.WALK_UNMAPPED and where[0] == before
-    if where[1] == chain.WALK_DAMAGED or stuck:
-        raise CorruptStoreError("timerlog", int(where[0]), "this is no unit")
-    return units[:count]
-
-
-def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Words]:
-    """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
-
-    They are read through maps of their own, so that those of the services stay as they are; where
-    nothing is written, units that recovery linked are in the engine's maps alone.
-    """
-    log = engine.timerlog
-    reader = (
-        ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
-        if engine.disk.writes
-        else _Mapped(log)
-    )
-    units = np.zeros((_CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
-    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
-    while True:
-        part = read_units(engine, reader, stop, from_slot, units, scratch, where)
-        if len(part):
-            yield part
-        if where[1] == chain.WALK_DONE:
-            return
-
-
 class Cleaner:
-    """Cleans one engine's log. Its calls may come from any thread, one at a time is inside."""
+    """Cleans one engine's log. Its calls may come from any thread, one at a time is inside.
+
+    A signal's exception may end them between any two steps; the next call goes on from there. So
+    what a kernel has done stands in the kernel's own words alone, and here one assignment decides.
+    """
 
     def __init__(self, engine: Engine, reach: Reach) -> None:
         """`reach`: up to where nothing but pending timers keeps the log."""
@@ -369,15 +248,15 @@ class Cleaner:
         self.stopped = False
         self.leave_slots = max(2, LEAVE_MS // engine.precision_ms)
         """Slots from the claimed ones on whose timers a pass leaves to fire."""
-        self.units_at_once = _CHUNK_UNITS
+        self.units_at_once = CHUNK_UNITS
         """Units of a pass that are read before they are copied."""
         self.on_copies: Callable[[int], None] | None = None
         """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
         self.segment_count = 0
         """Commit log segments from which timers were copied."""
-        self._lock = threading.Lock()
-        self._passes: deque[_Pass] = deque()
-        self._walk: _Walk | None = None
+        self._lock = KernelLock()
+        self._passes: deque[Pass] = deque()
+        self._walk: Walk | None = None  # of the last pass, until that has ended
         self._is_known = False
         self._in_order_from_slot = -1
         # Of an earlier life; what came since is counted by the services. None: not known yet.
@@ -400,11 +279,18 @@ class Cleaner:
             self._go_on(at_once=False, everything=False)
 
     def _go_on(self, *, at_once: bool, everything: bool) -> None:
-        if not self._lock.acquire(blocking=everything):
-            return
+        if everything:
+            with self._waiting():
+                self._step_often(at_once=at_once, everything=True)
+        else:
+            with self._lock.if_free as taken:
+                if taken:
+                    self._step_often(at_once=at_once, everything=False)
+
+    def _step_often(self, *, at_once: bool, everything: bool) -> None:
+        cleaning, steps = self.engine.world.cleaning, 0
+        stop = cleaning.copied_bytes + TICK_BYTES
         try:
-            cleaning, steps = self.engine.world.cleaning, 0
-            stop = cleaning.copied_bytes + TICK_BYTES
             while at_once or (cleaning.copied_bytes < stop and steps < _TICK_STEPS):
                 if not self._step(everything):
                     self._may_begin = False
@@ -415,8 +301,15 @@ class Cleaner:
             self.error = e
             fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
             log.error("%s: nothing is cleaned any more: %s", self.engine.path, e, extra=fields)
-        finally:
-            self._lock.release()
+
+    def _waiting(self) -> KernelLock:
+        """Return the lock, for who waits for it; refused where this thread has it."""
+        if self._lock.is_mine():
+            raise TimerStoreError(
+                "This was called inside another call of the same thread, as a signal's handler may "
+                "do. Set a flag there, and call this when the other has returned."
+            )
+        return self._lock
 
     def step(self) -> bool:
         """Do one bounded step, whether it is worth it or not; False where there is none."""
@@ -427,13 +320,14 @@ class Cleaner:
     def stop(self) -> None:
         """Begin and copy nothing any more; what was begun ends where it stands."""
         self.stopped = True
-        with self._lock:
+        with self._waiting():
             if self._walk is not None:
+                self._enter(self._walk)
                 self._cut(self._walk)
 
     def has_passed(self) -> bool:
         """Move F as far as R lets it; tell whether it is past all passes."""
-        with self._lock:
+        with self._waiting():
             self._move_floor()
             return not self._passes
 
@@ -443,7 +337,7 @@ class Cleaner:
 
     def learn(self) -> None:
         """Learn `pending_bytes`, in a store that nothing is cleaned in: O(units), once."""
-        with self._lock, suppress(CorruptStoreError):  # then it stays unknown
+        with self._waiting(), suppress(CorruptStoreError):  # then it stays unknown
             self._learn()
 
     @property
@@ -464,6 +358,7 @@ class Cleaner:
         if self.stopped or self.error is not None or self.engine.rebuild_wanted:
             return False
         if self._walk is not None:
+            self._enter(self._walk)
             return self._copy(self._walk)
         return (self._may_begin or everything) and self._begin(everything)
 
@@ -482,7 +377,7 @@ class Cleaner:
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])
         first_slot = world.dequeue_get.claimed_slot + self.leave_slots
         if latest_slot < first_slot:  # nothing is pending from there on: it costs nothing
-            self._passes.append(_Pass(start, stop, latest_slot + 1, copies=False, ended=True))
+            self._passes.append(Pass(start, stop, latest_slot + 1, copies=False))
             return True
         if world.cleaning.pass_count == PASS_COUNT_MAX or not (
             everything or self._is_worth_it(start)
@@ -490,12 +385,20 @@ class Cleaner:
             return False
         if engine.read_slot < self._in_order_from_slot:
             return False
-        mine = _Pass(start, stop, first_slot, copies=True, ended=False)
-        _begin_pass(world, start, first_slot)
-        self._passes.append(mine)
+        if self._passes and self._passes[-1].start == start:  # it was cut before it copied any
+            first_slot = max(first_slot, self._passes[-1].first_slot + 1)
+        mine = Pass(start, stop, first_slot, copies=True)
         offset = max(self._unit_offset, engine.timerlog.start)
-        self._walk = _Walk(engine, mine, offset, self.units_at_once)
+        self._walk = walk = Walk(engine, mine, offset, self.units_at_once)
+        self._enter(walk)
         return True
+
+    def _enter(self, walk: Walk) -> None:
+        """Make the last pass known to kernels, then here; each once, whenever this was ended."""
+        if not self._is_entered(walk):
+            _begin_pass(self.engine.world, walk.mine.start, walk.mine.first_slot)
+        if not self._passes or self._passes[-1] is not walk.mine:
+            self._passes.append(walk.mine)
 
     def _is_worth_it(self, start: int) -> bool:
         """Tell whether there is enough to win, or a segment to finish that L waits for."""
@@ -547,49 +450,69 @@ class Cleaner:
 
     # --- a pass goes on, and ends
 
-    def _copy(self, walk: _Walk) -> bool:
-        """Copy a batch of the pass, or read on in its units."""
+    def _copy(self, walk: Walk) -> bool:
+        """Copy a batch of the pass, or read on in its units; end it where all are done with."""
         engine, world = self.engine, self.engine.world
+        self._settle(walk)
         if walk.at == len(walk.units) and not walk.is_last:
             walk.read_on()
         now_ms = max(engine.clock.now_ms, int(engine.queues.table.words[STORED_MS]))
         before = world.cleaning.copied_count
-        done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+        with engine.commitlog.reading():
+            done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
         if self.on_copies is not None and world.cleaning.copied_count > before:
             self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:
             self._cut(walk)  # slots from S on are being claimed; another pass begins
             return True
         walk.at = done
-        thread = world.cleaning.thread
-        if thread.lost_count:
-            with acting_as(CLEANING):
-                pass_lost(engine, thread)
-        if thread.need:
-            provide(engine, CLEANING)
-        elif walk.at == len(walk.units) and walk.is_last:
+        self._settle(walk)
+        if walk.at == len(walk.units) and walk.is_last:
             self._end(walk)
         return True
 
-    def _cut(self, walk: _Walk) -> None:
-        """End a pass where its cursor stands."""
+    def _settle(self, walk: Walk) -> None:
+        """Do what the last batch left to Python: what was lost, what is needed, how far it came."""
+        thread = self.engine.world.cleaning.thread
+        if thread.lost_count:
+            with acting_as(CLEANING):
+                pass_lost(self.engine, thread)
+        if thread.need:
+            provide(self.engine, CLEANING)
+        walk.go_to(int(self._last_row()[PASS_CURSOR]))
+
+    def _last_row(self) -> Words:
+        """Return what kernels know of the last pass that was entered."""
         words = self.engine.world.cleaning
-        last = (words.pass_count - 1) * PASS_COLUMNS
-        walk.mine.stop = int(words.passes[last + PASS_CURSOR])
+        return words.passes[(words.pass_count - 1) * PASS_COLUMNS :][:PASS_COLUMNS]
+
+    def _is_entered(self, walk: Walk) -> bool:
+        """Tell whether kernels know a pass; no two have the same beginning and S."""
+        mine = [walk.mine.start, walk.mine.first_slot]
+        known = self.engine.world.cleaning.pass_count > 0
+        return known and self._last_row()[[PASS_START, PASS_FIRST_SLOT]].tolist() == mine
+
+    def _cut(self, walk: Walk) -> None:
+        """End a pass where its cursor stands."""
+        walk.mine.stop = int(self._last_row()[PASS_CURSOR])
         self._end(walk)
 
-    def _end(self, walk: _Walk) -> None:
-        walk.mine.ended = True
-        self.segment_count += 1
+    def _end(self, walk: Walk) -> None:
         self._unit_offset, self._walk = walk.unit_at(), None
+        self.segment_count += 1
 
     def _move_floor(self) -> None:
         """Move F over the oldest passes of which nothing is needed any more."""
-        floor, ended = -1, 0
-        while self._passes and self._passes[0].ended:
-            if self.engine.read_slot < self._passes[0].first_slot:
+        passes, walk = list(self._passes), self._walk
+        mine = None if walk is None else walk.mine
+        ended = 0
+        while ended < len(passes) and passes[ended] is not mine:
+            if self.engine.read_slot < passes[ended].first_slot:
                 break
-            mine = self._passes.popleft()
-            floor, ended = mine.stop, ended + mine.copies
-        if floor >= 0:
-            _move_floor(self.engine.world, floor, ended)
+            ended += 1
+        if ended:
+            left = sum(each.copies for each in passes[ended:] if each is not mine)
+            left += walk is not None and self._is_entered(walk)
+            _move_floor(self.engine.world, passes[ended - 1].stop, left)
+        for _ in range(ended):  # where a signal comes between, the same is done once more
+            self._passes.popleft()

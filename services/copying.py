@@ -75,11 +75,15 @@ def stage_is_full(staged: int, staged_bytes: int, size: int) -> bool:
 
 
 @inlined
-def find_source(world: World, thread: ServiceThread, message: int) -> int:
-    """Look for a message: FOUND where its segment is mapped, else UNREADABLE or WAIT."""
+def find_source(world: World, thread: ServiceThread, buf: Any, message: int) -> int:
+    """Tell whether a message's segment `buf` is there: FOUND, or UNREADABLE, or WAIT with a need.
+
+    Whoever asks looked the segment up once, and goes on with what was found: a second look may find
+    nothing, because another thread drops maps meanwhile.
+    """
     if message < 0 or message >= world.commitlog.words[END]:
         return UNREADABLE
-    if len(segment_at(world.commitlog, message)) == 0:
+    if len(buf) == 0:
         tell_need(thread, COMMITLOG_READ, message)
         return WAIT
     return FOUND

@@ -21,7 +21,8 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.pinned import PinnedLog
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import is_broker_unit, unit_crc
 from timerstore.wheel.slots import NO_UNIT, set_slot
 
@@ -33,16 +34,16 @@ def cut_chains(engine: Engine) -> int:
     timer log is durable on return, the wheel with the next checkpoint.
     """
     log = engine.timerlog
-    pins = log.pin(log.start, log.end) if log.end > log.start else []
-    count = int(_cut_all(engine.world))
-    del pins
+    units = PinnedLog(log)
+    units.pin_all()
+    count = int(_cut_all(engine.world, units.table))
     if count:
         log.flush(log.start, log.end)
     return count
 
 
 @kernel_ahead
-def _cut_all(world: World) -> int:
+def _cut_all(world: World, timerlog: SegmentTable) -> int:
     wheel, cut_count = world.wheel.slots, 0
     for index in range(len(wheel) // SLOT_BYTES):
         slot = get_i64(wheel, index * SLOT_BYTES + SLOT_TIME_AT)
@@ -51,7 +52,7 @@ def _cut_all(world: World) -> int:
             continue
         kept, count, offset = NO_UNIT, 0, last
         while offset >= world.cleaning.timerlog_start:
-            buf = segment_at(world.timerlog, offset)
+            buf = segment_at(timerlog, offset)
             at = offset % world.timerlog.words[SEGMENT_BYTES]
             if len(buf) == 0 or is_superseded(
                 world.cleaning, get_i64(buf, at + UNIT_MESSAGE_AT), slot
@@ -64,7 +65,7 @@ def _cut_all(world: World) -> int:
         if kept == NO_UNIT:
             last = NO_UNIT
         else:
-            buf = segment_at(world.timerlog, kept)
+            buf = segment_at(timerlog, kept)
             at = kept % world.timerlog.words[SEGMENT_BYTES]
             by_broker = is_broker_unit(buf, at)
             put_i64(buf, at + UNIT_PREV_AT, NO_UNIT)

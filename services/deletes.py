@@ -89,9 +89,9 @@ def append_all(engine: Engine, stage: Stage, count: int, now_ms: int, *, togethe
     """
     world, done = engine.world, 0
     while True:
-        done = append_staged(
-            world.commitlog, world.queues, engine.append_lock.words, stage, count, now_ms, together
-        )
+        with engine.commitlog.reading() as log:
+            lock = engine.append_lock.words
+            done = append_staged(log, world.queues, lock, stage, count, now_ms, together)
         if done == count:
             return
         engine.provide_append(stage)

@@ -29,11 +29,13 @@ from timerstore.services.levels import (
     COUNT_CLAMPED,
     COUNT_DELIVERED,
     COUNT_SKIPPED,
+    LEADS_NOWHERE,
     LEVEL_BATCH_MAX,
     LEVEL_COUNT,
     LEVEL_FAILED,
     LEVEL_STOP,
     LEVEL_TURN,
+    NOT_READ,
     RETRY_WAIT_MS_MAX,
 )
 from timerstore.services.needs import (
@@ -65,6 +67,7 @@ from timerstore.timelog.intrinsics import (
     get_i32,
     get_i64,
     load_acquire,
+    store_release,
     view_bytes,
 )
 from timerstore.timelog.kernel import inlined, inlined_view
@@ -111,6 +114,7 @@ def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
     count = levels.words[LEVEL_COUNT]
     for i in range(count):
         level = (levels.words[LEVEL_TURN] + i) % count
+        _see_head(world, level, now_ms)
         if level_event_ms(world, level, now_ms) > now_ms:
             continue
         end = load_acquire(world.queues.next_index, levels.row[level])
@@ -129,7 +133,11 @@ def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
 
 @inlined
 def level_event_ms(world: World, level: int, now_ms: int) -> int:
-    """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1)."""
+    """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1).
+
+    Any service's thread may ask, at any time: so it looks at words alone, not into a segment, whose
+    map may go just then. `now_ms` where they do not say it; a step then looks, see `_see_head`.
+    """
     levels = world.levels
     row, index = levels.row[level], levels.offset[level]
     if row < 0 or index >= load_acquire(world.queues.next_index, row):
@@ -137,39 +145,71 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     retry_ms = levels.retry_ms[level]
     if retry_ms > now_ms + RETRY_WAIT_MS_MAX:  # the clock went back
         retry_ms = now_ms
+    due_ms, level_ms = now_ms, levels.level_ms[level]
+    if load_acquire(levels.head_index, level) == index:
+        due_ms = levels.head_ms[level]
+    if due_ms > now_ms + level_ms + CLAMP_SLACK_MS:
+        level_ms = levels.head_level_ms[level]
+        if level_ms == NOT_READ:
+            due_ms = now_ms
+    return max(max(now_ms, clamped_ms(due_ms, level_ms, now_ms)), retry_ms)
+
+
+@inlined
+def _see_head(world: World, level: int, now_ms: int) -> None:
+    """Note for `level_event_ms` when the first message of a level is due. Under fire, in a step.
+
+    Nothing is noted where a segment is not mapped; `_deliver` has it mapped.
+    """
+    levels = world.levels
+    row, index = levels.row[level], levels.offset[level]
+    if row < 0 or index >= load_acquire(world.queues.next_index, row):
+        return
     if levels.head_index[level] != index:
         buf = _entries(world, level, index)
         if len(buf) == 0:
-            return max(now_ms, retry_ms)
+            return
         at = _entry_at(world, index)
         levels.head_ms[level] = get_i64(buf, at + ENTRY_TAGS_AT)
         levels.head_message[level] = get_i64(buf, at + ENTRY_OFFSET_AT)
-        levels.head_index[level] = index
-    due_ms = _due_ms(world, level, levels.head_message[level], levels.head_ms[level], now_ms)
-    return max(max(now_ms, due_ms), retry_ms)
+        levels.head_level_ms[level] = NOT_READ
+        store_release(levels.head_index, level, index)
+    due_ms = levels.head_ms[level]
+    is_far = due_ms > now_ms + levels.level_ms[level] + CLAMP_SLACK_MS
+    if is_far and levels.head_level_ms[level] == NOT_READ:
+        levels.head_level_ms[level] = _own_level_ms(world, levels.head_message[level], due_ms)
 
 
 @inlined
 def _due_ms(world: World, level: int, message: int, due_ms: int, now_ms: int) -> int:
     """Return when a message is due: at its entry's time, or now, where the clock went back.
 
-    The message itself says how long its level was: a broker's, or an earlier configuration's, may
-    be another. It is read where the due time lies further ahead than the level as it is now; if its
-    segment is not mapped, NOT_MAPPED.
+    If its own level has to be read, and its segment is not mapped, NOT_MAPPED.
     """
     level_ms = world.levels.level_ms[level]
     if due_ms > now_ms + level_ms + CLAMP_SLACK_MS:
-        if message < 0 or message >= load_acquire(world.commitlog.words, END):
-            return now_ms  # it leads nowhere, and is passed
-        buf = segment_at(world.commitlog, message)
-        if len(buf) == 0:
+        level_ms = _own_level_ms(world, message, due_ms)
+        if level_ms == NOT_READ:
             return NOT_MAPPED
-        position = message % world.commitlog.words[SEGMENT_BYTES]
-        whole = position + MESSAGE_BYTES_MIN + HOST_V6_EXTRA_BYTES <= len(buf)
-        if not whole or get_i64(buf, position + MESSAGE_OFFSET_AT) != message:
-            return now_ms  # it cannot be read, and is passed
-        level_ms = due_ms - get_i64(buf, stored_at(buf, position))
     return clamped_ms(due_ms, level_ms, now_ms)
+
+
+@inlined
+def _own_level_ms(world: World, message: int, due_ms: int) -> int:
+    """Return how long a message's level was when it was put: a broker's, say, may be another.
+
+    NOT_READ: its segment is not mapped. LEADS_NOWHERE: it cannot be read, and is to be passed.
+    """
+    if message < 0 or message >= load_acquire(world.commitlog.words, END):
+        return LEADS_NOWHERE
+    buf = segment_at(world.commitlog, message)
+    if len(buf) == 0:
+        return NOT_READ
+    position = message % world.commitlog.words[SEGMENT_BYTES]
+    whole = position + MESSAGE_BYTES_MIN + HOST_V6_EXTRA_BYTES <= len(buf)
+    if not whole or get_i64(buf, position + MESSAGE_OFFSET_AT) != message:
+        return LEADS_NOWHERE
+    return max(0, due_ms - get_i64(buf, stored_at(buf, position)))
 
 
 @inlined
@@ -254,10 +294,10 @@ def _stage(
     mine, found = world.deliver_levels.thread, world.deliver_levels.thread.found
     if world.done.count > 0 and find_done(world.done, message) >= 0:
         return _SKIPPED
-    outcome = find_source(world, mine, message)
+    buf = segment_at(world.commitlog, message)
+    outcome = find_source(world, mine, buf, message)
     if outcome != FOUND:
         return outcome
-    buf = segment_at(world.commitlog, message)
     if not read_source(world, buf, found, message, size) or found[REAL_TOPIC_BYTES] <= 0:
         return UNREADABLE
     if world.cancelled.level_count > 0 and _is_cancelled(world, buf, message):

@@ -6,7 +6,7 @@ After RocketMQ's `TimerMessageStore.TimerDequeuePutMessageService` and `doPut`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from timerstore.services.aside import base_slot, is_aside
 from timerstore.services.copying import (
@@ -119,6 +119,10 @@ def _append_taken(world: World, now_ms: int) -> int:
         if outcome == WAIT:
             break
         world.outcome[seen] = outcome
+        if outcome == _FORGET:
+            found = world.dequeue_put.thread.found
+            world.targets[2 * seen] = found[IDENTITY_HIGH]
+            world.targets[2 * seen + 1] = found[IDENTITY_LOW]
         if outcome == FIRED:  # taken when it was due; the clock may have stepped back since
             stamp_ms = max(stamp_ms, world.staged_due[staged])
         if outcome >= 0:
@@ -133,12 +137,13 @@ def _append_taken(world: World, now_ms: int) -> int:
 def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) -> int:
     """Decide about one taken timer, and frame its copy as number `i` of the stage, at `at`."""
     mine, found = world.dequeue_put.thread, world.dequeue_put.thread.found
-    outcome = find_source(world, mine, message)
+    buf = segment_at(world.commitlog, message)
+    outcome = find_source(world, mine, buf, message)
     if outcome != FOUND:
         return outcome
     if info & (UNIT_DELETE | UNIT_ROLL) == UNIT_DELETE:
+        _read_target(world, buf, message)
         return _FORGET
-    buf = segment_at(world.commitlog, message)
     if not read_source(world, buf, found, message, info_size(info)):
         return UNREADABLE
     if found[DUE_MS] < 0 or found[REAL_TOPIC_BYTES] < 0:
@@ -194,7 +199,10 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
         elif outcome == _FORGET:
             # Whoever cancels a timer of this slot from now on looks for it: its entry may be gone.
             until_ms = (until_ms + 1) * world.settings.precision_ms - 1
-            _forget_delete(world, world.dequeue_ring[at + DEQUEUE_MESSAGE])
+            high, low = world.targets[2 * done], world.targets[2 * done + 1]
+            if high != 0 or low != 0:
+                message = world.dequeue_ring[at + DEQUEUE_MESSAGE]
+                cancelled_pass_delete(world.cancelled, high, low, message)
         else:
             message = world.dequeue_ring[at + DEQUEUE_MESSAGE]
             note_lost(world.dequeue_put.thread, message, world.dequeue_ring[at + DEQUEUE_INFO])
@@ -310,12 +318,11 @@ def _is_balanced(world: World, place: int) -> bool:
 
 
 @inlined
-def _forget_delete(world: World, message: int) -> None:
-    """Let a delete's target leave the cancelled set; the delete's segment is mapped."""
+def _read_target(world: World, buf: Any, message: int) -> None:
+    """Read whom a delete cancels into `found`; nobody, two zeros, where it is damaged."""
     found = world.dequeue_put.thread.found
-    buf = segment_at(world.commitlog, message)
-    if read_message(buf, message % world.commitlog.words[SEGMENT_BYTES], found, False) != GOOD:
-        return
-    identify_target(buf, found, world.settings.store_tag)
-    high, low = found[IDENTITY_HIGH], found[IDENTITY_LOW]
-    cancelled_pass_delete(world.cancelled, high, low, message)
+    position = message % world.commitlog.words[SEGMENT_BYTES]
+    if read_message(buf, position, found, False) == GOOD:
+        identify_target(buf, found, world.settings.store_tag)
+    else:
+        found[IDENTITY_HIGH] = found[IDENTITY_LOW] = 0

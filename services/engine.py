@@ -35,6 +35,7 @@ from timerstore.timelog.append import (
     NEED_QUEUE,
     NEED_ROW,
     NEED_SMALLER,
+    STAGE_BYTES,
     Stage,
 )
 from timerstore.timelog.consumequeue import ConsumeQueues
@@ -112,7 +113,7 @@ class Engine:
         self.content_bytes_max = content_bytes_max(config.commitlog_segment_bytes)
         self.message_bytes_max = message_bytes_max(config.commitlog_segment_bytes)
         self.commitlog = self._segments("commitlog", config.commitlog_segment_bytes)
-        self.commitlog.gaps_are_zeros = True
+        self.commitlog.gaps_are_zeros, self.commitlog.reach_bytes = True, STAGE_BYTES
         log = self.commitlog
         self.damage.log_start = lambda: log.start
         timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild
@@ -142,10 +143,10 @@ class Engine:
             self._new_settings(),
             self.locks,
             self.append_lock.words,
-            self.commitlog.table,
+            self.commitlog.shared_table,
             self.queues.table,
-            self.queues.files[0].table,
-            self.timerlog.table,
+            self.queues.files[0].shared_table,
+            self.timerlog.shared_table,
             self.wheel.array,
             self.near,
             self.levels,
@@ -283,11 +284,14 @@ class Engine:
         self.let_go(file)
 
     def let_go(self, file: SegmentedFile) -> None:
-        """Unmap what was dropped of a log, once no step is under way that may look into it."""
-        retired = file.take_retired()
-        if retired:
+        """Unmap what was dropped of a log, once no step is under way that may look into it.
+
+        Where a signal ends it, all of that stays mapped until the next call.
+        """
+        ended = file.seal()
+        if ended:
             self.wait_for_steps()
-        del retired
+            file.release(ended)
 
     def wait_for_steps(self) -> None:
         """Return once every step of a service has ended that was under way."""
@@ -341,7 +345,7 @@ class Engine:
         """Return the queue row of a timer's real topic, made if needed; −1 where it is damaged."""
         view = self.commitlog.view(offset)
         found = np.zeros(FOUND_WORDS, np.int64)
-        if _read_at(view.view(np.ndarray), 0, found) != GOOD or found[REAL_TOPIC_BYTES] < 0:
+        if _read_at(view, 0, found) != GOOD or found[REAL_TOPIC_BYTES] < 0:
             return -1
         at, count = int(found[REAL_TOPIC_AT]), int(found[REAL_TOPIC_BYTES])
         return self.queues.row(view[at : at + count].tobytes(), max(0, int(found[REAL_QUEUE])))

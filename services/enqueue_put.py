@@ -125,10 +125,10 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     if offset != end and not can_close(world.timerlog, end, TIMERLOG_BLANK_BYTES):
         tell_need(mine, TIMERLOG_SEGMENT, end)
         return False
-    if not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0 or not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         tell_need(mine, TIMERLOG_SEGMENT, offset)
         return False
-    buf = segment_at(world.timerlog, offset)
 
     message, out_ms = ring[at + ENQUEUE_MESSAGE], ring[at + ENQUEUE_OUT_MS]
     copy = find_done(world.done, message)

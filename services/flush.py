@@ -216,7 +216,8 @@ class Flusher:
         self._flushed_timerlog = checkpoint.timerlog_flushed
         engine.wheel.write(captured.runs)
         lock = engine.append_lock.words
-        engine.counters.write(engine.commitlog.table, lock, durably=checkpoint.clean)
+        with engine.commitlog.reading() as commitlog:
+            engine.counters.write(commitlog, lock, durably=checkpoint.clean)
         self._sequence += 1
         checkpoint.sequence = self._sequence
         checkpoint.state_timestamp = int(engine.queues.table.words[STORED_MS])

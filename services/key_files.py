@@ -207,7 +207,7 @@ class KeyFiles:
                 raise CorruptStoreError(file.map.path.name, at, "the log has no such message")
 
     def _own_offset(self, at: int) -> int:
-        view = self._commitlog.view(at).view(np.ndarray)[:MESSAGE_HEADER_BYTES]
+        view = self._commitlog.view(at)[:MESSAGE_HEADER_BYTES]
         return (
             int(view.view(MESSAGE_HEADER)[0]["offset"]) if len(view) == MESSAGE_HEADER_BYTES else -1
         )
@@ -276,10 +276,10 @@ class KeyFiles:
             if queues.first_index(row) > at:  # removed just now: it is done with
                 return
             raise
-        with self._commitlog.reading():
+        with self._commitlog.reading() as commitlog:
             done = index_entries(
                 self.index,
-                self._commitlog.table,
+                commitlog,
                 entries,
                 position,
                 count,

@@ -160,10 +160,8 @@ def _is_behind(world: World, index: KeyIndex, found: Words, floor: int) -> bool:
     if left <= 0 or left > _FEW:
         return left > 0
     start = index.cursor[0] * ENTRY_BYTES
-    entries, at = (
-        segment_at(world.timer_queue, start),
-        start % world.timer_queue.words[SEGMENT_BYTES],
-    )
+    entries = segment_at(world.timer_queue, start)
+    at = start % world.timer_queue.words[SEGMENT_BYTES]
     if at + left * ENTRY_BYTES > len(entries):
         return True
     done = index_some(index, world.commitlog, entries, at, left, 0, floor, found)

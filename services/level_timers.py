@@ -117,24 +117,25 @@ def level_entries(engine: Engine, instant: Instant) -> Iterator[Entries]:
 def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTimers:
     messages = entries["offset"].astype(np.int64)
     columns, kept = np.zeros((5, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
-    found, done, pins = np.zeros(FOUND_WORDS, np.int64), 0, []
+    found, done = np.zeros(FOUND_WORDS, np.int64), 0
     reading = reading_of(engine, instant.cancelled)
     while True:
-        done = _read_levels(
-            engine.commitlog.table,
-            engine.queues.table,
-            messages,
-            reading,
-            found,
-            columns,
-            kept,
-            done,
-        )
+        with engine.commitlog.reading() as commitlog:
+            done = _read_levels(
+                commitlog,
+                engine.queues.table,
+                messages,
+                reading,
+                found,
+                columns,
+                kept,
+                done,
+            )
         if done == len(messages):
             break
         message = int(messages[done])
         try:
-            pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
+            engine.commitlog.existing(message // engine.commitlog.segment_bytes)
             if columns[2, done] < 0:
                 engine.row_of_message(message)
         except CorruptStoreError:
@@ -190,7 +191,8 @@ def still_wait(engine: Engine, sources: Words) -> Flags:
     kept = np.flatnonzero(waits)
     found, done = np.zeros(len(kept), np.bool_), 0
     while True:
-        done = _still_wait(log.table, engine.levels, sources[kept], found, done)
+        with log.reading() as table:
+            done = _still_wait(table, engine.levels, sources[kept], found, done)
         if done == len(kept):
             break
         log.trim()

@@ -30,6 +30,9 @@ CLAMP_SLACK_MS: Final = 1_000
 """A due time may lie this much further ahead than a level before it counts as the clock's fault: a
 clock that is corrected by milliseconds delivers nothing early."""
 
+NOT_READ: Final = -1
+"""A message's own level was not asked for; LEADS_NOWHERE: the message cannot be read."""
+LEADS_NOWHERE: Final = -(1 << 50)
 RETRY_WAIT_MS_MAX: Final = 60_000
 """The longest wait between attempts to deliver, where there is no space."""
 
@@ -45,6 +48,7 @@ class LevelTable:
     head_index: Words  # int64[LEVEL_COUNT_MAX]: the index whose due time is cached, or NO_HEAD
     head_ms: Words  # int64[LEVEL_COUNT_MAX]: that due time
     head_message: Words  # int64[LEVEL_COUNT_MAX]: commit log offset of that message
+    head_level_ms: Words  # int64[LEVEL_COUNT_MAX]: how long its level was then, or NOT_READ
     retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set where a delivery failed
     fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
@@ -68,6 +72,7 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
         head_index=column(NO_HEAD),
         head_ms=column(0),
         head_message=column(0),
+        head_level_ms=column(NOT_READ),
         retry_ms=column(0),
         fail_count=column(0),
         wanted=column(0),

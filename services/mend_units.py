@@ -42,6 +42,7 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
@@ -114,11 +115,12 @@ def _restore(engine: Engine, units: _Units, offset: int) -> bool:
         return False
     before = units.offset[(units.slot == slot) & (units.offset < offset)]
     previous = int(before[-1]) if len(before) else NO_UNIT
-    engine.timerlog.existing(offset // engine.timerlog.segment_bytes)
-    engine.timerlog.reserve(offset, offset + UNIT_BYTES)  # a copy of the store may be sparse there
-    engine.commitlog.readable(message // engine.commitlog.segment_bytes)
     now_ms = engine.clock.now_ms
-    return bool(_write_again(engine.world, offset, previous, slot, message, now_ms))
+    with engine.timerlog.reading(), engine.commitlog.reading():
+        # A copy of the store may be sparse there.
+        engine.timerlog.reserve(offset, offset + UNIT_BYTES)
+        engine.commitlog.readable(message // engine.commitlog.segment_bytes)
+        return bool(_write_again(engine.world, offset, previous, slot, message, now_ms))
 
 
 def _slot_of(engine: Engine, units: _Units, offset: int) -> int:
@@ -157,14 +159,14 @@ def _index_at(engine: Engine, offset: int, step: int) -> int:
     beside = number * log.segment_bytes + place * UNIT_BYTES
     if number not in log.numbers or not log.start <= beside < log.end:
         return -1
-    log.existing(number)
+    units = PinnedLog(log)
+    units.map_from(beside)
     unit, where = np.zeros((kernels.UNIT_COLUMNS, 1), np.int64), np.array([beside, 0], np.int64)
     every, scratch = kernels.EVERY_UNIT, np.zeros(64, np.uint8)
-    kernels.read_units(log.table, log.end, every, unit, scratch, where)
+    kernels.read_units(units.table, log.end, every, unit, scratch, where)
     message = int(unit[kernels.UNIT_MESSAGE, 0])
     if unit[kernels.UNIT_STATUS, 0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
         return -1
-    commitlog.readable(message // commitlog.segment_bytes)
     index = int.from_bytes(commitlog.read(message + MESSAGE_QUEUE_INDEX_AT, 8), "big", signed=True)
     queues = engine.queues
     if not queues.first_index(0) <= index < queues.next_index(0):
@@ -227,8 +229,10 @@ def _link(engine: Engine, units: _Units) -> None:
     expected = np.where(is_first, NO_UNIT, np.roll(offset, 1))
     for i in np.flatnonzero(previous != expected).tolist():
         engine.timerlog.trim()
-        engine.timerlog.reserve(int(offset[i]), int(offset[i]) + UNIT_BYTES)
-        _set_previous(engine.world, int(offset[i]), int(expected[i]))
+        with engine.timerlog.reading():
+            engine.timerlog.reserve(int(offset[i]), int(offset[i]) + UNIT_BYTES)
+            while not _set_previous(engine.world, int(offset[i]), int(expected[i])):
+                engine.timerlog.existing(int(offset[i]) // engine.timerlog.segment_bytes)
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(slot)) - 1
     change = np.concatenate([[0], np.cumsum(1 - 2 * units.is_delete[order])])
@@ -259,14 +263,17 @@ def _link(engine: Engine, units: _Units) -> None:
 
 
 @kernel
-def _set_previous(world: World, offset: int, previous: int) -> None:
-    """Make a unit point to another one."""
+def _set_previous(world: World, offset: int, previous: int) -> bool:
+    """Make a unit point to another one; False where its segment is not mapped."""
     buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0:
+        return False
     at = offset % world.timerlog.words[SEGMENT_BYTES]
     by_broker = is_broker_unit(buf, at)
     put_i64(buf, at + UNIT_PREV_AT, previous)
     if not by_broker:
         put_i32(buf, at + UNIT_CRC_AT, unit_crc(buf, at, offset, world.scratch))
+    return True
 
 
 @kernel

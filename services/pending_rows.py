@@ -7,54 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant
 from timerstore.timelog import columns, scan
-from timerstore.timelog.disk import MappedFile
 from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.record import Words
-from timerstore.timelog.segmenttable import SegmentTable, new_segment_table
 from timerstore.wheel.pending import GONE, PENDING, Reading, read_places
 
 CHUNK_MESSAGES: Final = 8_192
-_NEAR_COUNT: Final = 4
-
-
-class PinnedLog:
-    """A commit log of which segments stay mapped while they are read, whatever others drop.
-
-    So texts can be copied by their places after their messages were read.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        """Begin with nothing mapped."""
-        self._log = engine.commitlog
-        self.table: SegmentTable = new_segment_table(self._log.segment_bytes)
-        self._pins: dict[int, MappedFile] = {}
-
-    def pin(self, messages: Words) -> None:
-        """Map the segments of these messages, and no other, as far as they are still there."""
-        first, last = (
-            int(each) // self._log.segment_bytes for each in (messages.min(), messages.max())
-        )
-        wanted = list(range(first, last + 1))
-        if len(wanted) > _NEAR_COUNT:
-            wanted = np.unique(messages // self._log.segment_bytes).tolist()
-        for number in set(self._pins) - set(wanted):
-            self.table.number[number % len(self.table.number)] = -1
-            del self._pins[number]
-        for number in wanted:
-            if number in self._pins:
-                continue
-            try:
-                file = self._pins[number] = self._log.existing(number)
-            except CorruptStoreError:
-                if (number + 1) * self._log.segment_bytes > self._log.start:
-                    raise
-                continue  # fired, consumed and removed since
-            self.table.address[number % len(self.table.number)] = file.address
-            self.table.number[number % len(self.table.number)] = number
 
 
 def reading_of(engine: Engine, cancelled: Words) -> Reading:

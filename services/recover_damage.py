@@ -123,7 +123,6 @@ class DamagedLog:
 
     def _topic(self, row: Words) -> bytes:
         log = self.engine.commitlog
-        log.readable(int(row[scan.ROW_TOPIC]) // log.segment_bytes)
         return log.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
 
     def _read(self, offset: int, *, verify: bool) -> Words | None:
@@ -131,19 +130,20 @@ class DamagedLog:
         engine, log = self.engine, self.engine.commitlog
         if not log.start <= offset < log.files_end:
             return None
-        log.readable(offset // log.segment_bytes)
         rows, where = np.zeros((2, scan.ROW_COLUMNS), np.int64), np.zeros(2, np.int64)
-        count = scan.scan_commitlog(
-            log.table,
-            offset,
-            offset + 1,
-            SEALED_NOWHERE,
-            verify,
-            engine.store_tag,
-            engine.precision_ms,
-            engine.level_ms,
-            rows,
-            np.zeros(FOUND_WORDS, np.int64),
-            where,
-        )
+        with log.reading() as table:
+            log.readable(offset // log.segment_bytes)
+            count = scan.scan_commitlog(
+                table,
+                offset,
+                offset + 1,
+                SEALED_NOWHERE,
+                verify,
+                engine.store_tag,
+                engine.precision_ms,
+                engine.level_ms,
+                rows,
+                np.zeros(FOUND_WORDS, np.int64),
+                where,
+            )
         return rows[0] if count and int(rows[0, scan.ROW_OFFSET]) == offset else None

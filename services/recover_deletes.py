@@ -46,15 +46,16 @@ def live_units(engine: Engine) -> Any:
         for each in (number, number + 1):
             if each in timerlog.numbers:
                 timerlog.ensure(each)
-        count = chain.scan_units(
-            timerlog.table,
-            timerlog.end,
-            engine.read_slot,
-            engine.precision_ms,
-            units,
-            engine.world.scratch,
-            where,
-        )
+        with timerlog.reading() as table:
+            count = chain.scan_units(
+                table,
+                timerlog.end,
+                engine.read_slot,
+                engine.precision_ms,
+                units,
+                engine.world.scratch,
+                where,
+            )
         if where[1] == chain.WALK_DAMAGED:
             offset = int(where[0])
             raise CorruptStoreError("timerlog", offset, "this is not the unit that was written")

@@ -79,20 +79,21 @@ def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
         return True
     if not 0 <= offset < log.files_end:
         return False
-    log.readable(offset // log.segment_bytes)
     verdicts, where = np.zeros(1, np.int64), np.zeros(2, np.int64)
-    judge_entries(
-        log.table,
-        np.frombuffer(entry.tobytes(), np.uint8),
-        index,
-        np.frombuffer(engine.queues.topics[row], np.uint8),
-        int(engine.queues.table.queue_id[row]),
-        log.start,
-        log.files_end,
-        np.zeros(FOUND_WORDS, np.int64),
-        verdicts,
-        where,
-    )
+    with log.reading() as table:
+        log.readable(offset // log.segment_bytes)
+        judge_entries(
+            table,
+            np.frombuffer(entry.tobytes(), np.uint8),
+            index,
+            np.frombuffer(engine.queues.topics[row], np.uint8),
+            int(engine.queues.table.queue_id[row]),
+            log.start,
+            log.files_end,
+            np.zeros(FOUND_WORDS, np.int64),
+            verdicts,
+            where,
+        )
     return int(verdicts[0]) in (ENTRY_GOOD, ENTRY_BLANK, ENTRY_REMOVED)
 
 

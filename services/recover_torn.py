@@ -42,7 +42,7 @@ def whole_count(engine: Engine, part: Words, queue_rows: Words) -> int:
         return len(part)
     last = int(records[-1])
     offset = int(part[last, scan.ROW_OFFSET])
-    message = decode_message(engine.commitlog.view(offset).view(np.ndarray), offset)
+    message = decode_message(engine.commitlog.view(offset), offset)
     record = read_record(message.body)
     if record is None or last + record.put_count < len(part):
         return len(part)

@@ -319,19 +319,20 @@ def _scan_log(
     while True:
         stop = max(reached, int(where[0])) + 2 * commitlog.segment_bytes
         _map_commitlog(engine, int(where[0]), stop)
-        count = scan.scan_commitlog(
-            commitlog.table,
-            int(where[0]),
-            commitlog.files_end,
-            sealed,
-            True,
-            engine.store_tag,
-            engine.precision_ms,
-            engine.level_ms,
-            rows[:CHUNK_ROWS],
-            found,
-            where,
-        )
+        with commitlog.reading() as table:
+            count = scan.scan_commitlog(
+                table,
+                int(where[0]),
+                commitlog.files_end,
+                sealed,
+                True,
+                engine.store_tag,
+                engine.precision_ms,
+                engine.level_ms,
+                rows[:CHUNK_ROWS],
+                found,
+                where,
+            )
         part = rows[:count]
         queue_rows = _queue_rows(engine, part)
         whole = whole_count(engine, part, queue_rows)
@@ -387,12 +388,11 @@ def _scan_log(
 def _queue_rows(engine: Engine, part: Words) -> Words:
     """Return the queue row of each scanned message."""
     result = np.empty(len(part), np.int64)
-    lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
-    while lost >= 0:
-        row = part[lost]
-        topic = engine.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
-        engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
-        lost = find_rows(engine.queues.table, engine.commitlog.table, part, result)
+    with engine.commitlog.reading() as commitlog:
+        while (lost := find_rows(engine.queues.table, commitlog, part, result)) >= 0:
+            row = part[lost]
+            topic = engine.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
+            engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
     return result
 
 
@@ -423,7 +423,8 @@ def _cut_timer_index(engine: Engine, checkpoint: Checkpoint, findings: Findings)
         for number in timerlog.numbers:
             if (number + 1) * timerlog.segment_bytes > end:
                 timerlog.ensure(number)
-        changed = chain.cut_heads(timerlog.table, engine.world.wheel, end, engine.world.scratch)
+        with timerlog.reading() as table:
+            changed = chain.cut_heads(table, engine.world.wheel, end, engine.world.scratch)
         if changed < 0:
             raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
         findings.cut_slots = changed
@@ -444,15 +445,16 @@ def _replay_broker_units(
     where = np.array([timerlog.start, 0], np.int64)
     queue_index = checkpoint.queue_index
     while True:
-        count = chain.scan_units(
-            timerlog.table,
-            timerlog.files_end,
-            -1,
-            engine.precision_ms,
-            units,
-            world.scratch,
-            where,
-        )
+        with timerlog.reading() as table:
+            count = chain.scan_units(
+                table,
+                timerlog.files_end,
+                -1,
+                engine.precision_ms,
+                units,
+                world.scratch,
+                where,
+            )
         whole = units[:count, chain.WALK_MESSAGE] + units[:count, chain.WALK_SIZE] <= log.end
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
@@ -581,7 +583,7 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
     old = find_timer(engine, *names)
     if old < 0:
         return
-    timer = decode_message(engine.commitlog.view(old).view(np.ndarray), old)
+    timer = decode_message(engine.commitlog.view(old), old)
     engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
     due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
@@ -592,7 +594,7 @@ def _repair_reschedule(engine: Engine, log: _Log, now_ms: int, findings: Finding
 
 def _read_replaced(engine: Engine, offset: int) -> tuple[bytes, bytes] | None:
     """Return the topic and the unique key that a replacement names."""
-    message = decode_message(engine.commitlog.view(offset).view(np.ndarray), offset)
+    message = decode_message(engine.commitlog.view(offset), offset)
     key, topic = message.properties.get("TIMER_REPLACES"), message.properties.get("REAL_TOPIC")
     if not key or topic is None:
         return None

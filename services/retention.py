@@ -11,21 +11,21 @@ so a crash at any point leaves a store that only begins somewhat earlier.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
-from timerstore.services.cleaning import all_units
 from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
+from timerstore.services.pass_units import all_units
 from timerstore.services.state import CLEANING
 from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import BATCH_BYTES, STAGE_BYTES
 from timerstore.timelog.checkpoint import Checkpoint
+from timerstore.timelog.locks import KernelLock
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import Detached, SegmentedFile
-from timerstore.timelog.segmenttable import APRON, TABLE_LENGTH
+from timerstore.timelog.segments import SegmentedFile
+from timerstore.timelog.segmenttable import TABLE_LENGTH, apron_bytes
 from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
@@ -46,33 +46,34 @@ class Retention:
         self.removed_count = 0
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is removed since."""
-        self._lock = threading.Lock()
-        self._leaving: list[tuple[SegmentedFile, Detached]] = []
-        """Files that are to go; those that a full disk kept go before any other."""
+        self._lock = KernelLock()
+        self._leaving: list[SegmentedFile] = []
+        """Logs with segments that are to go; what a full disk kept goes before any other."""
         self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
         self._queues_cut_to = -1
         self._needed_unit = (-1, -1, -1)  # its timer log segment, message and slot
 
     def run(self) -> int:
         """Remove what can go; return how many files. O(queues), and a timer log segment once."""
-        if not self._lock.acquire(blocking=False):
-            return 0
-        try:
-            checkpoint = self._flusher.last
-            if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
+        with self._lock.if_free as taken:
+            try:
+                return self._run() if taken else 0
+            except CorruptStoreError as e:
+                self.error = e
+                fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
+                text = "%s: nothing is removed any more: %s"
+                log.error(text, self.engine.path, e, extra=fields)
                 return 0
-            self.engine.commitlog.ahead_max = self._wanted_ahead()
-            self._drop_ahead()
-            self._remove_leaving()
-            commitlog_limit = self._commitlog_limit(checkpoint)
-            return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
-        except CorruptStoreError as e:
-            self.error = e
-            fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
-            log.error("%s: nothing is removed any more: %s", self.engine.path, e, extra=fields)
+
+    def _run(self) -> int:
+        checkpoint = self._flusher.last
+        if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
             return 0
-        finally:
-            self._lock.release()
+        self.engine.commitlog.ahead_max = self._wanted_ahead()
+        self._drop_ahead()
+        self._remove_leaving()
+        commitlog_limit = self._commitlog_limit(checkpoint)
+        return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
 
     def _remove(self, commitlog_limit: int, timerlog_limit: int) -> int:
         engine = self.engine
@@ -84,15 +85,18 @@ class Retention:
         start = max(commitlog_limit, engine.commitlog.start)
         if start != self._queues_cut_to:
             limits += self._queue_limits(start)
-            self._queues_cut_to = start
         if not limits:
+            self._queues_cut_to = start
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes
         # Under the locks, so that a verdict on a timer and what is read for it agree.
         with engine.locks, acting_as(CLEANING):
             for file, limit in limits:
-                self._leaving.append((file, file.detach_before(limit)))
-            engine.world.cleaning.timerlog_start = engine.timerlog.start
+                if file is engine.timerlog:  # first: whenever this ends, its units are superseded
+                    engine.world.cleaning.timerlog_start = limit
+                self._leaving.append(file)
+                file.detach_before(limit)
+        self._queues_cut_to = start
         for file, _ in limits:
             engine.let_go(file)
         engine.trim(engine.commitlog)
@@ -123,7 +127,7 @@ class Retention:
         """
         log = self.engine.commitlog
         reach_bytes = min(STAGE_BYTES, BATCH_BYTES + 2 * log.segment_bytes) + PAGE_BYTES
-        reach_bytes += int(log.table.words[APRON])
+        reach_bytes += apron_bytes(log.segment_bytes)
         if log.drop_last(max(1, log.ahead_max), self.engine.append_lock.words, reach_bytes):
             self.engine.let_go(log)
             self.removed_count += 1
@@ -132,13 +136,13 @@ class Retention:
         """Remove what is to go; where a full disk keeps some, they are the first next time."""
         count = 0
         while self._leaving:
-            file, segments = self._leaving[0]
-            before = len(segments)
+            file = self._leaving[0]
+            before = file.detached_count
             try:
-                file.remove(segments)
+                file.remove_detached()
             finally:
-                count += before - len(segments)
-                self.removed_count += before - len(segments)
+                count += before - file.detached_count
+                self.removed_count += before - file.detached_count
             self._leaving.pop(0)
         return count
 

@@ -42,9 +42,9 @@ def chain_units(
     where, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
     timerlog = engine.timerlog
     while True:
-        with timerlog.reading():
+        with timerlog.reading() as table:
             count = chain.walk_chains(
-                timerlog.table, chains, engine.precision_ms, units, lanes, scratch, where
+                table, chains, engine.precision_ms, units, lanes, scratch, where
             )
         if count:
             yield units[:count]

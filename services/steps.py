@@ -45,7 +45,7 @@ from timerstore.services.world import (
     ring_count,
     service_of,
 )
-from timerstore.timelog.acting import act_as
+from timerstore.timelog.acting import step_as
 from timerstore.timelog.format import SLOT_BYTES
 from timerstore.timelog.intrinsics import exchange, load_acquire
 from timerstore.timelog.kernel import inlined, kernel_ahead
@@ -131,7 +131,7 @@ def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words)
     if exchange_word(mine, "token", 1) != 0:
         yield_processor()  # it is done within some 50 µs
         return 0
-    done, before = 0, act_as(service)
+    done, before = 0, step_as(service)
     if mine.need == NOTHING:
         exchange_word(mine, "step", mine.step + 1)
         began_ns = 0
@@ -154,7 +154,7 @@ def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words)
         mine.step_count += 1
         mine.done_count += done
         publish(mine, "step", mine.step + 1)
-    act_as(before)
+    step_as(before)
     publish(mine, "token", 0)
     return done
 

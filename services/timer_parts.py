@@ -97,7 +97,8 @@ def find_parts(
     for i in range(len(messages)):
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
-        buf, at = segment_at(commitlog, messages[i]), messages[i] % commitlog.words[SEGMENT_BYTES]
+        buf = segment_at(commitlog, messages[i])
+        at = messages[i] % commitlog.words[SEGMENT_BYTES]
         first = i * PART_COLUMNS
         parts[first + PART_STATUS] = -1
         if len(buf) == 0:

@@ -140,6 +140,7 @@ class World:
     ring_words: Words  # int64[64]: head and tail of each ring, a cache line each
     stage: Stage  # of whoever holds fire: dequeue-put's and deliver-levels'
     outcome: Words  # of what is taken at once, scratch under fire
+    targets: Words  # int64[2 * RING_COUNT]: who the deletes among them cancel, scratch under fire
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
     found: Words  # int64[FOUND_WORDS]: scratch of recovery
     scratch: Bytes  # uint8[64]: scratch of recovery
@@ -233,6 +234,7 @@ def new_world(
         ring_words=np.zeros(64, np.int64),
         stage=new_stage(),
         outcome=np.zeros(max(RING_COUNT, STAGE_COUNT_MAX), np.int64),
+        targets=np.zeros(2 * RING_COUNT, np.int64),
         staged_due=np.zeros(STAGE_COUNT_MAX, np.int64),
         found=np.zeros(FOUND_WORDS, np.int64),
         scratch=np.zeros(64, np.uint8),

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -401,3 +402,74 @@ def large_products(path: Path) -> Iterator[int]:
 def test_hashes_multiply_by_wrapping(path: Path) -> None:
     """To LLVM a plain product never overflows; one that does is another thing in each caller."""
     assert list(large_products(path)) == [], "use timelog/intrinsics.py wrapping_multiply"
+
+
+OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in {"timerstore", *FOLDER_OF}]
+
+# Who may do what with the address of bytes. Everybody else borrows them, see timelog/segments.py.
+BORROWING = {
+    "an array at an address": (
+        re.compile(r"\.from_address\("),
+        {"timelog/mapping.py", "timelog/intrinsics.py", "timelog/objects.py"},
+    ),
+    "a view that may lose what it was made of": (re.compile(r"\.view\(np\.ndarray\)"), set()),
+    "a table whose segments may go": (
+        re.compile(r"\bshared_table\b"),
+        {"timelog/segments.py", "services/engine.py"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BORROWING)
+def test_bytes_are_borrowed_from_who_owns_them(what: str) -> None:
+    pattern, allowed = BORROWING[what]
+    found = {shown(path) for path in OURS if pattern.search(path.read_text())}
+    assert found == allowed
+
+
+MAPPED_BEFORE = {"timelog/append.py", "timelog/columns.py"}
+"""What is to be appended to was looked up before, and `SegmentedFile.trim` leaves it. Texts are
+copied out of a table of one's own."""
+
+
+def looked_up_carelessly(tree: ast.AST) -> Iterator[str]:
+    """Uses of a segment that may not be mapped: it is looked up once, and its length asked for."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name == "segment_at":
+            continue
+        kept, asked, passed_on = dict[str, int](), set[str](), set[int]()
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                if is_call(node.value, "segment_at"):
+                    kept[node.targets[0].id] = node.lineno
+                    passed_on.add(id(node.value))
+            elif isinstance(node, ast.Return) and is_call(node.value, "segment_at"):
+                passed_on.add(id(node.value))
+            elif is_call(node, "len") and isinstance(node.args[0], ast.Name):
+                asked.add(node.args[0].id)
+            elif is_call(node, "prefetch"):  # which may be asked for any address
+                passed_on |= {id(each) for each in node.args}
+                asked |= {each.id for each in node.args if isinstance(each, ast.Name)}
+            elif is_call(node, "find_source") or is_call(node, "_find_first_put"):
+                asked |= {each.id for each in node.args if isinstance(each, ast.Name)}
+        for node in ast.walk(function):
+            if is_call(node, "segment_at") and id(node) not in passed_on:
+                yield f"line {node.lineno}: give it a name"
+        yield from (f"line {kept[name]}: ask for len({name})" for name in kept.keys() - asked)
+
+
+def is_call(node: ast.AST | None, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def test_a_segment_is_looked_up_once_and_may_be_missing() -> None:
+    found = [
+        f"{shown(path)}, {line}"
+        for path in OURS
+        if shown(path) not in MAPPED_BEFORE
+        for line in looked_up_carelessly(ast.parse(path.read_bytes()))
+    ]
+    assert found == []
+    bad = "def f():\n a = segment_at(t, 1)\n g(segment_at(t, 1))\n b = segment_at(t, 2)\n len(b)"
+    lines = list(looked_up_carelessly(ast.parse(bad)))
+    assert lines == ["line 3: give it a name", "line 2: ask for len(a)"]

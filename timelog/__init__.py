@@ -15,7 +15,9 @@ Files and maps:
 
     segments.py      a log over segment files
     segmenttable.py  by which kernels find a byte of it
-    mapping.py       mappings that need no descriptor
+    epochs.py        what is dropped while kernels look at it
+    pinned.py        segments that stay in a table of one's own
+    mapping.py       mappings, each with its owner
     disk.py          the one place through which bytes reach a disk
     nonzero.py       where memory that others may change is not zero
     sharing.py       a lock on a log's folder, for who reads it

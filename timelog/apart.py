@@ -36,8 +36,8 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
 
     def run() -> None:
         me = _thread.get_ident()
-        _unfinished.add(me)  # here, not by the caller: an exception may come before the thread
         try:
+            _unfinished.add(me)  # here, not by the caller: an exception may come before the thread
             results.append(work())
         except BaseException as e:
             errors.append(e)

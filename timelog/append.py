@@ -80,6 +80,8 @@ QUEUE_COUNT_MAX: Final = 1 << 14
 # Words of a QueueTable.
 QUEUE_SEGMENT_ENTRIES: Final = 0
 QUEUE_COUNT: Final = 1
+QUEUE_PLACES: Final = 2
+"""Places of a row: how many of its segments may be mapped to be written, see `queue_place`."""
 STORED_MS: Final = 4
 """The stored time of the last message; it never falls."""
 
@@ -115,10 +117,10 @@ class QueueTable:
     words: Words  # int64[16], see the constants above
     next_index: Words  # int64[QUEUE_COUNT_MAX]: index behind the last whole entry
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
-    address: Words  # int64[2 * QUEUE_COUNT_MAX]: the segments being written, by parity of number
-    number: Words  # int64[2 * QUEUE_COUNT_MAX]: which segment that is, −1 for none
-    allocated: Words  # int64[2 * QUEUE_COUNT_MAX]: up to this index it has its blocks
-    opened: Words  # int64[2 * QUEUE_COUNT_MAX]: up to this index its pages were opened lately
+    address: Words  # int64[places]: the segments being written, see `queue_place`
+    number: Words  # int64[places]: which segment that is
+    allocated: Words  # int64[places]: up to this index it has its blocks; 0 for no segment
+    opened: Words  # int64[places]: up to this index its pages were opened lately
     pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
     tally: Tally  # a row for each queue, with what is in levels for it
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
@@ -154,15 +156,21 @@ assert TOPIC_BYTES_READ_MAX < NAME_STRIDE
 
 
 def new_queue_table(segment_entries: int) -> QueueTable:
-    """Return an empty table; its pages are touched only as queues come."""
+    """Return an empty table; its pages are touched only as queues come.
+
+    Whatever one append writes must be mapped at once. So a row has as many places as a stage of one
+    queue's messages may touch segments: two, where a segment has 1,023 entries or more.
+    """
+    touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
+    places = 1 << (touched - 1).bit_length()
     table = QueueTable(
         np.zeros(16, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
-        np.full(2 * QUEUE_COUNT_MAX, -1, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         new_tally(QUEUE_COUNT_MAX),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
@@ -172,7 +180,15 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.full(TOLD_COUNT * TOLD_COLUMNS, -1, np.int64),
     )
     table.words[QUEUE_SEGMENT_ENTRIES] = segment_entries
+    table.words[QUEUE_PLACES] = places
     return table
+
+
+@inlined
+def queue_place(words: Words, row: int, number: int) -> int:
+    """Return the place of a queue's segment; `words`: the table's."""
+    places = words[QUEUE_PLACES]
+    return row * places + (number & (places - 1))
 
 
 def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
@@ -204,7 +220,7 @@ def _index_stop(queues: QueueTable, row: int, index: int) -> int:
     """
     entries = queues.words[QUEUE_SEGMENT_ENTRIES]
     number = index // entries
-    slot, first = 2 * row + (number & 1), number * entries
+    slot, first = queue_place(queues.words, row, number), number * entries
     allocated = queues.allocated[slot]
     if queues.number[slot] != number or index >= allocated:
         return index
@@ -340,6 +356,14 @@ def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms:
 
 
 @inlined
+def _touch_page(commitlog: SegmentTable, at: int) -> None:
+    """Fault in a page that can be written to; its segment may be dropped just now."""
+    segment = segment_at(commitlog, at)
+    if len(segment) > 0 and at < write_stop(commitlog, at):
+        touch(segment, at % commitlog.words[SEGMENT_BYTES])
+
+
+@inlined
 def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
     """Fault in the pages that the messages will likely go to, before the lock is taken.
 
@@ -350,16 +374,14 @@ def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
         length += stage.size[i]
     offset = load_acquire(commitlog.words, END)
     for at in range(offset + PAGE_BYTES, offset + length + PAGE_BYTES, PAGE_BYTES):
-        if at < write_stop(commitlog, at):
-            touch(segment_at(commitlog, at), at % commitlog.words[SEGMENT_BYTES])
+        _touch_page(commitlog, at)
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     number = offset // segment_bytes
     zeroed = load_acquire(commitlog.zeroed, number & (TABLE_LENGTH - 1))
     if offset + length + commitlog.words[APRON] > zeroed:  # what `_clear_ahead` will zero
         stop = min(zeroed + commitlog.words[APRON], (number + 1) * segment_bytes)
         for at in range(zeroed, stop, PAGE_BYTES):
-            if at < write_stop(commitlog, at):
-                touch(segment_at(commitlog, at), at % segment_bytes)
+            _touch_page(commitlog, at)
 
 
 @inlined
@@ -447,7 +469,8 @@ def _index(queues: QueueTable, stage: Stage, count: int) -> None:
         if row != last_row or index >= first + entries:
             number = index // entries
             last_row, first = row, number * entries
-            segment = view_bytes(queues.address[2 * row + (number & 1)], entries * ENTRY_BYTES)
+            address = queues.address[queue_place(queues.words, row, number)]
+            segment = view_bytes(address, entries * ENTRY_BYTES)
         at = (index - first) * ENTRY_BYTES
         put_i64(segment, at + ENTRY_OFFSET_AT, stage.offset[i])
         put_i32(segment, at + ENTRY_SIZE_AT, stage.size[i])

@@ -140,7 +140,7 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
         marks[i] = 0
         buf = segment_at(commitlog, rows[i, ROW_OFFSET])
         at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         ours = is_ours(buf, found, tag)
         if ours:
@@ -189,10 +189,15 @@ def _is_brokers_copy(buf: Any, found: Any) -> bool:
 
 @kernel
 def find_rows(queues: Any, commitlog: Any, rows: Any, result: Any) -> int:
-    """Fill `result`, int64[n], with queue rows; return the first message without one, or −1."""
+    """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
+
+    So it does where a message's segment is not mapped: whoever reads its topic maps it.
+    """
     for i in range(len(rows)):
         offset = rows[i, ROW_TOPIC]
         buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            return i
         at = offset % commitlog.words[SEGMENT_BYTES]
         row = find_row(queues, buf, at, rows[i, ROW_TOPIC_BYTES], rows[i, ROW_QUEUE_ID])
         if row < 0:
@@ -373,7 +378,7 @@ def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, 
     for i in range(len(rows)):
         buf = segment_at(commitlog, rows[i, ROW_OFFSET])
         at = rows[i, ROW_OFFSET] % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         topic_at, topic_bytes = found[TOPIC_AT], found[TOPIC_BYTES]
         key_bytes = max(0, found[KEY_BYTES])

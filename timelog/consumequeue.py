@@ -21,6 +21,7 @@ from timerstore.timelog.append import (
     NAME_STRIDE,
     QUEUE_COUNT,
     QUEUE_COUNT_MAX,
+    QUEUE_PLACES,
     QueueTable,
     new_queue_table,
 )
@@ -246,38 +247,49 @@ class ConsumeQueues:
     def prepare(self, row: int, *, ahead: bool = False, index: int = -1) -> None:
         """Map the segment that the next entry goes to; with `ahead` the one behind it as well.
 
-        That one is also mapped if it holds `index`: messages that go together may need both. With
-        `index` there is room up to that entry, with `ahead` further ahead.
+        With `index` there is room up to that entry, and all segments up to it are mapped: messages
+        that go together may need several. With `ahead` there is room further ahead.
         """
-        file, left = self.files[row], []
+        file, table = self.files[row], self.table
         with file.lock:
-            next_index = int(self.table.next_index[row])
+            next_index = int(table.next_index[row])
             number, position = divmod(next_index, self.segment_entries)
-            wanted = [number]
             late = ahead and 2 * position >= self.segment_entries
-            if late or index // self.segment_entries == number + 1:
-                wanted.append(number + 1)
+            last = max(number + late, index // self.segment_entries)
             file.end = next_index * ENTRY_BYTES
             file.ensure(number)
             if ahead:
                 file.prepare_next()
             if index >= next_index:
                 file.make_room((index + 1) * ENTRY_BYTES)
-            for each in wanted:
-                slot, mapped = 2 * row + (each & 1), file.ensure(each)
-                before = int(self.table.number[slot])
+            # No append writes any more to what lies before the next entry's segment.
+            places = self._places(row)
+            is_left = (table.allocated[places] > 0) & (table.number[places] < number)
+            left = table.number[places][is_left].tolist()
+            table.allocated[places][is_left] = 0
+            for each in range(number, last + 1):
+                place, mapped = self._place(row, each), file.ensure(each)
+                table.address[place] = mapped.address
+                table.number[place] = each
                 entries = each * self.segment_entries + mapped.allocated_bytes // ENTRY_BYTES
-                self.table.allocated[slot] = entries
-                self.table.address[slot] = mapped.address
-                self.table.number[slot] = each
-                left += [before] if before not in (-1, each) else []
+                table.allocated[place] = entries  # last: from here on kernels may use it
         for each in left:  # without the lock: others are taken
             self._bound_maps(row, each, each)
+
+    def _place(self, row: int, number: int) -> int:
+        """Return the place of a row's segment in the table, as `queue_place` does for kernels."""
+        count = int(self.table.words[QUEUE_PLACES])
+        return row * count + number % count
+
+    def _places(self, row: int) -> slice:
+        """Return where a row's places are in the table."""
+        count = int(self.table.words[QUEUE_PLACES])
+        return slice(row * count, (row + 1) * count)
 
     def prepare_ahead(self) -> None:
         """Prepare what is ahead of each queue that was written to since the last call."""
         count = len(self.files)
-        self.table.opened[: 2 * count] = 0
+        self.table.opened[: self._places(count).start] = 0  # they may be written back by now
         ends = self.table.next_index[:count].copy()
         for row in np.flatnonzero(ends != self._prepared[:count]).tolist():
             self.prepare(row, ahead=True)
@@ -324,15 +336,15 @@ class ConsumeQueues:
         for other, number in dropped:
             file = self.files[other]
             with file.lock:  # `prepare` holds it as well
-                if self.table.number[2 * other + (number & 1)] != number:
+                place = self._place(other, number)
+                if self.table.number[place] != number or not self.table.allocated[place]:
                     file.drop(number)
 
     def set_end(self, row: int, index: int) -> None:
         """Say that the next entry of a queue is `index`."""
         self.table.next_index[row] = self.table.planned[row] = index
-        self.table.number[2 * row : 2 * row + 2] = -1
-        self.table.allocated[2 * row : 2 * row + 2] = 0
-        self.table.opened[2 * row : 2 * row + 2] = 0
+        self.table.allocated[self._places(row)] = 0
+        self.table.opened[self._places(row)] = 0
         self.files[row].end = index * ENTRY_BYTES
 
     def existing(self, row: int, number: int) -> MappedFile:
@@ -355,7 +367,7 @@ class ConsumeQueues:
 
     def close(self) -> None:
         """Drop all maps without flushing."""
-        self.table.number[:] = -1
+        self.table.allocated[: self._places(len(self.files)).start] = 0
         for file in self.files:
             file.close()
 

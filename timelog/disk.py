@@ -12,13 +12,12 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
-from timerstore.timelog.mapping import PAGE_BYTES, open_pages, sync_mapping
+from timerstore.timelog.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
@@ -50,9 +49,13 @@ class MappedFile:
     """A file and its writable mapping.
 
     `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
-    view is made from the buffer's address, and the buffer is kept for as long as the view. No
-    descriptor is kept: there is a file for each topic, and a process may have 1,024 open.
+    view is made from the buffer's address, and owns the buffer, as does each view of it (see
+    mapping.py). No descriptor is kept: there is a file for each topic, and a process may have 1,024
+    open.
     """
+
+    owner: MapOwner
+    """What all arrays over the bytes keep: as long as it lives, somebody may read them."""
 
     keeps_changes = False
     """True: what was written to the mapping is nowhere else, so it must not be dropped."""
@@ -62,24 +65,25 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, and close it."""
-        self.path, self.length = path, length
+        self.length = length
         name = str(path)
         if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
             name = f"/proc/self/fd/{fd}"  # Arrow takes no name that is not UTF-8
         with pa.memory_map(name, "r+") as mapped:
-            self._buffer = mapped.read_buffer(length)
-        self.address: int = self._buffer.address
-        self.view: Bytes = np.ctypeslib.as_array(
-            (ctypes.c_uint8 * length).from_address(self.address)
-        )
+            buffer = mapped.read_buffer(length)
+        self.owner, self.address = MapOwner(buffer, path), int(buffer.address)
+        self.view: Bytes = bytes_at(self.address, length, self.owner)
         os.close(fd)
 
-    def part(self, start: int) -> Bytes:
-        """Return the bytes from `start` on, as a view that keeps the map alive."""
-        # The array's base chain ends at the ctypes object; hold the file as well.
-        view = self.view[start:].view(_KeptAlive)
-        view.owner = self
-        return view
+    @property
+    def path(self) -> Path:
+        """Whose bytes these are; a file that is renamed is told here."""
+        assert self.owner.path is not None
+        return self.owner.path
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self.owner.path = path
 
     def unfault(self, start: int, stop: int) -> None:
         """Take whole pages in [start, stop) out of the page table; they stay in the page cache.
@@ -97,24 +101,14 @@ class MappedFile:
         sync_mapping(self.address, self.length)
 
 
-class _KeptAlive(np.ndarray):
-    """An array that holds on to the mapping that it looks into."""
-
-    owner: MappedFile | None = None
-
-    def __array_finalize__(self, other: Any) -> None:
-        """Hand the owner on to slices."""
-        self.owner = getattr(other, "owner", None)
-
-
 class Zeros(MappedFile):
     """Zeros in the place of a file that is missing."""
 
     def __init__(self, path: Path, length: int) -> None:
         """Make `length` zeros, which take memory only where they are read."""
-        self.path, self.length, self.allocated_bytes = path, length, length
+        self.length = self.allocated_bytes = length
         self.view: Bytes = np.zeros(length, np.uint8)
-        self.address: int = self.view.ctypes.data
+        self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
 
     def unfault(self, start: int, stop: int) -> None:
         """Do nothing: there is no file behind it."""

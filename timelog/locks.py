@@ -42,6 +42,7 @@ _NAMES: Final = 1 << 10
 """Calls that a gate knows by their thread; it only counts those beyond."""
 GATE_WORDS: Final = _NAMES + 8
 _HOLDER: Final = 1  # the thread that took it from Python, else 0
+_PASSED: Final = 2  # blocks of `if_free` inside the holder's own, which went on without
 _NEAR_HOLDER: Final = LOCK_WORDS + _HOLDER
 _WHEEL_HOLDER: Final = 2 * LOCK_WORDS + _HOLDER
 _SERVING: Final = 8
@@ -84,6 +85,28 @@ def _give_back(address: int) -> None:
     lock = view_words(address, LOCK_WORDS)
     lock[_HOLDER] = 0
     lock_release(lock)
+
+
+def _acquire_if_free(address: int) -> int:
+    """Take the lock if nobody has it; return whether this did."""
+    lock = view_words(address, LOCK_WORDS)
+    me, ticket = thread_id(), load_acquire(lock, _SERVING)
+    if compare_exchange(lock, 0, ticket, ticket + 1):
+        lock[_HOLDER] = me
+        return 1
+    if lock[_HOLDER] == me:  # a signal's handler, in the midst of this thread's block
+        lock[_PASSED] += 1
+    return 0
+
+
+def _release_if_taken(address: int, kind: int, error: int, trace: int) -> None:
+    lock = view_words(address, LOCK_WORDS)
+    if lock[_HOLDER] != thread_id():
+        return
+    if lock[_PASSED] > 0:
+        lock[_PASSED] -= 1
+    else:
+        _give_back(address)
 
 
 def _acquire(address: int) -> None:
@@ -148,7 +171,8 @@ def section_ahead(function: Callable[..., None], *, waits: bool) -> None:
 for _each in (_acquire, _acquire_all):
     section_ahead(_each, waits=True)
 entry_ahead(_enter, keeps_gil=True)
-for _other in (_release, _release_all, _leave):
+entry_ahead(_acquire_if_free, keeps_gil=True)
+for _other in (_release, _release_if_taken, _release_all, _leave):
     section_ahead(_other, waits=False)
 
 
@@ -162,7 +186,7 @@ class Section:
 
     if TYPE_CHECKING:
 
-        def __enter__(self) -> None:
+        def __enter__(self) -> int:
             """Enter."""
 
         def __exit__(self, *error: object) -> None:
@@ -194,6 +218,13 @@ class KernelLock(Section):
         enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
         super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
         self._holder = memoryview(self.words)  # type: ignore[arg-type]
+        self.if_free = Section(
+            self.words,
+            entry_point(_acquire_if_free, keeps_gil=True),
+            section_entry(_release_if_taken, waits=False),
+        )
+        """`with lock.if_free as taken:` takes it where nobody has it, and never waits; the block
+        runs in any case, and asks."""
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken it, in Python."""

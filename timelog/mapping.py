@@ -1,7 +1,12 @@
-"""Mappings that need no descriptor: for reading, or with changes that only this process sees.
+"""Mappings, each with an owner: an array over a map's bytes keeps the map alive.
+
+NumPy lets go of what lies between a view and the object at the end of its base chain, so that
+object itself must own the map. `bytes_at` is the one place that makes such an array; every view,
+slice or memoryview of it, however it was made, keeps the owner, and the owner keeps the map.
 
 Python's `mmap` keeps a duplicate of the descriptor for as long as the mapping lives, so a store of
-a thousand topics could not be looked at where a process may open a thousand files.
+a thousand topics could not be looked at where a process may open a thousand files. `map_bytes`
+needs none.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import errno
 import mmap
 import os
 import weakref
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,6 +36,24 @@ _MADV_DONTNEED: Final = 4
 MADV_POPULATE_WRITE: Final = 23
 
 
+class MapOwner:
+    """What a map lives by: it is unmapped when the last array over its bytes is gone."""
+
+    __slots__ = ("__weakref__", "memory", "path")
+
+    def __init__(self, memory: object, path: Path | None = None) -> None:
+        """`memory`: what unmaps when it is gone; `path`: whose bytes these are."""
+        self.memory, self.path = memory, path
+
+
+def bytes_at(address: int, length: int, owner: object) -> Bytes:
+    """Return the `length` bytes at an address as a writable array that keeps `owner` alive."""
+    content: Any = (ctypes.c_uint8 * length).from_address(address)
+    content.owner = owner
+    view: Bytes = np.ctypeslib.as_array(content)
+    return view
+
+
 def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
     """Map the first `length` bytes of an open file, which may be closed right after.
 
@@ -43,9 +67,9 @@ def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
     if address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    content = (ctypes.c_uint8 * length).from_address(address)
-    weakref.finalize(content, _LIBC.munmap, address, length).atexit = False
-    view: Bytes = np.ctypeslib.as_array(content)
+    owner = MapOwner(None)
+    weakref.finalize(owner, _LIBC.munmap, address, length).atexit = False
+    view = bytes_at(address, length, owner)
     view.flags.writeable = private
     return view
 

@@ -182,7 +182,8 @@ def pull_messages(
     log_end = load_acquire(commitlog.words, END)
     segment_bytes = commitlog.words[SEGMENT_BYTES]
     tag_word = hex_8_word(tag)
-    base, buf = 0, segment_at(commitlog, -1)  # the segment that the last one stood in
+    base = 0
+    buf = segment_at(commitlog, -1)  # the segment that the last one stood in
     for k in range(count):
         if k + _AHEAD < count:
             ahead = get_i64(entries, at + (k + _AHEAD) * ENTRY_BYTES + ENTRY_OFFSET_AT) - base

@@ -1,12 +1,17 @@
 """A log over segment files: a row of mapped files that together are one long byte sequence.
 
 An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
-(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`;
-the table's entry is written before a kernel is told of it. A segment is unmapped when the last
-reference to its `MappedFile` goes, so whoever runs a kernel without the lock first takes `pin`, or
-runs it inside `reading`, which keeps every map that is dropped meanwhile. The services' threads can
-do neither; therefore what is dropped is kept until `take_retired`, and let go once no step is under
-way that may still look into it.
+(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`.
+Bytes are borrowed in three ways, and in no other:
+
+- `view` gives an array. It owns its map, as does each view of it.
+- `with log.reading() as table` gives the table that the services share. What a kernel finds there
+  stays mapped until the block ends (epochs.py). It may be dropped from the table meanwhile: so a
+  kernel looks a segment up once, and what it does not find is mapped again.
+- `PinnedLog` (pinned.py) gives a table of one's own, in which all that was asked for stays.
+
+Only the services' kernels look into `shared_table` without a block: what is dropped is let go once
+no step is under way that may still look into it (`Engine.let_go`).
 
 A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
 writes, in steps that grow with the rate. Who writes to a place that was never written to asks
@@ -20,9 +25,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -32,9 +35,11 @@ from timerstore.errors import (
     NotAStoreError,
     StoreFullError,
 )
+from timerstore.timelog.blocks import Blocks, step_bytes
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
+from timerstore.timelog.epochs import Epoch, Epochs, Reading
 from timerstore.timelog.format import SEGMENT_NAME_DIGITS
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.mapping import MapOwner
 from timerstore.timelog.nonzero import used_pages
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
@@ -48,24 +53,13 @@ from timerstore.timelog.segmenttable import (
     leave,
 )
 
-Detached = list[tuple[Path, MappedFile | None]]
-"""Segments that are forgotten and still to be removed, the oldest first."""
-STEP_BYTES_MAX: Final = 1 << 20
-AHEAD_TICKS: Final = 64
-"""What is written in so many ticks of the flush thread, three seconds, is allocated ahead."""
-
-
-def step_bytes(segment_bytes: int) -> int:
-    """Return how much is allocated ahead where little is written: a 64th of a segment."""
-    return min(max(segment_bytes // 64, PAGE_BYTES), STEP_BYTES_MAX, segment_bytes)
-
 
 def segment_name(offset: int) -> str:
     """Return the file name of the segment that starts at `offset`."""
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
-class SegmentedFile:
+class SegmentedFile(Blocks):
     """A folder of segment files of one size."""
 
     def __init__(
@@ -95,7 +89,7 @@ class SegmentedFile:
         self.lock = threading.RLock()
         self.for_kernels = for_kernels
         table_length = TABLE_LENGTH if for_kernels else 1
-        self.table = SegmentTable(
+        self.shared_table = SegmentTable(
             np.zeros(8, np.int64),
             np.zeros(table_length, np.int64),
             np.full(table_length, -1, np.int64),
@@ -103,17 +97,19 @@ class SegmentedFile:
             np.zeros(table_length, np.int64),
             np.zeros(table_length, np.int64),
         )
-        self.table.words[SEGMENT_BYTES] = segment_bytes
-        self.table.words[APRON] = apron_bytes(segment_bytes)
+        self.shared_table.words[SEGMENT_BYTES] = segment_bytes
+        self.shared_table.words[APRON] = apron_bytes(segment_bytes)
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
         self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
-        self._readers: set[object] = set()
-        self._retired: list[MappedFile] = []  # dropped while somebody was reading
-        self._alive = weakref.WeakSet[MappedFile]()  # all maps that somebody still has
+        self._epochs = Epochs(self.shared_table)
+        self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
+        self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
+        self.reach_bytes = 0
+        """So far behind the log's end one append may go."""
         self.reusable_from = ALL_ZEROED
         """No segment before this number is used again; a broker may have written it."""
         self.ahead_max = 0
@@ -151,26 +147,11 @@ class SegmentedFile:
     @property
     def end(self) -> int:
         """The append position."""
-        return int(self.table.words[END])
+        return int(self.shared_table.words[END])
 
     @end.setter
     def end(self, offset: int) -> None:
-        self.table.words[END] = offset
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes that all segment files take of the disk. O(segments)."""
-        return sum(map(self._block_bytes, self.numbers.copy()))
-
-    def _block_bytes(self, number: int) -> int:
-        file = self._mapped.get(number)
-        if file is None and number in self._block_bytes_seen:  # it is written to no more
-            return self._block_bytes_seen[number]
-        if file is None or file.allocated_bytes < self.segment_bytes:
-            seen = min(self.disk.block_bytes(self.path(number)), self.segment_bytes)
-            self._block_bytes_seen[number] = seen
-            return max(seen, 0 if file is None else file.allocated_bytes)
-        return self.segment_bytes
+        self.shared_table.words[END] = offset
 
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
@@ -230,82 +211,29 @@ class SegmentedFile:
                 else:
                     self.disk.make_folder(self.folder)
                     file = self.disk.create_mapped(self.path(number), self.segment_bytes)
-                    self.table.zeroed[number % len(self.table.number)] = ALL_ZEROED
+                    self.shared_table.zeroed[number % len(self.shared_table.number)] = ALL_ZEROED
+                    self._names_made += 1
                     self.numbers.append(number)
                     self.numbers.sort()
-                    self._names_made += 1
                 # First kept, then told to kernels: a signal may fall between any two steps.
+                self._alive.add(file.owner)
                 self._mapped[number] = file
-                self._alive.add(file)
             self._enter(number, file)
             return file
 
     def _enter(self, number: int, file: MappedFile) -> None:
         """Tell kernels where a segment is mapped."""
-        slot = number % len(self.table.number)
-        self.table.allocated[slot] = number * self.segment_bytes + file.allocated_bytes
-        self.table.address[slot] = file.address  # which may have been that of zeros in its place
-        self.table.number[slot] = number
+        slot = number % len(self.shared_table.number)
+        stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
+        table.allocated[slot] = number * self.segment_bytes + stop
+        table.address[slot] = file.address  # which may have been that of zeros in its place
+        table.number[slot] = number
         self._used[number] = next(self._clock)
-
-    def reserve(self, start: int, stop: int) -> None:
-        """Let bytes [start, stop) be written to at once. Raises StoreFullError."""
-        with self.lock:
-            self._allocate(start, stop)
-            for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
-                first = number * self.segment_bytes
-                last = min(stop - first, self.segment_bytes)
-                self.disk.open_pages(self.ensure(number), max(0, start - first), last)
-
-    def _allocate(self, start: int, stop: int) -> None:
-        """Have the blocks of bytes up to `stop`, in the segments from that of `start` on.
-
-        These are mapped, or made, and allocated from their beginning on. Raises StoreFullError.
-        """
-        with self.lock:
-            for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
-                file = self.ensure(number)
-                wanted = min(stop - number * self.segment_bytes, self.segment_bytes)
-                if file.allocated_bytes < wanted:
-                    pages = -(-wanted // PAGE_BYTES) * PAGE_BYTES
-                    self.disk.allocate(file, min(pages, self.segment_bytes))
-                    self._enter(number, file)
-
-    def _allocate_ahead(self, least: int, wanted: int) -> None:
-        """Have the blocks from the log's end up to `wanted`, or as far as there is room.
-
-        Raises StoreFullError where there is none up to `least`.
-        """
-        while True:
-            try:
-                return self._allocate(self.end, wanted)
-            except StoreFullError:
-                if wanted <= least:
-                    raise
-                wanted = max(least, (self.end + wanted) // 2)
-
-    def prepare_end(self, count: int) -> None:
-        """Map the segment at the log's end, with blocks for `count` bytes if there is room."""
-        stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
-        self.ensure(self.end // self.segment_bytes)
-        with suppress(
-            StoreFullError
-        ):  # whoever writes there is told, and a full disk can be opened
-            self._allocate(self.end, min(self.end + count, stop))
-
-    def _room_end(self, offset: int) -> int:
-        """Return up to where all is allocated from `offset` on."""
-        while (file := self._mapped.get(offset // self.segment_bytes)) is not None:
-            start = offset // self.segment_bytes * self.segment_bytes
-            if file.allocated_bytes < self.segment_bytes:
-                return max(offset, start + file.allocated_bytes)
-            offset = start + self.segment_bytes
-        return offset
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
         file = self._mapped.get(number)
-        if file is not None:
+        if file is not None and self._is_entered(number):
             self._used[number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock:
@@ -317,6 +245,10 @@ class SegmentedFile:
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
             return self.ensure(number)
 
+    def _is_entered(self, number: int) -> bool:
+        """Tell whether kernels find a segment: a signal may have ended what put it in or out."""
+        return not self.for_kernels or self.shared_table.number[number % TABLE_LENGTH] == number
+
     def readable(self, number: int) -> MappedFile:
         """Map a segment to be read; zeros in its place where it is missing."""
         with self.lock:
@@ -325,22 +257,21 @@ class SegmentedFile:
             file = self._mapped.get(number)
             if file is None:
                 file = self._mapped[number] = Zeros(self.path(number), self.segment_bytes)
-                slot = number % len(self.table.number)
-                self.table.allocated[slot] = 0
-                self.table.address[slot] = file.address
-                self.table.number[slot] = number
-            self._used[number] = next(self._clock)
+            self._enter(number, file)
             return file
 
     def pin(self, start: int, stop: int) -> list[MappedFile]:
-        """Map all segments with offsets in [start, stop); they stay mapped while referenced."""
+        """Map all segments with offsets in [start, stop); they stay mapped while referenced.
+
+        Kernels may find them no more, see `reading`.
+        """
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
         return [self.existing(number) for number in range(first, last + 1)]
 
     def view(self, offset: int) -> Bytes:
-        """Return the bytes from `offset` to its segment's end, as a view that is kept alive."""
+        """Return the bytes from `offset` to its segment's end; they keep its map."""
         number, position = divmod(offset, self.segment_bytes)
-        return self.existing(number).part(position)
+        return self.existing(number).view[position:]
 
     def used_end(self) -> int:
         """Return the offset behind which there are holes alone, which read as zeros."""
@@ -360,13 +291,17 @@ class SegmentedFile:
         return b"".join(parts)
 
     def trim(self) -> None:
-        """Drop the maps that were unused the longest, down to the limit. See the ground rules."""
+        """Drop the maps that were unused the longest, down to the limit. See the ground rules.
+
+        What whoever appends may be writing to stays.
+        """
         with self.lock:
-            keep = {self.end // self.segment_bytes, self.end // self.segment_bytes + 1}
+            first, last = self.end, self.end + self.reach_bytes
+            kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
             for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
                 if len(self._mapped) <= self.open_count_max:
                     return
-                if number not in keep:
+                if number not in kept:
                     self._unmap(number)
 
     def drop(self, number: int) -> None:
@@ -377,33 +312,36 @@ class SegmentedFile:
                 self._unmap(number)
 
     def reading(self) -> Reading:
-        """Keep maps that are dropped meanwhile, for a kernel that looks segments up itself."""
-        return Reading(self)
+        """Borrow the table that the services share, for kernels that are called in the block."""
+        return self._epochs.reading()
 
-    def take_retired(self) -> list[MappedFile]:
-        """Return the maps that were dropped, to be let go once no step of a service is under way
-        that began before; none while somebody reads.
-        """
+    def seal(self) -> list[Epoch]:
+        """Return what was dropped by now, to be given to `release`: see epochs.py."""
         with self.lock:
-            if self._readers:
-                return []
-            retired, self._retired = self._retired, []
-            return retired
+            return self._epochs.seal()
 
-    def _forget(self, number: int) -> MappedFile | None:
-        """Take a segment out of the table; it is unmapped with the last reference."""
-        self._used.pop(number, None)
-        self._block_bytes_seen.pop(number, None)
+    def release(self, ended: list[Epoch]) -> None:
+        """Unmap what was dropped; no step of a service is under way that began before `seal`."""
+        with self.lock:
+            self._epochs.release(ended)
+
+    def _forget(self, number: int) -> None:
+        """Take a segment out of the table; it is unmapped when nobody reads it any more.
+
+        A signal may fall between any two steps: the map is held until the last of them, and who
+        asks for it puts it into the table again.
+        """
         file = self._mapped.get(number)
         if file is not None:
-            slot = number % len(self.table.number)
-            if self.table.number[slot] == number:
-                self.table.number[slot] = -1
-                self.table.allocated[slot] = 0
-            if self._readers or self.for_kernels:
-                self._retired.append(file)  # a kernel may be looking into it; see `take_retired`
+            slot = number % len(self.shared_table.number)
+            if self.shared_table.number[slot] == number:
+                self.shared_table.number[slot] = -1
+                self.shared_table.allocated[slot] = 0
+            if self.for_kernels:
+                self._epochs.hold(file)
             del self._mapped[number]
-        return file
+        self._used.pop(number, None)
+        self._block_bytes_seen.pop(number, None)
 
     def _unmap(self, number: int) -> None:
         # What was written must be durable before it is forgotten: `flush` takes what is not mapped
@@ -413,68 +351,44 @@ class SegmentedFile:
 
     # --- growing, shrinking, flushing
 
-    def make_room(self, stop: int) -> None:
-        """Let whoever appends write up to `stop`, and further within that segment.
-
-        Each time somebody had to wait for that, the next step is twice as long.
-        """
-        with self.lock:
-            if self._room_end(self.end) >= stop:
-                self.reserve(self.end, stop)
-                return
-            last = -(-stop // self.segment_bytes) * self.segment_bytes
-            step, self._ahead_bytes = self._ahead_bytes, step_bytes(self.segment_bytes)
-            self._allocate_ahead(stop, min(max(stop, self.end + step), last))
-            self.reserve(self.end, stop)
-            self._ahead_bytes = min(2 * step, self.segment_bytes)
-
-    def prepare_next(self) -> None:
-        """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, and create
-        the segment behind the current one once that is half full.
-        """
-        end = self.end
-        written, self._seen_end = (end - self._seen_end if self._seen_end >= 0 else 0), end
-        least = step_bytes(self.segment_bytes)
-        fading = self._ahead_bytes * 15 // 16  # a tick without a put says little
-        self._ahead_bytes = min(max(AHEAD_TICKS * written, fading, least), self.segment_bytes)
-        number, position = divmod(end, self.segment_bytes)
-        for each in (number, number + 1):  # what was opened until now may be written back by now
-            self.table.opened[each % len(self.table.opened)] = 0
-        if number not in self._mapped:
-            return
-        stop, wanted = (number + 1) * self.segment_bytes, end + self._ahead_bytes
-        if 2 * position >= self.segment_bytes:
-            self.ensure(number + 1)
-            stop += self.segment_bytes
-        if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
-            self._allocate_ahead(min(end + least, stop), min(wanted, stop))
-
-    def detach_before(self, offset: int) -> Detached:
-        """Forget the segments that end at or before `offset`; give the result to `remove`.
+    def detach_before(self, offset: int) -> None:
+        """Forget the segments that end at or before `offset`; `remove_detached` removes them.
 
         See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
         """
-        detached = []
         with self.lock:
-            while self.numbers and (self.numbers[0] + 1) * self.segment_bytes <= offset:
-                number = self.numbers.pop(0)
-                detached.append((self.path(number), self._forget(number)))
-        return detached
+            for number in self.numbers:
+                if (number + 1) * self.segment_bytes <= offset and number not in self._detached:
+                    self._detached.append(number)
+            self._detach()
 
-    def remove(self, detached: Detached) -> None:
+    def _detach(self) -> None:
+        """Forget what is to be removed, also what an earlier call began that a signal ended."""
+        for number in self._detached:
+            self._forget(number)
+            if number in self.numbers:
+                self.numbers.remove(number)
+
+    @property
+    def detached_count(self) -> int:
+        """How many segments are still to be removed."""
+        return len(self._detached)
+
+    def remove_detached(self) -> None:
         """Remove detached segments, the oldest first, each durably before the next.
 
-        So a crash at any point leaves a log without a gap, which begins somewhat earlier. What is
-        gone is taken off the list; where this raises, the rest is to be removed before any other.
-        One that may be used again, and is wanted, becomes the log's last segment instead.
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier. Where
+        this raises, the rest is to be removed before any other. One that may be used again, and is
+        wanted, becomes the log's last segment instead.
         """
-        while detached:
-            path = detached[0][0]
-            detached[0] = path, None  # our own reference goes first
+        with self.lock:
+            self._detach()
+        while self._detached:
+            path = self.path(self._detached[0])
             if not self._reuse(path):
                 self.disk.remove(path)
                 self.disk.sync_folder(self.folder)
-            detached.pop(0)
+            self._detached.pop(0)
 
     def _reuse(self, path: Path) -> bool:
         """Make the file of a removed segment the one behind the log's last; False where it must
@@ -490,7 +404,7 @@ class SegmentedFile:
             old = int(path.name) // self.segment_bytes
             if old < self.reusable_from or ahead >= self.ahead_max or not self.numbers:
                 return False
-            if any(file.path == path for file in self._alive) or not path.exists():
+            if any(owner.path == path for owner in self._alive) or not path.exists():
                 return False
             file = self.disk.map_existing(path, self.segment_bytes)
             try:
@@ -503,10 +417,10 @@ class SegmentedFile:
             head_bytes = apron_bytes(self.segment_bytes)
             file.view[:head_bytes] = 0
             start = number * self.segment_bytes
-            self.table.zeroed[number % len(self.table.number)] = start + head_bytes
-            self._mapped[number] = file
-            self._alive.add(file)
+            self.shared_table.zeroed[number % len(self.shared_table.number)] = start + head_bytes
+            self._alive.add(file.owner)
             self.numbers.append(number)
+            self._mapped[number] = file
             self._enter(number, file)
             self.reused_count += 1
             return True
@@ -521,11 +435,10 @@ class SegmentedFile:
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
-            if not leave(self.table, lock, number, reach_bytes):
+            if not leave(self.shared_table, lock, number, reach_bytes):
                 return False
-            file = self._forget(number)
+            self._forget(number)
             self.numbers.pop()
-        del file
         self.disk.remove(self.path(number))
         self.disk.sync_folder(self.folder)
         return True
@@ -554,7 +467,7 @@ class SegmentedFile:
 
     def _is_zeroed(self, number: int) -> bool:
         """Tell whether all of a segment that lies behind the log's end is zeros."""
-        zeroed = int(self.table.zeroed[number % len(self.table.number)])
+        zeroed = int(self.shared_table.zeroed[number % len(self.shared_table.number)])
         return zeroed >= (number + 1) * self.segment_bytes
 
     def distrust(self, offset: int) -> None:
@@ -562,7 +475,7 @@ class SegmentedFile:
         for number in self.numbers:
             if (number + 1) * self.segment_bytes > offset:
                 start = max(offset, number * self.segment_bytes)
-                self.table.zeroed[number % len(self.table.number)] = start
+                self.shared_table.zeroed[number % len(self.shared_table.number)] = start
 
     def zero_from(self, offset: int) -> None:
         """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
@@ -612,28 +525,8 @@ class SegmentedFile:
         """Drop all maps without flushing."""
         with self.lock:
             self._closed = True
-            self.table.number[:] = -1
+            self.shared_table.number[:] = -1
+            for file in self._mapped.values():
+                self._epochs.hold(file)
             self._mapped.clear()
-
-
-class Reading:
-    """A reader of a log: while one is inside, what is dropped stays mapped."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: SegmentedFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        # No lock, which is held for long while a segment is being made: an addition is one step.
-        try:
-            self._file._readers.add(self)
-        except BaseException:  # a signal's: then there is no block that ends
-            self.__exit__()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        file = self._file
-        file._readers.discard(self)
-        if not (file._readers or file.for_kernels):
-            file._retired.clear()
+            self._epochs.release_all()

@@ -6,17 +6,19 @@ bytes can be written to. Only `SegmentedFile` (segments.py) tells it what is map
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
+from timerstore.timelog.acting import may_look
 from timerstore.timelog.intrinsics import (
     load_acquire,
     prefetch,
     store_release,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.record import Words, record
@@ -37,6 +39,8 @@ END: Final = 1
 """The append position. Written by the one appender, with release order."""
 APRON: Final = 2
 """`apron_bytes`."""
+IS_SHARED: Final = 3
+"""1: maps are dropped while kernels look at them, so whoever looks is a reader, see epochs.py."""
 
 
 def apron_bytes(segment_bytes: int) -> int:
@@ -82,6 +86,20 @@ def segment_at(table: SegmentTable, offset: int) -> Any:
     if offset < 0 or load_acquire(table.number, slot) != number:
         return view_bytes(0, 0)
     return view_bytes(table.address[slot], segment_bytes)
+
+
+def _checked(look: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse who does not keep what is found; interpreted kernels ask, compiled ones do not."""
+
+    def segment_at(table: SegmentTable, offset: int) -> Any:
+        assert not table.words[IS_SHARED] or may_look(table), "call this kernel inside `reading`"
+        return look(table, offset)
+
+    return segment_at
+
+
+if INTERPRETED:
+    segment_at = _checked(segment_at)
 
 
 @inlined

@@ -27,7 +27,7 @@ from timerstore.errors import CorruptStoreError, NotAStoreError, ReadOnlyError
 from timerstore.store import TimerStore
 from timerstore.timelog.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.lockfile import LockFile
-from timerstore.timelog.mapping import map_bytes
+from timerstore.timelog.mapping import MapOwner, map_bytes
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.reader import Sizes, read_sizes
 from timerstore.timelog.record import Bytes
@@ -47,14 +47,14 @@ class PrivateFile(MappedFile):
 
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
         """Map `length` bytes of the open file `fd`, and close it; zeros where there is none."""
-        self.path, self.length, self.allocated_bytes = path, length, length
+        self.length = self.allocated_bytes = length
         size = os.fstat(fd).st_size if fd >= 0 else 0
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
         if 0 < size < length:
             self.view[:size] = np.frombuffer(os.pread(fd, size, 0), np.uint8)
         if fd >= 0:
             os.close(fd)
-        self.address: int = self.view.ctypes.data
+        self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
 
     def unfault(self, start: int, stop: int) -> None:
         """Do nothing: here it would undo what was changed."""

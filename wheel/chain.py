@@ -162,7 +162,7 @@ def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Any) 
         while offset >= end:
             buf = segment_at(timerlog, offset)
             position = offset % timerlog.words[SEGMENT_BYTES]
-            if check_unit(buf, position, offset, scratch) != UNIT_GOOD:
+            if len(buf) == 0 or check_unit(buf, position, offset, scratch) != UNIT_GOOD:
                 return -1 - offset
             units += 1 if get_i32(buf, position + UNIT_MAGIC_AT) & UNIT_DELETE != 0 else -1
             offset = get_i64(buf, position + UNIT_PREV_AT)

@@ -25,6 +25,7 @@ from timerstore import (
     TimerStore,
     TooLateError,
 )
+from timerstore.consuming.ackput import Put
 from timerstore.offsets import AHEAD
 from timerstore.timelog.ackrecord import ACKS_TOPIC
 
@@ -315,6 +316,35 @@ def test_a_batch_that_was_torn_is_not_there(tmp_path: Path, clock: ManualClock) 
     with TimerStore(path, config=SMALL, clock=clock) as store:
         assert [d.body for d in handed_out(store)] == [b"b"]
         assert store.count() == 3
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("entries", [1, 7, 100])
+def test_puts_over_many_segments_of_a_queue(
+    tmp_path: Path, clock: ManualClock, entries: int
+) -> None:
+    """What goes together is there as a whole, however many segments its entries touch."""
+    config = replace(
+        SMALL,
+        consumequeue_segment_bytes=20 * entries,
+        commitlog_segment_bytes=1 << 14,
+        open_segments_max=2,
+    )
+    path, count = tmp_path / "s", 300
+    with TimerStore(path, config=config, clock=clock) as store:
+        store.put_many([b"first", b"second"], topic="t")
+        first, second = handed_out(store)
+        now = [Put(body=b"%d" % i, topic="u") for i in range(count)]
+        assert len(first.ack_and_put_many(now)) == count
+        assert [d.body for d in handed_out(store, "u")] == [each["body"] for each in now]
+        later = [Put(body=b"%d" % i, topic="v", delay=SECOND) for i in range(count)]
+        assert len(second.ack_and_put_many(later)) == count == store.count()
+        store.abandon()
+    with TimerStore(path, config=config, clock=clock) as store:
+        clock.advance(SECOND)
+        assert [d.body for d in handed_out(store, "v")] == [each["body"] for each in later]
+        assert not handed_out(store)
+    assert timerstore.verify(path, config=config).ok
 
 
 @pytest.mark.slow

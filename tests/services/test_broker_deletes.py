@@ -19,8 +19,8 @@ def test_a_timer_has_one_identity_with_its_delete() -> None:
         units[:, chain.WALK_MESSAGE] = put.offset, gone.offset, 1 << 40
         units[:, chain.WALK_MAGIC] = UNIT_PLAIN, UNIT_PLAIN | UNIT_DELETE, UNIT_PLAIN
         columns, found = np.zeros((3, 3), np.int64), np.zeros(FOUND_WORDS, np.int64)
-        world = alone.engine.world
-        assert identify_all(world, units, found, columns, 0) == 2  # the third is not mapped
+        with alone.engine.commitlog.reading() as log:  # the third is not mapped
+            assert identify_all(log, units, alone.tag, found, columns, 0) == 2
         one, other = columns.T.tolist()[:2]
         assert one == other == [IDENTITY_OURS, put.offset, naive.java_hash("t")]
 

@@ -72,7 +72,7 @@ def filled(alone: Alone, timers: list[tuple[str, int, bool]], linked: int, ahead
 @settings(max_examples=60, deadline=None)
 @given(timers=TIMERS, asked=ASKED, linked=st.integers(0, 8), ahead=st.integers(-1, 20_000))
 def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int) -> None:
-    with Alone(DEQUEUE_PUT) as alone:
+    with Alone(DEQUEUE_PUT) as alone, alone.engine.commitlog.reading():
         model = filled(alone, timers, linked, ahead)
         kernels, place, log = Kernels(), new_place(alone.engine.world), alone.engine.commitlog
         for which, how in asked:
@@ -123,7 +123,7 @@ def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id:
 
 @pytest.mark.parametrize("body", [None, b"another body, " * 9])
 def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
-    with Alone(DEQUEUE_PUT) as alone:
+    with Alone(DEQUEUE_PUT) as alone, alone.engine.commitlog.reading():
         model = filled(alone, [("orders", 900, False), ("orders", 950, False)], 0, 0)
         (id, first), (_, second) = model.by_id.items()
         engine, log, kernels = alone.engine, alone.engine.commitlog, Kernels()

@@ -41,10 +41,10 @@ NO_DESTINATION = -9
 def _stage_one(world: Any, message: int, size: int, cut: int, i: int, at: int) -> int:
     """Stage a timer's copy as dequeue-put does; `cut`: bytes that its topic is read without."""
     thread = world.dequeue_put.thread
-    outcome = find_source(world, thread, message)
+    buf = segment_at(world.commitlog, message)
+    outcome = find_source(world, thread, buf, message)
     if outcome != 0:
         return outcome
-    buf = segment_at(world.commitlog, message)
     if not read_source(world, buf, thread.found, message, size):
         return -2
     thread.found[REAL_TOPIC_BYTES] -= cut
@@ -97,7 +97,7 @@ def test_copies_are_their_twins_over_all_segments(
             at = staged = 0
             for source in sources[done : done + batch]:
                 where = source.offset, source.size_bytes
-                with acting_as(DEQUEUE_PUT):
+                with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
                     engine.commitlog.readable(source.offset // engine.commitlog.segment_bytes)
                     assert _stage_one(world, where[0] + wrong, where[1], 0, 0, at) == UNREADABLE
                     assert _stage_one(world, where[0], where[1] + wrong, 0, 0, at) == UNREADABLE
@@ -107,7 +107,7 @@ def test_copies_are_their_twins_over_all_segments(
                     assert _stage_one(world, *where, 0, staged, at) == FIRED
                 at += int(world.stage.size[staged])
                 staged += 1
-            with acting_as(DEQUEUE_PUT):
+            with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
                 appended = _append(world, staged, START_MS)
             assert (appended < staged) == (thread.need != needs.NOTHING)
             if thread.need:
@@ -129,7 +129,7 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         store.put_many([b"x" * 1_000] * 200, topic="t", delay_ms=60_000)
         engine, thread = store.core.engine, store.core.engine.world.dequeue_put.thread
-        with acting_as(DEQUEUE_PUT):
+        with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
             for offset in (-1, engine.commitlog.end, 1 << 60):
                 assert _stage_one(engine.world, offset, 100, 0, 0, 0) == UNREADABLE
             assert thread.need == needs.NOTHING
@@ -138,7 +138,7 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
             assert (thread.need, thread.need_offset) == (needs.COMMITLOG_READ, 0)
         provide(engine, DEQUEUE_PUT)
         size = scanned(store)[0].size_bytes
-        with acting_as(DEQUEUE_PUT):
+        with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
             assert _stage_one(engine.world, 0, size, 0, 0, 0) == FIRED
 
 

@@ -43,7 +43,7 @@ def counters(alone: Alone, row: int) -> Words:
 
 def write(alone: Alone, *, durably: bool = False) -> None:
     engine = alone.engine
-    engine.counters.write(engine.commitlog.table, engine.append_lock.words, durably=durably)
+    engine.counters.write(engine.commitlog.shared_table, engine.append_lock.words, durably=durably)
 
 
 def reread(alone: Alone) -> tuple[dict[str, list[int]], int, list[int], int]:
@@ -119,7 +119,9 @@ def test_a_damaged_place_is_used_again() -> None:
             file = CounterFile(Disk(), path, other.engine.queues)
             file.read()
             counters(other, other.row("new"))[PUT_COUNT] = 5
-            file.write(other.engine.commitlog.table, other.engine.append_lock.words, durably=True)
+            file.write(
+                other.engine.commitlog.shared_table, other.engine.append_lock.words, durably=True
+            )
         assert path.stat().st_size == 3 * PLACE_BYTES
         assert {name: each[PUT_COUNT] for name, each in reread(alone)[0].items()} == {
             "orders": 7,

@@ -1,5 +1,7 @@
 """What the engine makes when kernels ask for it."""
 
+import gc
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -45,3 +47,30 @@ def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
         with pytest.raises(timerstore.InvalidArgumentError, match="larger than a segment of 2048"):
             store.putting.putter.append(entry, clock.now_ms)
         assert store.core.engine.commitlog.end == 0
+
+
+def test_a_signal_while_steps_are_waited_for_lets_nothing_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was dropped stays mapped until a later call has waited to its end."""
+    config = timerstore.Config(commitlog_segment_bytes=1 << 16, open_segments_max=1)
+    clock = timerstore.ManualClock(1_700_000_000_000)
+    with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
+        for _ in range(20):
+            store.put(bytes(10_000), topic="orders", delay=timedelta(hours=1))
+        engine = store.core.engine
+        log = engine.commitlog
+        owners = [weakref.ref(log.existing(number).owner) for number in log.numbers]
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "wait_for_steps", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                engine.trim(log)
+        gc.collect()
+        assert all(owner() is not None for owner in owners)
+        engine.let_go(log)
+        gc.collect()
+        assert sum(owner() is not None for owner in owners) < len(owners)

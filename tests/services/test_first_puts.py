@@ -20,7 +20,7 @@ def looked_up(alone: Alone, asked: list[tuple[int, int]], start: int) -> tuple[i
     due_ms, offsets = np.array(asked, np.int64).reshape(-1, 2).T.copy()
     levels, found = np.full(count, -1, np.int64), np.zeros(FOUND_WORDS, np.int64)
     log, queues = engine.commitlog, engine.queues.table
-    at = (log.table, queues, offsets, due_ms, alone.tag, start, log.end, engine.done, 0)
+    at = (log.shared_table, queues, offsets, due_ms, alone.tag, start, log.end, engine.done, 0)
     born_ms, body_bytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
     stopped = look_up(*at, found, rows, indexes, levels, born_ms, body_bytes)
     return stopped, rows.tolist(), indexes.tolist()

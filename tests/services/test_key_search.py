@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
+from timerstore.services.engine import Engine
 from timerstore.services.key_search import (
     BEGIN,
     BEGIN_BEHIND,
@@ -37,8 +38,20 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         yield store
 
 
+class Search(KeySearch):
+    """A search of a store, as its callers make it."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.world, engine.keys.index)
+        self._logs = engine.commitlog, engine.queues.files[0]
+
+    def next(self, key: bytes, topic: bytes, how: int) -> int:
+        with self._logs[0].reading(), self._logs[1].reading():
+            return super().next(key, topic, how)
+
+
 def search_of(store: TimerStore) -> KeySearch:
-    return KeySearch(store.core.engine.world, store.core.engine.keys.index)
+    return Search(store.core.engine)
 
 
 def ids_found(store: TimerStore, key: bytes = b"k", how: int = GO_ON) -> list[str | None]:

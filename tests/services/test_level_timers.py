@@ -77,7 +77,8 @@ def test_entries_whose_messages_were_removed_are_left_out() -> None:
         made = naive.new_at_level("t", b"body", 1, 0, START_MS, alone.tag, {})
         row, log = alone.engine.level_row(1), alone.engine.commitlog
         placed = [alone.put(made).offset for _ in range(45)]
-        log.remove(log.detach_before(log.segment_bytes))
+        log.detach_before(log.segment_bytes)
+        log.remove_detached()
         found = read_kept(alone.engine, row, 0, 45)
         assert found["offset"].tolist() == [each for each in placed if each >= log.start]
         assert len(read_kept(alone.engine, row, 40, 45)) == 5

@@ -14,9 +14,10 @@ from tests.table_stores import EVENTFUL, LIVES, live
 from timerstore.errors import CorruptStoreError
 from timerstore.services import pending_rows
 from timerstore.services.instant import capture_instant
-from timerstore.services.pending_rows import PinnedLog, read_rows
+from timerstore.services.pending_rows import read_rows
 from timerstore.services.places import find_places
 from timerstore.timelog import columns, scan
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.wheel.pending import IN_MESSAGE
 
 
@@ -29,7 +30,7 @@ def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     engine, found = store.core.engine, list[tuple[int, int, int]]()
     instant = capture_instant(engine.world)
     places = find_places(engine, instant)
-    for rows, parts in read_rows(engine, PinnedLog(engine), instant, *places, refuse):
+    for rows, parts in read_rows(engine, PinnedLog(engine.commitlog), instant, *places, refuse):
         sizes = parts[:, columns.PART_BODY_BYTES].tolist()
         due_ms = rows[:, scan.ROW_EXACT_DUE_MS].tolist()
         found += zip(rows[:, scan.ROW_OFFSET].tolist(), due_ms, sizes, strict=True)
@@ -67,7 +68,8 @@ def test_a_segment_that_is_missing(tmp_path: Path) -> None:
     store = live(tmp_path / "s", [*EVENTFUL, *EVENTFUL])
     log, whole = store.core.engine.commitlog, listed(store)
     first = whole[3][0] // log.segment_bytes + 1
-    log.remove(log.detach_before(first * log.segment_bytes))
+    log.detach_before(first * log.segment_bytes)
+    log.remove_detached()
     kept = [each for each in whole if each[0] >= log.start]
     assert 0 < len(kept) < len(whole)
     assert listed(store) == kept

@@ -33,7 +33,7 @@ def test_each_is_in_the_log_where_it_says(puts: Any, with_keys: bool) -> None:
         offsets, done = np.zeros(len(puts), np.int64), 0
         while done < len(puts):
             done = put_batch(
-                engine.commitlog.table,
+                engine.commitlog.shared_table,
                 engine.queues.table,
                 engine.append_lock.words,
                 stage,

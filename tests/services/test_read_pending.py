@@ -37,7 +37,7 @@ def test_timers_alone_are_read(kinds: Any) -> None:
         alone.use_sets(done=done)
         columns = np.zeros((6, len(placed)), np.int64)
         count = read_pending(
-            engine.commitlog.table,
+            engine.commitlog.shared_table,
             engine.queues.table,
             np.array(placed, np.int64),
             reading_of(engine, np.zeros(0, np.int64)),

@@ -16,7 +16,8 @@ def test_the_first_entry_whose_message_is_there(removed: int, queue_index: int) 
     with Alone(ENQUEUE_GET) as alone:
         placed = [alone.put(timer(alone.tag, "t", START_MS)) for _ in range(40)]
         log = alone.engine.commitlog
-        log.remove(log.detach_before(removed * log.segment_bytes))
+        log.detach_before(removed * log.segment_bytes)
+        log.remove_detached()
         kept = next(i for i, message in enumerate(placed) if message.offset >= log.start)
         found = first_kept_index(alone.engine, queue_index)
         assert found == (max(queue_index, kept), max(0, kept - queue_index))
@@ -35,7 +36,8 @@ def test_timers_count_whose_message_is_gone_and_deletes_do_not() -> None:
         for _ in range(20):
             alone.put(timer(alone.tag, "t", START_MS))
         log = alone.engine.commitlog
-        log.remove(log.detach_before(log.segment_bytes))
+        log.detach_before(log.segment_bytes)
+        log.remove_detached()
         units = np.zeros((4, chain.WALK_COLUMNS), np.int64)
         units[:, chain.WALK_MESSAGE] = [0, 300, log.segment_bytes, 0]
         units[:, chain.WALK_MAGIC] = [UNIT_PLAIN] * 3 + [UNIT_PLAIN | UNIT_DELETE]

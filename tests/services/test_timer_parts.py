@@ -41,7 +41,7 @@ def test_parts_are_where_the_message_has_them(described: Any, topic: str) -> Non
         offsets = np.array([message.offset for message in placed], np.int64)
         parts = np.zeros(PART_COLUMNS * len(placed), np.int64)
         ids, found = np.zeros(32 * len(placed), np.uint8), np.zeros(FOUND_WORDS, np.int64)
-        find_parts(log.table, alone.engine.queues.table, offsets, found, parts, ids)
+        find_parts(log.shared_table, alone.engine.queues.table, offsets, found, parts, ids)
         for i, (message, (more, is_spoilt)) in enumerate(zip(placed, described, strict=True)):
             part = parts[PART_COLUMNS * i : PART_COLUMNS * (i + 1)].tolist()
             assert (part[PART_STATUS] == GOOD) == (not is_spoilt)

@@ -18,6 +18,8 @@ from timerstore.timelog.append import (
     NEED_QUEUE,
     NEED_ROW,
     NEED_SMALLER,
+    QUEUE_PLACES,
+    STAGE_COUNT_MAX,
     Stage,
     append,
     new_queue_table,
@@ -87,7 +89,7 @@ class Log:
             self.table.allocated[number] = stop
         elif need == NEED_QUEUE:
             row = int(self.stage.need[NEED_ROW])
-            number, slot = at // ENTRIES, 2 * row + (at // ENTRIES & 1)
+            number, slot = at // ENTRIES, self.place(row, at // ENTRIES)
             if (row, number) not in self.queue_arrays:
                 self.queue_arrays[row, number] = array = np.full(ENTRIES * 20, HOLE, np.uint8)
                 self.queues.allocated[slot] = number * ENTRIES
@@ -101,6 +103,10 @@ class Log:
             self.allocate(array, 20 * (start - first), 20 * (stop - first))
             self.queues.allocated[slot] = stop
         return need
+
+    def place(self, row: int, number: int) -> int:
+        places = int(self.queues.words[QUEUE_PLACES])
+        return row * places + number % places
 
     def new_segment(self, number: int) -> Bytes:
         return np.full(self.segment_bytes, HOLE, np.uint8)
@@ -172,8 +178,8 @@ class Log:
         for number, array in self.arrays.items():
             self.fill(array, int(self.table.allocated[number]) - number * self.segment_bytes)
         for (row, number), array in self.queue_arrays.items():
-            slot = 2 * row + (number & 1)
-            if self.queues.number[slot] == number:
+            slot = self.place(row, number)
+            if self.queues.allocated[slot] > 0 and self.queues.number[slot] == number:
                 self.fill(array, 20 * (int(self.queues.allocated[slot]) - number * ENTRIES))
         self.check_whole()
         for array, start in self.filled:
@@ -259,8 +265,7 @@ def test_what_is_appended(
 ) -> None:
     log = Log(step_bytes=step_bytes)
     for batch, now_ms, together in batches:
-        # Of a batch that goes together no queue may need three segments: two can be mapped.
-        log.put(batch[:3] if together else batch, now_ms, together)
+        log.put(batch, now_ms, together)
         log.check()
 
 
@@ -300,6 +305,14 @@ def test_nothing_is_done_before_its_segments_are_there() -> None:
     assert asked == [*((0, need) for need in needs), (3, NEED_NOTHING)]
     assert log.queues.next_index[1] == log.queues.planned[1] == 5
     assert log.queues.pending[1] == 3
+
+
+@pytest.mark.parametrize("entries", [1, 2, 100, 341, 342, 1_022, 1_023, 65_536])
+def test_a_stage_of_one_queue_has_its_places(entries: int) -> None:
+    """Wherever its first entry falls, no two segments that it touches have the same place."""
+    places = int(new_queue_table(entries).words[QUEUE_PLACES])
+    touched = (entries - 1 + STAGE_COUNT_MAX - 1) // entries + 1
+    assert touched <= places < 2 * touched
 
 
 def test_a_clock_that_goes_back_is_not_stored() -> None:

@@ -4,8 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from timerstore.timelog.locks import (
     LOCK_WORDS,
     Gate,
     KernelLock,
+    Section,
     SpinLock,
     lock_acquire,
     lock_release,
@@ -78,6 +79,34 @@ def test_first_come_first_served() -> None:
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3]
+
+
+def test_a_lock_that_is_taken_if_it_is_free() -> None:
+    lock, inside, leave = KernelLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.if_free as taken:
+            assert taken and lock.is_mine()
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    with lock.if_free as taken:
+        assert not taken and not lock.is_mine()
+    assert lock.words[0] != lock.words[8], "another one's is not given back"
+    leave.set()
+    thread.join()
+    for outer in (lock, lock.if_free):
+        with outer:
+            with suppress(ZeroDivisionError), lock.if_free as taken:  # a signal's handler
+                assert not taken
+                raise ZeroDivisionError
+            with lock.if_free as first, lock.if_free as second:
+                assert not first and not second
+            assert lock.is_mine()
+        assert not lock.is_mine() and lock.words[0] == lock.words[8]
 
 
 def test_what_is_waited_for_with_the_gil_cannot_be_taken_without() -> None:
@@ -161,8 +190,8 @@ def interrupted_often() -> Iterator[Interrupter]:
 if not INTERPRETED and os.name == "posix":
 
     @pytest.mark.timeout(60)
-    @pytest.mark.parametrize("make", [KernelLock, Gate])
-    def test_no_signal_leaves_it_held(make: type[KernelLock] | type[Gate]) -> None:
+    @pytest.mark.parametrize("make", [KernelLock, lambda: KernelLock().if_free, Gate])
+    def test_no_signal_leaves_it_held(make: Callable[[], Section]) -> None:
         section, hits, done = make(), 0, 0
         with interrupted_often() as interrupter:
             until = time.monotonic() + 1.5
@@ -175,9 +204,9 @@ if not INTERPRETED and os.name == "posix":
                 except Alarm:
                     hits += 1
                 held = (
-                    section.words[0] != section.words[8]
-                    if make is KernelLock
-                    else (section.words.any())
+                    section.words.any()
+                    if isinstance(section, Gate)
+                    else section.words[0] != section.words[8]
                 )
                 assert not held, (hits, done)
         assert hits > 50

@@ -1,8 +1,11 @@
 """Segmented files: crossing, the kernels' table, maps that outlive a drop, cutting, growing."""
 
+import contextlib
 import errno
 import gc
+import itertools
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faulty_disk import MeteredDisk, data_end
+from tests.interrupting import Interrupt, interrupted
+from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
+from timerstore.timelog.acting import ALONE, acting_as
+from timerstore.timelog.blocks import AHEAD_TICKS, step_bytes
+from timerstore.timelog.disk import Disk
 from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
+from timerstore.timelog.locks import SpinLock
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, segment_name, step_bytes
+from timerstore.timelog.segments import SegmentedFile, segment_name
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
@@ -35,26 +44,35 @@ def _is_allocated(table: Any, offset: int, stop: int) -> bool:
     return can_write(table, offset, stop)
 
 
-@kernel
 def _byte(table: Any, offset: int) -> int:
+    with acting_as(ALONE):
+        return _byte_there(table, offset)
+
+
+@kernel
+def _byte_there(table: Any, offset: int) -> int:
     segment = segment_at(table, offset)
     if len(segment) == 0:
         return -1
     return get_u8(segment, offset % table.words[0])
 
 
-def new(folder: Path, count_max: int = 8, disk: Watched | None = None) -> SegmentedFile:
+def new(folder: Path, count_max: int = 8, disk: Disk | None = None) -> SegmentedFile:
     return SegmentedFile(disk or Watched(), folder, SIZE, open_count_max=count_max)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> SegmentedFile:
+def filled(folder: Path, disk: Disk | None = None) -> SegmentedFile:
     """Five segments, each filled with its number + 1."""
-    log = new(tmp_path / "log")
+    log = new(folder, disk=disk)
     for number in range(5):
         log.ensure(number).view[:] = number + 1
     log.end = 4 * SIZE + 10
     return log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> SegmentedFile:
+    return filled(tmp_path / "log")
 
 
 def test_names() -> None:
@@ -66,7 +84,7 @@ def test_segments_are_listed(log: SegmentedFile) -> None:
     again = new(log.folder)
     assert again.numbers == [0, 1, 2, 3, 4]
     assert (again.start, again.files_end, again.disk_bytes) == (0, 5 * SIZE, 0)  # all holes
-    assert _byte(again.table, 0) == -1  # none is mapped yet
+    assert _byte(again.shared_table, 0) == -1  # none is mapped yet
     assert new(log.folder / "none").numbers == []
 
 
@@ -83,7 +101,7 @@ def test_reading_crosses_segments(offset: int, count: int) -> None:
     count = min(count, 5 * SIZE - offset)
     whole = b"".join(bytes([number + 1]) * SIZE for number in range(5))
     assert log.read(offset, count) == whole[offset : offset + count]
-    assert _byte(log.table, offset) == whole[offset]
+    assert _byte(log.shared_table, offset) == whole[offset]
     view = log.view(offset)
     assert len(view) == SIZE - offset % SIZE
     assert view[0] == whole[offset]
@@ -99,21 +117,21 @@ def _shared_log(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_the_table_tells_what_is_mapped(log: SegmentedFile) -> None:
     for offset in (-1, -SIZE, 5 * SIZE, TABLE_LENGTH * SIZE, (TABLE_LENGTH + 1) * SIZE, 1 << 61):
-        assert _byte(log.table, offset) == -1
-    assert _byte(log.table, 4 * SIZE) == 5
+        assert _byte(log.shared_table, offset) == -1
+    assert _byte(log.shared_table, 4 * SIZE) == 5
     log.close()
-    assert _byte(log.table, 4 * SIZE) == -1
+    assert _byte(log.shared_table, 4 * SIZE) == -1
 
 
 def test_segments_far_apart_share_a_place_in_the_table(tmp_path: Path) -> None:
     log = new(tmp_path / "log")
     log.ensure(3).view[:] = 1
     log.ensure(TABLE_LENGTH + 3).view[:] = 2
-    assert _byte(log.table, 3 * SIZE) == -1
-    assert _byte(log.table, (TABLE_LENGTH + 3) * SIZE) == 2
+    assert _byte(log.shared_table, 3 * SIZE) == -1
+    assert _byte(log.shared_table, (TABLE_LENGTH + 3) * SIZE) == 2
     log.open_count_max, log.end = 1, (TABLE_LENGTH + 3) * SIZE
     log.trim()  # the one that is dropped must leave the other's place alone
-    assert _byte(log.table, (TABLE_LENGTH + 3) * SIZE) == 2
+    assert _byte(log.shared_table, (TABLE_LENGTH + 3) * SIZE) == 2
 
 
 def test_a_log_without_kernels_has_a_short_table(tmp_path: Path) -> None:
@@ -122,7 +140,7 @@ def test_a_log_without_kernels_has_a_short_table(tmp_path: Path) -> None:
         log.ensure(number).view[:] = number
         log.end = number * SIZE
         log.trim()
-    assert log.table.number.nbytes == 8
+    assert log.shared_table.number.nbytes == 8
     assert log.read(0, 6 * SIZE) == b"".join(bytes([number]) * SIZE for number in range(6))
 
 
@@ -145,12 +163,13 @@ def test_a_pin_keeps_maps_alive_after_a_drop(log: SegmentedFile) -> None:
     log.open_count_max = 1
     log.trim()
     gc.collect()
-    assert _byte(log.table, 0) == -1
-    assert _byte(log.table, 4 * SIZE) == 5  # the one being appended to stays
+    assert _byte(log.shared_table, 0) == -1
+    assert _byte(log.shared_table, 4 * SIZE) == 5  # the one being appended to stays
     assert [file.view[SIZE - 1] for file in pinned] == [1, 2, 3]
     assert part.tolist() == [1] * 10
     assert log.read(0, 1) == b"\x01"  # mapped again
-    log.remove(log.detach_before(3 * SIZE))
+    log.detach_before(3 * SIZE)
+    log.remove_detached()
     log.close()
     gc.collect()
     assert [file.view[5] for file in pinned] == [1, 2, 3]
@@ -165,16 +184,22 @@ def test_pinning_nothing_maps_where_it_stands(log: SegmentedFile) -> None:
 
 
 def test_readers_keep_what_is_dropped_meanwhile(log: SegmentedFile) -> None:
-    address = int(log.table.address[0])
+    address = int(log.shared_table.address[0])
     with log.reading():
         with log.reading():
-            log.remove(log.detach_before(SIZE))
+            log.detach_before(SIZE)
+            log.remove_detached()
         gc.collect()
         raw = (np.ctypeslib.ctypes.c_uint8 * SIZE).from_address(address)  # type: ignore[attr-defined]
         assert bytes(raw) == b"\x01" * SIZE
-        assert log.take_retired() == []  # somebody reads
-    assert len(log.take_retired()) == 1  # to be let go once no service's step is under way
-    assert log.take_retired() == []
+        ended = log.seal()
+        assert len(ended) == 1  # to be let go once no service's step is under way
+        log.release(ended)
+        assert bytes(raw) == b"\x01" * SIZE  # somebody reads
+        held = weakref.ref(ended.pop().held[0].owner)  # type: ignore[attr-defined]
+        assert held() is not None
+    assert held() is None
+    assert log.seal() == []
     assert log.start == SIZE
 
 
@@ -186,7 +211,7 @@ def test_trimming_keeps_the_last_used(log: SegmentedFile) -> None:
     assert isinstance(disk, Watched)
     disk.events.clear()
     log.trim()
-    mapped = [number for number in range(5) if _byte(log.table, number * SIZE) > 0]
+    mapped = [number for number in range(5) if _byte(log.shared_table, number * SIZE) > 0]
     assert mapped == [0, 2, 4]
     # What was written must be durable before its descriptor goes.
     assert disk.events == [("sync", segment_name(SIZE)), ("sync", segment_name(3 * SIZE))]
@@ -235,7 +260,8 @@ def test_removing(log: SegmentedFile) -> None:
     disk = log.disk
     assert isinstance(disk, Watched)
     disk.events.clear()
-    log.remove(log.detach_before(2 * SIZE + 100))
+    log.detach_before(2 * SIZE + 100)
+    log.remove_detached()
     assert log.numbers == [2, 3, 4]
     assert log.start == 2 * SIZE
     assert sorted(os.listdir(log.folder)) == [segment_name(n * SIZE) for n in (2, 3, 4)]
@@ -266,10 +292,10 @@ def used(log: SegmentedFile) -> SegmentedFile:
 
 
 def forget(log: SegmentedFile, stop: int) -> None:
-    detached = log.detach_before(stop)
-    log.take_retired()
-    log.remove(detached)
-    assert not detached
+    log.detach_before(stop)
+    log.release(log.seal())
+    log.remove_detached()
+    assert not log.detached_count
 
 
 def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
@@ -281,8 +307,8 @@ def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
     assert sorted(os.listdir(used.folder)) == [segment_name(n * SIZE) for n in used.numbers]
     for number, before in zip((5, 6), content, strict=True):
         assert used.path(number).read_bytes() == bytes(apron) + before[apron:]
-        assert _byte(used.table, number * SIZE) == 0
-        assert used.table.zeroed[number] == number * SIZE + apron
+        assert _byte(used.shared_table, number * SIZE) == 0
+        assert used.shared_table.zeroed[number] == number * SIZE + apron
         assert used.ensure(number).path == used.path(number)
     assert used.reused_count == 2
 
@@ -290,18 +316,18 @@ def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
 def test_not_a_byte_is_written_before_the_name_is_durable(log: SegmentedFile) -> None:
     """Were the old name to come back, it would be found with what does not belong there."""
     before = log.path(0).read_bytes()
-    detached = log.detach_before(SIZE)
-    log.take_retired()
+    log.detach_before(SIZE)
+    log.release(log.seal())
     log.reusable_from, log.ahead_max = 0, 9
     for stop_at in (0, 1, 2):
         log.disk.events, log.disk.stop_at = [], stop_at  # type: ignore[attr-defined]
         with pytest.raises(StoppedHereError):
-            log.remove(detached)
+            log.remove_detached()
         kept = log.path(0) if stop_at < 2 else log.path(5)
         assert kept.read_bytes() == before
         assert 5 not in log.numbers
     log.disk.stop_at = -1  # type: ignore[attr-defined]
-    log.remove(detached)  # what was interrupted is no segment of this log
+    log.remove_detached()  # what was interrupted is no segment of this log
     assert not log.ensure(5).view.any()
 
 
@@ -325,7 +351,7 @@ def test_a_map_that_was_dropped_may_still_be_read(used: SegmentedFile) -> None:
     pinned = used.pin(0, 1)
     used.open_count_max = 1
     used.trim()
-    assert _byte(used.table, 0) == -1
+    assert _byte(used.shared_table, 0) == -1
     forget(used, SIZE)
     assert used.numbers == [1, 2, 3, 4]
     assert set(pinned[0].view.tolist()) == {1}
@@ -354,7 +380,7 @@ def test_cutting_removes_what_lies_behind(log: SegmentedFile) -> None:
     assert log.numbers == [0, 1, 2, 5]
     assert log.path(2).read_bytes() == b"\x03" * 10 + bytes(SIZE - 10)
     log.distrust(2 * SIZE + 10)
-    assert log.table.zeroed[[1, 2, 5]].tolist() == [ALL_ZEROED, 2 * SIZE + 10, 5 * SIZE]
+    assert log.shared_table.zeroed[[1, 2, 5]].tolist() == [ALL_ZEROED, 2 * SIZE + 10, 5 * SIZE]
 
 
 def full(*_: object) -> None:
@@ -370,15 +396,15 @@ def test_no_room_leaves_the_log_as_it_was(
             log.ensure(5)
     assert log.numbers == [0, 1, 2, 3, 4]
     assert len(os.listdir(log.folder)) == 5
-    assert _byte(log.table, 5 * SIZE) == -1
+    assert _byte(log.shared_table, 5 * SIZE) == -1
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(StoreFullError):
             log.reserve(5 * SIZE, 5 * SIZE + 1)
-    assert _byte(log.table, 5 * SIZE) == 0
-    assert not _is_allocated(log.table, 5 * SIZE, 5 * SIZE + 1)
+    assert _byte(log.shared_table, 5 * SIZE) == 0
+    assert not _is_allocated(log.shared_table, 5 * SIZE, 5 * SIZE + 1)
     log.reserve(5 * SIZE, 5 * SIZE + 1)
-    assert _is_allocated(log.table, 5 * SIZE, 6 * SIZE)
+    assert _is_allocated(log.shared_table, 5 * SIZE, 6 * SIZE)
 
 
 def test_what_has_no_room_to_be_used_again_is_removed(
@@ -403,10 +429,10 @@ def check_allocated(log: SegmentedFile, most_bytes: dict[int, int]) -> None:
     for number, file in log._mapped.items():
         most_bytes[number] = max(most_bytes.get(number, 0), file.allocated_bytes)
         start = number * log.segment_bytes
-        assert log.table.allocated[number] == start + file.allocated_bytes
+        assert log.shared_table.allocated[number] == start + file.allocated_bytes
         for stop in (start, start + file.allocated_bytes):
-            assert _is_allocated(log.table, start, stop)
-        assert not _is_allocated(log.table, start, start + file.allocated_bytes + 1)
+            assert _is_allocated(log.shared_table, start, stop)
+        assert not _is_allocated(log.shared_table, start, start + file.allocated_bytes + 1)
         blocks_bytes = -(-most_bytes[number] // PAGE_BYTES) * PAGE_BYTES
         assert data_end(file.path) <= blocks_bytes
 
@@ -441,7 +467,7 @@ def test_allocated_ahead(
             ahead = max(AHEAD_TICKS * written, ahead * 15 // 16, step_bytes(segment_bytes))
             ahead = min(ahead, segment_bytes)
             number = end // segment_bytes
-            if _byte(log.table, end) >= 0:
+            if _byte(log.shared_table, end) >= 0:
                 stop = min(end + ahead // 2, (number + 1) * segment_bytes)
                 assert log._room_end(end) >= stop
         else:
@@ -452,7 +478,7 @@ def test_allocated_ahead(
             for number in range(end // segment_bytes, (stop - 1) // segment_bytes + 1):
                 first = max(end, number * segment_bytes)
                 last = min(stop, (number + 1) * segment_bytes)
-                assert _is_allocated(log.table, first, last)
+                assert _is_allocated(log.shared_table, first, last)
                 view = log.existing(number).view
                 view[first - number * segment_bytes : last - number * segment_bytes] = 7
             room = max(stop, end + ahead) + PAGE_BYTES
@@ -528,3 +554,55 @@ def test_a_nearly_full_disk_is_used_up(tmp_path: Path, ticks: bool) -> None:
         put_until_full()
     assert disk.room_bytes < PAGE_BYTES
     assert log.end > 300_000 - 2 * PAGE_BYTES
+
+
+def _detach(log: SegmentedFile) -> None:
+    log.detach_before(2 * SIZE)
+    log.remove_detached()
+
+
+ENDED = {
+    "trim": lambda log: log.trim(),
+    "make": lambda log: log.ensure(7),
+    "map again": lambda log: log.existing(1),
+    "remove": _detach,
+    "let go": lambda log: log.release(log.seal()),
+    "drop the last": lambda log: log.drop_last(0, SpinLock().words, 0),
+    "write ahead": lambda log: log.prepare_next(),
+}
+
+
+@pytest.mark.parametrize("act", ENDED)
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_signal_may_end_each_call_anywhere(act: str, reuse: bool, tmp_path: Path) -> None:
+    """What was ended is done again; kernels then find each segment, and each file is known."""
+    for at in itertools.count():
+        log = filled(tmp_path / str(at), QuietDisk())
+        log.open_count_max, log.end = 2, 3 * SIZE + 10
+        log.reusable_from, log.ahead_max = 0 if reuse else ALL_ZEROED, 9
+        log.drop(1)
+        with contextlib.suppress(Interrupt), interrupted(at, "segments.py", "epochs.py") as count:
+            ENDED[act](log)
+        ENDED[act](log)
+        log.release(log.seal())
+        log.remove_detached()
+        _look_at(log, act)
+        if not count.raised:
+            break
+    assert at > 2
+
+
+def _look_at(log: SegmentedFile, act: str) -> None:
+    """Whatever was ended: each file is known, kernels find each segment, with what stands there."""
+    assert log.numbers == sorted(set(log.numbers)) and not log.detached_count
+    left = set(os.listdir(log.folder)) - {segment_name(n * SIZE) for n in log.numbers}
+    for name in left:  # one behind the last was not removed: it is made anew
+        number = int(name) // SIZE
+        assert act == "drop the last" and number == log.numbers[-1] + 1
+        assert not log.ensure(number).view.any()
+    for number in log.numbers[: len(log.numbers) - len(left)]:
+        assert log.existing(number).path == log.path(number)
+        expected = number + 1 if number < 5 else 0
+        assert _byte(log.shared_table, number * SIZE + SIZE - 1) in (expected, 1, 2)
+        assert _byte(log.shared_table, number * SIZE) == expected
+    log.close()

@@ -123,8 +123,8 @@ class LoopSide:
     def here(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that waits for nothing: what would be waited for is left to the caller."""
         deferring, me = self.core.deferring, threading.get_ident()
-        deferring.add(me)
         try:
+            deferring.add(me)  # inside: a signal's exception may come right behind it
             return call(*args, **kwargs)
         finally:
             deferring.discard(me)

@@ -179,13 +179,14 @@ def _place_deletes(core: Core) -> None:
 def _identities(core: Core, units: Any) -> Any:
     engine, found = core.engine, np.zeros(FOUND_WORDS, np.int64)
     columns = np.zeros((3, len(units)), np.int64)
-    done, pins = 0, []
+    done = 0
     while True:
-        done = identify_all(engine.world, units, found, columns, done)
+        with engine.commitlog.reading() as commitlog:
+            done = identify_all(commitlog, units, engine.store_tag, found, columns, done)
         if done == len(units):
             return columns
         number = int(units[done, chain.WALK_MESSAGE]) // engine.commitlog.segment_bytes
-        pins.append(engine.commitlog.readable(number))
+        engine.commitlog.readable(number)
 
 
 # --- the last unit is the last entry

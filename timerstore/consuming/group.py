@@ -323,35 +323,35 @@ class Group:
         entries, at, kept = queues.run(cursor.row, start, count)
         words = np.empty(RUN_WORDS, np.int64)
         while True:
-            measure_run(commitlog.table, entries, at, count, words)
+            with commitlog.reading() as table:
+                measure_run(table, entries, at, count, words)
             low, high, room = words.tolist()
             if room <= BATCH_BYTES_MAX or count == 1:
                 break
             count //= 2
         topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
         queue_id, found = int(queues.table.queue_id[cursor.row]), np.empty(FOUND_WORDS, np.int64)
-        pins: list[Any] = []
         id_room = ID_BYTES_USUAL * count
         while True:
             columns = Columns(self._blocks, count, id_room, room)
-            if low < high:
-                pins = commitlog.pin(low, high)
-            sound = pull_messages(
-                commitlog.table,
-                entries,
-                at,
-                start,
-                topic,
-                queue_id,
-                engine.store_tag,
-                engine.precision_ms,
-                found,
-                columns.numbers,
-                columns.ends,
-                columns.verdicts,
-                columns.ids,
-                columns.bodies,
-            )
+            pins = commitlog.pin(low, high) if low < high else []
+            with commitlog.reading() as table:
+                sound = pull_messages(
+                    table,
+                    entries,
+                    at,
+                    start,
+                    topic,
+                    queue_id,
+                    engine.store_tag,
+                    engine.precision_ms,
+                    found,
+                    columns.numbers,
+                    columns.ends,
+                    columns.verdicts,
+                    columns.ids,
+                    columns.bodies,
+                )
             if sound >= 0:
                 break
             if sound == PULL_NO_ROOM:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
-import numpy as np
-
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.decode import Message, decode_message
@@ -32,7 +30,7 @@ def read_queued(
             if index in without:
                 continue
             try:
-                yield index, decode_message(commitlog.view(offset).view(np.ndarray), offset)
+                yield index, decode_message(commitlog.view(offset), offset)
             except CorruptStoreError as e:
                 if offset >= commitlog.start:
                     core.report_unreadable(e.file, e.offset, e.reason)

@@ -11,8 +11,6 @@ import threading
 from collections import defaultdict, deque
 from typing import Final
 
-import numpy as np
-
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
@@ -67,7 +65,7 @@ class RetryCursor(QueueCursor):
         offsets = queues.read(self.row, start, stop - start)["offset"]
         for index, offset in zip(range(start, stop), offsets.tolist(), strict=True):
             try:
-                view = engine.commitlog.view(offset).view(np.ndarray)
+                view = engine.commitlog.view(offset)
                 message = decode_message(view, offset)
                 if (message.topic, message.queue_index) != (mine, index):
                     at = index * ENTRY_BYTES

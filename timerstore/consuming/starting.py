@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from timerstore.arguments import check_due_ms
 from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
@@ -65,7 +63,7 @@ def first_index(core: Core, row: int, start: Start) -> int:
 def _stored_ms(core: Core, offset: int) -> int:
     """Return when a message was stored; one that cannot be read is taken for a late one."""
     try:
-        view = core.engine.commitlog.view(offset).view(np.ndarray)
+        view = core.engine.commitlog.view(offset)
         return decode_message(view, offset).stored_ms
     except CorruptStoreError:
         return 1 << 62

@@ -40,7 +40,6 @@ from timerstore.timelog.frame import Template, encode_property, new_template
 from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.message import BODY_BYTES, USUAL_END, WHOLE_CRC
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import Reading
 from timerstore.timelog.text import java_hash_of
 
 TOPICS_MAX: Final = 1_024
@@ -77,7 +76,7 @@ class ById:
     def __init__(self, engine: Engine) -> None:
         """Begin with no topic known."""
         self._engine, self._tag, self._kernels = engine, engine.store_tag, Kernels()
-        self._places: list[tuple[Place, Reading]] = []
+        self._places: list[Place] = []
         self._topics: dict[int, str] = {}
         self._templates: dict[int, tuple[Template, Template]] = {}
         self._delete = delete_template(b"t", -1)  # for the topic that came last
@@ -102,16 +101,16 @@ class ById:
         digits = _digits_of(id)
         if digits is None:
             return NOT_JUDGED, 0
-        place, reading = taken = self._take()
+        place = self._take()
         try:
-            with reading:
+            with self._engine.commitlog.reading():
                 verdict = self._kernels.cancel(place, self._delete, digits, now_ms)
                 if verdict <= OTHER_TOPIC:
                     _, delete = self._templates_of(OTHER_TOPIC - verdict)
                     verdict = self._kernels.cancel(place, delete, digits, now_ms)
             return verdict, int(place.told[TOLD_DUE_MS]) if verdict == CANCELLED_BEFORE else 0
         finally:
-            self._places.append(taken)
+            self._places.append(place)
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""
@@ -119,12 +118,12 @@ class ById:
         if digits is None:
             return None
         log = self._engine.commitlog
-        place, reading = taken = self._take()
+        place = self._take()
         try:
-            with reading:
+            with self._engine.commitlog.reading():
                 if self._kernels.get(place, digits) != PENDING:
                     return None
-                *part, due_ms, offset, row = place.told.tolist()
+                *part, due_ms, offset, row, _ = place.told.tolist()
                 topic = self._topics.get(row)
                 if topic is None:
                     topic = self._topics[row] = text(self._engine.queues.topics[row])
@@ -133,20 +132,20 @@ class ById:
         except CorruptStoreError:
             return None  # its segment was removed just now
         finally:
-            self._places.append(taken)
+            self._places.append(place)
 
     def is_pending(self, id: object) -> bool | None:
         """Tell whether a timer is pending; None: go the long way."""
         digits = _digits_of(id)
         if digits is None:
             return None
-        place, reading = taken = self._take()
+        place = self._take()
         try:
-            with reading:
+            with self._engine.commitlog.reading():
                 verdict = self._kernels.get(place, digits)
                 return None if verdict == NOT_JUDGED else verdict >= PENDING
         finally:
-            self._places.append(taken)
+            self._places.append(place)
 
     def reschedule(self, id: object, due_ms: int, now_ms: int, payload: Payload) -> str | None:
         """Move a timer that lies ahead; return its new id, or None: go the long way.
@@ -157,10 +156,10 @@ class ById:
         if digits is None:
             return None
         engine, log = self._engine, self._engine.commitlog
-        place, reading = taken = self._take()
+        place = self._take()
         found = place.found
         try:
-            with reading:
+            with self._engine.commitlog.reading():
                 if self._kernels.get(place, digits) < PENDING:
                     return None
                 told = place.told.tolist()
@@ -181,14 +180,14 @@ class ById:
         except CorruptStoreError:
             return None  # its segment was removed just now
         finally:
-            self._places.append(taken)
+            self._places.append(place)
 
-    def _take(self) -> tuple[Place, Reading]:
+    def _take(self) -> Place:
         """Return what one call at a time works with."""
         try:
             return self._places.pop()
         except IndexError:
-            return new_place(self._engine.world), self._engine.commitlog.reading()
+            return new_place(self._engine.world)
 
     def _templates_of(self, row: int) -> tuple[Template, Template]:
         """Return those of a timer and of a delete for a topic, by its queue's row."""

@@ -13,7 +13,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_names
 from timerstore.pending.listing import check_range
 from timerstore.services.instant import Instant, capture_instant
-from timerstore.services.pending_rows import PinnedLog, read_rows
+from timerstore.services.pending_rows import read_rows
 from timerstore.services.places import find_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import pieces
@@ -21,6 +21,7 @@ from timerstore.tables.exported import MAKERS, SCHEMAS
 from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timers import TimerRows, choose_timers
 from timerstore.timelog import scan
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.record import Words
 
 NAMES: Final = tuple(SCHEMAS["pending"].names)
@@ -65,7 +66,7 @@ class _Listing:
 
     def _read(self) -> Iterator[TimerRows]:
         """Yield the timers chunk by chunk; their texts can be read until the next."""
-        log = PinnedLog(self._engine)
+        log = PinnedLog(self._engine.commitlog)
         places = self._messages, self._due_ms
         read = read_rows(self._engine, log, self._instant, *places, self._tell)
         for rows, parts in read:

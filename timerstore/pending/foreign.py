@@ -60,7 +60,7 @@ def find(core: Core, id: str) -> list[Foreign]:
             continue
         i = int(same[np.argmax(pending.message[same])])
         offset = int(pending.message[i])
-        message = decode_message(engine.commitlog.view(offset).view(np.ndarray), offset)
+        message = decode_message(engine.commitlog.view(offset), offset)
         if message.topic == LEVEL_TOPIC.decode():
             raise InvalidArgumentError(
                 f"{id} waits in a delay level, and a broker put it there: it can neither be "

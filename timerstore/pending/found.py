@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.core import Core
-from timerstore.errors import CorruptStoreError
 from timerstore.services.floor import read_floor
 from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting
@@ -15,6 +14,7 @@ from timerstore.services.pending_rows import reading_of
 from timerstore.services.places import wheel_messages
 from timerstore.services.read_pending import read_pending
 from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.pinned import PinnedLog
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -39,21 +39,15 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     """
     engine = core.engine
     messages = np.sort(messages)
-    segment_bytes = engine.commitlog.segment_bytes
+    segment_bytes, log = engine.commitlog.segment_bytes, PinnedLog(engine.commitlog)
     reading = reading_of(engine, cancelled)
     parts, found = [], np.zeros(FOUND_WORDS, np.int64)
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
-        try:
-            pins = engine.commitlog.pin(int(part[0]), int(part[-1]) + 1)
-        except CorruptStoreError:
-            if int(part[-1]) >= engine.commitlog.start:
-                raise
+        if not log.map_from(int(part[0])):
             continue  # fired and removed since
         columns = np.empty((6, len(part)), np.int64)
-        tables = engine.commitlog.table, engine.queues.table
-        count = read_pending(*tables, part, reading, found, columns)
-        del pins
+        count = read_pending(log.table, engine.queues.table, part, reading, found, columns)
         parts.append(columns[:, :count])
     columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)
     return Found(*(column.copy() for column in columns))

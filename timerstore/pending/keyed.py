@@ -40,9 +40,6 @@ from timerstore.services.key_search import (
     KeySearch,
 )
 from timerstore.timelog.locks import KernelLock
-from timerstore.timelog.segments import Reading
-
-_Readings = tuple[Reading, Reading]
 
 
 class Keyed:
@@ -53,8 +50,6 @@ class Keyed:
         self.core, self._putting, self._by_id = core, putting, by_id
         self._keys = core.engine.keys
         self._search = KeySearch(core.engine.world, self._keys.index)
-        queues, log = core.engine.queues, core.engine.commitlog
-        self._log, self._queue = log.reading(), queues.files[0].reading()
 
     # --- looking
 
@@ -63,7 +58,8 @@ class Keyed:
         names = _names(topic, key)
         with self._keys.lock:
             if self._keys.is_used:  # the usual one, without a loop: a third of the cost
-                with self._log, self._queue:
+                engine = self.core.engine
+                with engine.commitlog.reading(), engine.queues.files[0].reading():
                     said = self._search.next(names[1], names[0], BEGIN)
                 if said == NOTHING_LEFT:
                     return None
@@ -99,7 +95,7 @@ class Keyed:
             yield from self._scan(topic, key)
             return
         while True:
-            walk = _Walk(self.core, self._search, (self._log, self._queue), topic, key)
+            walk = _Walk(self.core, self._search, topic, key)
             is_left, was_moved = False, False
             for id in walk:
                 is_pending = self._by_id.is_pending(id)
@@ -161,7 +157,8 @@ class Keyed:
         """
         count, is_all, how = 0, True, BEGIN
         while True:
-            with self._log, self._queue:
+            engine = self.core.engine
+            with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = self._search.next(key, topic, how)
             if said != FOUND:
                 return count, is_all and said == NOTHING_LEFT
@@ -219,11 +216,8 @@ class Keyed:
 class _Walk:
     """The ids that one key leads to; they may be pending or not."""
 
-    def __init__(
-        self, core: Core, search: KeySearch, readings: _Readings, topic: bytes, key: bytes
-    ) -> None:
+    def __init__(self, core: Core, search: KeySearch, topic: bytes, key: bytes) -> None:
         self._core, self._search = core, search
-        self._log, self._queue = readings
         self._names, self._how = (key, topic), BEGIN
         self.is_settled = False
         """Set by who finds that the last one is pending no more, and never will be."""
@@ -237,7 +231,7 @@ class _Walk:
         while True:
             how = GO_ON_WITHOUT if self.is_settled else self._how
             self.is_settled = False
-            with self._log, self._queue:
+            with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = search.next(*self._names, how)
             self._how = GO_ON
             if said == FOUND:

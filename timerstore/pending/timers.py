@@ -77,14 +77,14 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
     ids = np.zeros(len(messages) * KEY_DIGITS, np.uint8)
     numbers = messages // log.segment_bytes
     views: dict[int, memoryview] = {}  # a slice of one costs less than of an array
-    with log.reading():
+    with log.reading() as table:
         for number in np.unique(numbers).tolist():
             try:
                 views[number] = memoryview(log.existing(number).view)  # type: ignore[arg-type]
             except CorruptStoreError:
                 if number * log.segment_bytes >= log.start:
                     raise
-        find_parts(log.table, queues.table, messages, found, parts, ids)
+        find_parts(table, queues.table, messages, found, parts, ids)
         text_of_ids, topics = ids.tobytes().decode("latin-1"), {-1: ""}
         rows = parts.reshape(-1, PART_COLUMNS).tolist()
         columns = (numbers.tolist(), messages.tolist(), due_ms.tolist(), rows)
@@ -138,7 +138,7 @@ def from_parts(
 
 def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
     """Decode the pending message at `offset`."""
-    message = decode_message(core.engine.commitlog.view(offset).view(np.ndarray), offset)
+    message = decode_message(core.engine.commitlog.view(offset), offset)
     return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
 
 

@@ -76,11 +76,11 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     rows, indexes = np.full(len(offsets), UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
     levels = np.full(len(offsets), -1, np.int64)
     born_ms, body_bytes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
-    found, pins = np.zeros(FOUND_WORDS, np.int64), []
+    found = np.zeros(FOUND_WORDS, np.int64)
     while True:
-        with engine.commitlog.reading():
+        with engine.commitlog.reading() as commitlog:
             stopped = look_up(
-                engine.commitlog.table,
+                commitlog,
                 engine.queues.table,
                 offsets,
                 due_ms,
@@ -100,7 +100,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
             break
         message = int(offsets[stopped]) & ~LEVEL_MARK
         try:
-            pins.append(engine.commitlog.existing(message // engine.commitlog.segment_bytes))
+            engine.commitlog.existing(message // engine.commitlog.segment_bytes)
             if rows[stopped] == NO_ROW:
                 engine.row_of_message(message)
         except CorruptStoreError:
@@ -147,7 +147,7 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
         for i in np.flatnonzero(gone & pending).tolist():
             at = int(messages[i])
-            message = decode_message(engine.commitlog.view(at).view(np.ndarray), at)
+            message = decode_message(engine.commitlog.view(at), at)
             born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
     return Verdict(due_ms, offsets, messages, rows, pending, cancelled, born_ms, body_bytes)
 

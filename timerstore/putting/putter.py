@@ -133,22 +133,23 @@ class Putter:
                 # What goes through a delay level takes no room in the timer topic's queue.
                 stop = len(due_ms) if level else done + self._admission.enter()
                 piece = due_ms[:stop]
-                done = put_batch(
-                    engine.commitlog.table,
-                    engine.queues.table,
-                    engine.append_lock.words,
-                    stage,
-                    template,
-                    bodies.address,
-                    bodies.length,
-                    keys.address if keys is not None else _NO_INTS,
-                    keys.length if keys is not None else _NO_INTS,
-                    piece,
-                    done,
-                    now_ms,
-                    engine.store_tag,
-                    offsets,
-                )
+                with engine.commitlog.reading() as commitlog:
+                    done = put_batch(
+                        commitlog,
+                        engine.queues.table,
+                        engine.append_lock.words,
+                        stage,
+                        template,
+                        bodies.address,
+                        bodies.length,
+                        keys.address if keys is not None else _NO_INTS,
+                        keys.length if keys is not None else _NO_INTS,
+                        piece,
+                        done,
+                        now_ms,
+                        engine.store_tag,
+                        offsets,
+                    )
                 if done < len(piece):
                     self.check_space()
                     engine.provide_append(stage)

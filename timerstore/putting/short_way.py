@@ -113,7 +113,7 @@ class ShortWay:
         self._tag_digits = f"{engine.store_tag:08X}"
         self._stage = new_stage(4)
         self._place = PutPlace(
-            engine.commitlog.table,
+            engine.world.commitlog,
             engine.queues.table,
             self._stage,
             engine.append_lock.words,

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Final
 
-import numpy as np
-
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.retries import RetryCursor
@@ -202,7 +200,7 @@ class _Groups:
         """Return when the message at an offset was fired; None where it cannot be read."""
         if offset not in self._known_ms:
             try:
-                view = self.core.engine.commitlog.view(offset).view(np.ndarray)
+                view = self.core.engine.commitlog.view(offset)
                 self._known_ms[offset] = decode_message(view, offset).stored_ms
             except CorruptStoreError:
                 self._known_ms[offset] = None

@@ -1,0 +1,127 @@
+"""What is taken is given back, whenever a signal comes: a rule over the syntax of the source.
+
+Python runs a signal's handler between two bytecodes. So nothing may be taken by a call that an
+exception can part from the block that gives it back.
+"""
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("timelog", "wheel", "services", "timerstore")
+
+UNDONE = {"acquire": {"release"}, "add": {"discard", "remove"}, "append": {"remove", "pop"}}
+"""What takes, and what gives it back."""
+PYTHON_LOCKS = {"Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"}
+"""These are taken by methods in Python, which can be ended half-way."""
+NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS}
+THREADS_OF_OURS = {
+    "timerstore/consumer/threads.py",
+    "timerstore/control/door.py",
+    "timerstore/serving/answers.py",
+}
+"""No signal's exception falls into these: they are run by threads of ours."""
+
+Finding = tuple[int, str]
+
+
+def functions(tree: ast.Module) -> Iterator[ast.AST]:
+    yield from (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Its nodes, but for those of functions inside it."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from own_nodes(child)
+
+
+def calls(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, str, int]]:
+    """What is called of what, and where."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NAMES:
+            assert isinstance(node.func, ast.Attribute)
+            yield ast.unparse(node.func.value), node.func.attr, node.lineno
+
+
+def taken_and_given_back(tree: ast.Module) -> Iterator[Finding]:
+    """A lock that one function takes by a call, and gives back by another."""
+    for function in functions(tree):
+        mine = list(calls(own_nodes(function)))
+        given_back = {of for of, name, _ in mine if name == "release"}
+        for of, name, line in mine:
+            if name == "acquire" and of in given_back:
+                yield line, f"{of}.acquire() … {of}.release(): use `with`, or `with {of}.if_free`"
+
+
+def done_before_its_try(tree: ast.Module) -> Iterator[Finding]:
+    """A statement before `try` that `finally`, or `except BaseException`, undoes."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            for before, after in pairwise(block if isinstance(block, list) else []):
+                if not isinstance(after, ast.Try):
+                    continue
+                ends = [*after.finalbody, *(s for h in after.handlers for s in h.body)]
+                undone = {(of, name) for end in ends for of, name, _ in calls(ast.walk(end))}
+                for of, name, line in calls(own_nodes(before)):
+                    if any((of, undo) in undone for undo in UNDONE.get(name, ())):
+                        yield line, f"{of}.{name}() stands before the `try` that undoes it"
+
+
+def python_locks(tree: ast.Module) -> Iterator[Finding]:
+    for of, name, line in calls(ast.walk(tree)):
+        if of == "threading" and name in PYTHON_LOCKS:
+            yield line, f"threading.{name}: a signal can leave its lock held; see `Flag`"
+
+
+RULES = (taken_and_given_back, done_before_its_try, python_locks)
+
+
+def findings(text: str) -> list[Finding]:
+    tree = ast.parse(text)
+    return [found for rule in RULES for found in rule(tree)]
+
+
+def test_nothing_is_left_held() -> None:
+    wrong = []
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*.py"):
+            name = str(file.relative_to(ROOT))
+            if name not in THREADS_OF_OURS and file.resolve() == file:
+                wrong += [f"{name}:{line}: {text}" for line, text in findings(file.read_text())]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(self):\n if not self._lock.acquire(blocking=False):\n  return\n"
+        " try:\n  g()\n finally:\n  self._lock.release()",
+        "def f(lock):\n lock.acquire()\n try:\n  g()\n"
+        " except BaseException:\n  lock.release()\n  raise",
+        "def f(lock):\n if lock.acquire(False):\n  try:\n   g()\n  finally:\n   lock.release()",
+        "def f(inside, me):\n inside.add(me)\n try:\n  g()\n finally:\n  inside.discard(me)",
+        "import threading\nlock = threading.Condition()",
+    ],
+)
+def test_the_rule_finds(text: str) -> None:
+    assert findings(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(lock):\n with lock:\n  g()",
+        "def f(lock):\n with lock.if_free as taken:\n  if taken:\n   g()",
+        "def f(inside, me):\n try:\n  inside.add(me)\n  g()\n finally:\n  inside.discard(me)",
+        "def f(gate):\n gate.acquire()\n def g():\n  gate.release()",
+    ],
+)
+def test_the_rule_passes(text: str) -> None:
+    assert not findings(text)
