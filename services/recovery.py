@@ -273,11 +273,10 @@ def _scan_log(
             scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
         if QUEUES not in findings.rebuilt:
             index_from = durable
-    checked, asked = index_from > commitlog.start and not is_live, []
+    checked, asked = index_from > commitlog.start and not is_live, list[int]()
     for row in range(len(engine.queues.files)):
         find_queue_end(engine, row, index_from)
-        if checked and check_queue_end(engine, row, index_from):
-            asked.append(row)
+        asked += [row] if checked and check_queue_end(engine, row, index_from) else []
         log.queue_ends[row] = engine.queues.next_index(row)
     if checked and checkpoint is not None:
         check_queue_files(engine, index_from, checkpoint.queue_index, asked)
