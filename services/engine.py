@@ -161,6 +161,8 @@ class Engine:
             *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
             is_used=config.key_index,
         )
+        self.handed_over = False
+        """The files are ready for a broker: the last checkpoint says so."""
         # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
         # slot, or F past the source.
         self.recovered_copy = -1

@@ -173,6 +173,7 @@ class Flusher:
                 store_tag=engine.store_tag,
                 identity=engine.identity,
                 clean=clean,
+                handed_over=clean and engine.handed_over,
             )
             try:
                 self._write(checkpoint, captured)
@@ -211,6 +212,8 @@ class Flusher:
             file = engine.queues.files[row]
             file.flush(int(before[row]) * ENTRY_BYTES, int(next_index[row]) * ENTRY_BYTES)
             self._flushed_index[row] = next_index[row]
+        if checkpoint.clean:
+            engine.queues.drop_behind()
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
         engine.wheel.write(captured.runs)

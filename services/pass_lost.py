@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
@@ -14,7 +12,7 @@ from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_HASH_AT
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     FOUND_WORDS,
@@ -30,7 +28,7 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain
@@ -152,8 +150,8 @@ def _rows_of_hash(engine: Engine, code: int) -> list[int]:
     return [row for row, name in topics if java_hash_of(name.decode("utf-8", "replace")) == code]
 
 
-@kernel
-def _look_at(buf: Any, at: int, tag: int, found: Words) -> int:
+@kernel_later
+def _look_at(buf: Bytes, at: int, tag: int, found: Words) -> int:
     """Read a message whose checksum does not hold, as far as its structure does."""
     status = read_message(buf, at, found, False)
     if status == GOOD:
@@ -161,7 +159,7 @@ def _look_at(buf: Any, at: int, tag: int, found: Words) -> int:
     return status
 
 
-@kernel
+@kernel_later
 def _change_pending(world: World, row: int, change: int) -> None:
     """Change the count of a topic, as `append` does."""
     lock_acquire(world.append_lock)

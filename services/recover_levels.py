@@ -20,7 +20,7 @@ from timerstore.services.pass_lost import leave_uncounted
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.record import Words
 from timerstore.timelog.tally import count_pending
 
@@ -106,7 +106,7 @@ def count_waiting(engine: Engine) -> None:
     _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)
 
 
-@kernel
+@kernel_later
 def _tally(
     queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
 ) -> None:

@@ -10,12 +10,12 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
-from timerstore.timelog.consumequeue import Entries
-from timerstore.timelog.filler import LOST_SIZE
+from timerstore.timelog.consumequeue import Entries, is_gap
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     MESSAGE_BYTES_MIN,
     QUEUE_ENTRY,
+    QUEUE_LOST_SIZE,
 )
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
@@ -70,7 +70,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
 def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
     """Tell whether an entry is that of a message, as far as that is still there."""
     log, offset = engine.commitlog, int(entry["offset"][0])
-    if int(entry["size"][0]) == LOST_SIZE and 0 <= offset < log.files_end:
+    if int(entry["size"][0]) == QUEUE_LOST_SIZE and 0 <= offset < log.files_end:
         return True
     if not 0 <= offset < log.files_end:
         return False
@@ -121,15 +121,17 @@ def _index_queue(
         queues.set_end(row, int(indexes[0]))
     first = min(queues.next_index(row), int(indexes[0]))
     steps = np.diff(indexes, prepend=first - 1)
+    gaps = is_gap(indexes, steps, queues.segment_entries)
     lost_count = int(steps.sum()) - len(steps)
-    if (steps < 1).any() or first < 0 or lost_count * MESSAGE_BYTES_MIN > lost_bytes:
-        at = int(np.argmax((steps != 1) | (first < 0)))
+    unexplained = (lost_count - int(gaps.sum())) * MESSAGE_BYTES_MIN > lost_bytes
+    if (steps < 1).any() or first < 0 or unexplained:
+        at = int(np.argmax(((steps != 1) & ~gaps) | (first < 0)))
         offset = int(mine[at, scan.ROW_OFFSET])
         if at == 0 and not lost_bytes and file.numbers:
             raise CorruptStoreError(file.name, first * ENTRY_BYTES, "entries are missing from here")
         raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
     entries = np.zeros(len(mine) + lost_count, QUEUE_ENTRY)
-    entries["size"] = LOST_SIZE
+    entries["size"] = QUEUE_LOST_SIZE
     place = indexes - first
     for name, column in (
         ("offset", scan.ROW_OFFSET),

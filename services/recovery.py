@@ -66,7 +66,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.jsonfile import check_seal, read_json
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.message import (
     BODY_BYTES,
     FOUND_WORDS,
@@ -76,7 +76,7 @@ from timerstore.timelog.message import (
     REASONS,
     exact_due_ms,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.tally import count_pending
 from timerstore.timelog.timeridentity import identity_of
@@ -512,8 +512,8 @@ def _count_pending(engine: Engine) -> int:
     return removed_count
 
 
-@kernel
-def _count_units(world: World, units: Any, reading: Reading, where: Any, now_ms: int) -> bool:
+@kernel_later
+def _count_units(world: World, units: Rows, reading: Reading, where: Words, now_ms: int) -> bool:
     """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):

@@ -31,7 +31,6 @@ from timerstore.timelog.format import (
     MESSAGE_MAGIC_AT,
     QUEUE_ENTRY,
     QUEUE_SEGMENT_BYTES_BROKER,
-    SEGMENT_NAME_DIGITS,
     SLOT,
     SLOT_BYTES,
     SLOT_COUNT_DEFAULT,
@@ -42,9 +41,9 @@ from timerstore.timelog.format import (
 from timerstore.timelog.identity import IDENTITY_FILE, find_identity
 from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.names import number_of, segment_name, segment_offset
 from timerstore.timelog.nonzero import first_used, growing_pieces, last_used
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
@@ -113,11 +112,11 @@ class ReadSegments:
         names = {segment_name(number * self.segment_bytes) for number in kept}
         for text in sorted(names.union(list_names(self.folder))):
             path = self.folder / text
-            if len(text) != SEGMENT_NAME_DIGITS or not (text.isascii() and text.isdigit()):
+            offset = segment_offset(text)
+            if offset is None:
                 reason = f"{text} is no segment; a broker fails to load the folder"
                 self.faults.append(Fault(self.name, 0, reason))
                 continue
-            offset = int(text)
             if text in names:
                 yield offset // self.segment_bytes
                 continue
@@ -366,7 +365,7 @@ def _usual_size(folders: list[Path], otherwise: int) -> int:
         for folder in folders
         if folder.is_dir()
         for file in folder.iterdir()
-        if file.is_file() and file.name.isdigit() and file.stat().st_size
+        if file.is_file() and segment_offset(file.name) is not None and file.stat().st_size
     )
     return sizes.most_common(1)[0][0] if sizes else otherwise
 
@@ -442,11 +441,12 @@ class StoreReader:
         for topic in _folders(root):
             for folder in _folders(topic):
                 name = f"consumequeue/{topic.name}/{folder.name}"
-                if not (folder.name.isascii() and folder.name.isdigit()):
+                queue_id = number_of(folder.name)
+                if queue_id is None:
                     self.faults.append(Fault(name, 0, "this folder is no queue"))
                     continue
                 size = self.sizes.consumequeue_segment_bytes
-                yield (topic.name, int(folder.name)), self._segments(folder, name, size)
+                yield (topic.name, queue_id), self._segments(folder, name, size)
 
     @cached_property
     def slots(self) -> np.ndarray[Any, Any]:

@@ -29,7 +29,9 @@ from timerstore import (
     StoreLockedError,
 )
 from timerstore.offline.backup import take_point
+from timerstore.offline.building import built_beside
 from timerstore.offline.points import BackupLock
+from timerstore.timelog.disk import Disk
 from timerstore.validation.plain import validate
 
 START_MS = 1_700_000_000_000
@@ -460,3 +462,23 @@ def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(
     # Besides it, what points to it: its entry, its unit.
     assert len(named) <= 3, named
     assert not validate(kept.restored).ok
+
+
+@pytest.mark.parametrize(
+    "error", [StoreFullError, lambda text: OSError(errno.EIO, "broken", text.split()[-1])]
+)
+def test_an_error_names_the_folder_that_was_asked_for(
+    tmp_path: Path, error: Callable[[str], Exception]
+) -> None:
+    """The one in which it is built is gone by then."""
+    target = tmp_path / "new"
+
+    def build() -> None:
+        with built_beside(Disk(), target) as inside:
+            built.append(inside)
+            raise error(f"No space left for {inside / 'commitlog' / '0'}")
+
+    built: list[Path] = []
+    with pytest.raises((StoreFullError, OSError), match="new/commitlog/0") as found:
+        build()
+    assert built[0].name not in str(found.value) and not built[0].exists()

@@ -25,7 +25,8 @@ from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import SpinLock
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, segment_name, step_bytes
+from timerstore.timelog.names import segment_name
+from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, step_bytes
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,

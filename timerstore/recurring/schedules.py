@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from timerstore.errors import (
@@ -29,6 +29,10 @@ from timerstore.errors import (
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
 from timerstore.services.background import BackgroundThread, Failure, Flag
+from timerstore.staying import Stays
+
+if TYPE_CHECKING:
+    from timerstore.anystore import AnyStore
 
 log = logging.getLogger("timerstore")
 
@@ -46,27 +50,15 @@ _left: Final[WeakKeyDictionary[Any, deque[Any]]] = WeakKeyDictionary()
 them out again before it is reopened."""
 
 
-class Store(Protocol):
-    """What is asked of a store."""
-
-    put: Any
-    get_key: Any
-    cancel_key: Any
-    pending: Any
-    consume: Any
-    health: Any
-    stats: Any
-
-
-class Schedules:
+class Schedules(Stays):
     """The recurring jobs of one store; any number of threads, and processes, may have it.
 
     As a context manager it carries jobs on in a thread of its own. Each run comes as a message of
     the job's topic, with the job's key, for consumers as any other; `scheduled_ms` says for when.
     """
 
-    def __init__(self, store: Store) -> None:
-        """Do nothing yet; `store`: a TimerStore, or what has its calls."""
+    def __init__(self, store: AnyStore) -> None:
+        """Do nothing yet."""
         self._store, self._stop, self._failure = store, Flag(), Failure()
         self._left = _left.setdefault(store, deque())
         self._thread: BackgroundThread | None = None
@@ -107,8 +99,8 @@ class Schedules:
         if known is not None and self._is(known, job):
             return int(known.due_ms)
         at_ms = schedule.after(now_ms, now_ms)
-        given = {"topic": TOPIC, "key": job.name, "tag": tag, "properties": job.said()}
-        self._store.put(body, at_ms=at_ms, replace=True, **given)
+        given: dict[str, Any] = {"key": job.name, "tag": tag, "properties": job.said()}
+        self._store.put(body, topic=TOPIC, at_ms=at_ms, replace=True, **given)
         return at_ms
 
     def _is(self, timer: Any, job: Job) -> bool:
@@ -129,7 +121,7 @@ class Schedules:
             return True
         if self._is_any_fired():
             mark = {JOB: json.dumps({"stopped": True})}
-            given = {"key": name, "delay": STOPPED, "properties": mark}
+            given: dict[str, Any] = {"key": name, "delay": STOPPED, "properties": mark}
             self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
             self._is_all_carried_on()
         return False

@@ -11,6 +11,7 @@ from timerstore.timelog.copies import (
     ROLE_DELETE,
     ROLE_LEVEL,
     ROLE_SOURCE,
+    ROLE_TAKEN,
     match_copies,
 )
 from timerstore.timelog.record import Words
@@ -87,6 +88,7 @@ class TimerMeeting:
         word = self.links[:, notes.LINK_UNIT]
         self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
         self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
+        self.in_slot = self.waiting.copy()
         self.waiting |= self._has(notes.TIMER_UNLINKED)
 
     def _meet_copies(self) -> None:
@@ -105,9 +107,16 @@ class TimerMeeting:
     def _match(self, nameless: Flags) -> None:
         """Match what a broker copied, which does not say of what."""
         order = np.lexsort((self.offset, self.key))
-        role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
-        role |= np.where(self.is_delete, ROLE_DELETE, 0)
-        role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
+        in_level = self.is_level | self._has(notes.TIMER_WITHOUT_DUE)
+        role = np.zeros(len(order), np.int64)
+        for chosen, bit in (
+            (self.waits, ROLE_SOURCE),
+            (nameless, ROLE_COPY),
+            (self.is_delete, ROLE_DELETE),
+            (in_level, ROLE_LEVEL),
+            (self.source[self.source >= 0], ROLE_TAKEN),
+        ):
+            role[chosen] |= bit
         found = np.full(len(order), -1, np.int64)
         match_copies(self.key[order], self.rolls[order], role[order], found)
         matched = found >= 0
@@ -160,9 +169,14 @@ class TimerMeeting:
         reason = "it was delivered before its level was over"
         fail(self.tally, "early", _LOG, self.offset[found[early]], reason)
 
+        in_slot = self.is_timer & self.in_slot
+        self.tally.check("reached_once", int(in_slot.sum()))
         checkpoint = self.view.checkpoint
         if checkpoint is None or checkpoint.by_broker:
             return
+        if checkpoint.handed_over:
+            again = in_slot & ((self.copy_count > 0) | (self.offset < checkpoint.floor))
+            self._fail("reached_once", again, "a broker would reach it, and its copy too")
         waiting = self.waiting[source] & self.named[found]
         waiting &= self.offset[source] >= checkpoint.floor_offset  # else it is not found again
         self.tally.check("settled", int(waiting.sum()))

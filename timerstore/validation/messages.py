@@ -20,10 +20,10 @@ from timerstore.timelog.audit import (
     identify_copies,
     mark_messages,
 )
-from timerstore.timelog.consumequeue import enter_queue
+from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
 from timerstore.timelog.filler import SALVAGED_TOPIC
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
@@ -145,16 +145,20 @@ class _Look:
         before = self.last.get(number, int(indexes[0]) - 1)
         steps = np.diff(indexes, prepend=before)
         jumps = steps != 1
+        count = len(rows)
         for i in np.flatnonzero(steps > 1).tolist():
             if file is not None:
                 between = int(indexes[i] - steps[i]) + 1, int(indexes[i])
                 jumps[i] = lost_count(self.view.reader, file, *between) != steps[i] - 1
+        if file is not None:
+            left_out = is_gap(indexes, steps, file.segment_bytes // ENTRY_BYTES)
+            jumps, count = jumps & ~left_out, count + int(left_out.sum())
         self.last[number] = int(indexes[-1])
         reason = f"its queue offset does not follow the one before it in {name}"
         judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason)
-        low, high, count = self.tally.queues.get(name, (1 << 62, -1, 0))
+        low, high, before_count = self.tally.queues.get(name, (1 << 62, -1, 0))
         low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
-        self.tally.queues[name] = low, high, count + len(rows)
+        self.tally.queues[name] = low, high, before_count + count
 
     def _file(self, number: int) -> ReadSegments | None:
         topic, queue_id = self.queues.names[number]
@@ -173,6 +177,7 @@ class _Look:
         is_timer = waits & destined
         is_copy = ~waits & ~is_level
         is_level &= named > 0
+        is_level[is_level] = ~self._is_half(rows[is_level])
         is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         self._judge_times(rows[is_fired & has_due])
@@ -187,6 +192,13 @@ class _Look:
         noted = is_timer | is_fired | is_level | without_due
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
+
+    def _is_half(self, rows: Words) -> Flags:
+        """Tell which are halves of transactions, which are dropped when they are due."""
+        numbers = self.queues.numbers(rows, _DESTINED)
+        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == HALF_TOPIC]
+        found: Flags = np.isin(numbers, halves)
+        return found
 
     def _judge_times(self, fired: Words) -> None:
         late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
