@@ -1,4 +1,4 @@
-"""One damaged message among what is pending: it is left out and named, and all others go on."""
+"""One damaged message among what is pending is left out by all calls."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a salvage has covered: its fillers, and the entries that lead into them."""
+"""What a salvage has covered, as entries and copies lead to it."""
 
 from __future__ import annotations
 
