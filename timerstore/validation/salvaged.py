@@ -1,4 +1,4 @@
-"""What a salvage has covered, as entries and copies lead to it."""
+"""What a salvage has covered: the entries that lead to it, the copies of it."""
 
 from __future__ import annotations
 
