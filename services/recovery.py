@@ -556,11 +556,9 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
         return None
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
-    if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
-        return None
-    if metrics.get("damagedCount"):  # whoever meets those again must know that they are counted
-        return None
-    return metrics
+    # Nobody knew of which topic a lost message was, or it is met again, and must not count twice.
+    is_sure = not (metrics.get("unattributedCount") or metrics.get("damagedCount"))
+    return metrics if is_sure else None
 
 
 def _take_counts(engine: Engine, counts: dict[str, Any]) -> None:
