@@ -67,6 +67,9 @@ from timerstore.wheel.sets import new_table
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.slots import TimerWheel
 
+_OPEN_SEGMENTS_MIN: Final = 2 + 6
+"""Those at a log's end, and one that each service may be reading, cleaning too: with fewer, two of
+them would each drop what the other needs next, for ever."""
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
 
@@ -138,6 +141,7 @@ class Engine:
         self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
+        self.mended_run = -1, range(0), dict[int, Words]()
         self.world: World = new_world(
             self._new_settings(),
             self.locks,
@@ -172,7 +176,7 @@ class Engine:
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
     def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
-        count, folder = self.config.open_segments_max, self.path / name
+        count, folder = max(self.config.open_segments_max, _OPEN_SEGMENTS_MIN), self.path / name
         return SegmentedFile(
             self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone
         )

@@ -121,6 +121,8 @@ class Flusher:
         except FlushFailedError as e:
             self._fail(e)
             raise
+        except StoreFullError as e:  # no descriptor is left, say: no page was dropped
+            raise FlushFailedError(f"{e} What was put is in the log, and not durable yet.") from e
         self.sync_count += 1
         self.commit.advance(end)
 
@@ -240,6 +242,7 @@ class Flusher:
             "timingCount": self._counts(timers, stored_ms),
             "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
             "unattributedCount": engine.unattributed_count,
+            "damagedCount": len(engine.uncounted),
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)

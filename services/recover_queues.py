@@ -156,8 +156,10 @@ def _places_lost(offsets: Words, place: Words, lost_starts: Words) -> Words:
     before = np.full(len(offsets), -1)
     following[place] = before[place] = offsets[place]
     following = np.minimum.accumulate(following[::-1])[::-1]
-    starts = np.concatenate([offsets[place[:1]], lost_starts + 1])
-    last = starts[np.searchsorted(lost_starts, following)]
+    before_it = np.searchsorted(lost_starts, following) - 1
+    last = np.full(len(offsets), offsets[place[0]])
+    known = before_it >= 0
+    last[known] = lost_starts[before_it[known]] + 1
     return np.maximum(np.maximum.accumulate(before), last)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
     ENTRY_BYTES,
@@ -31,7 +32,7 @@ from timerstore.timelog.format import (
     UNIT_WRITE_AT,
 )
 from timerstore.timelog.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -53,13 +54,14 @@ from timerstore.timelog.message import (
     read_frame,
     read_message,
 )
+from timerstore.timelog.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.scan import (
     ROW_OFFSET,
     ROW_QUEUE_ID,
     ROW_TOPIC,
     ROW_TOPIC_BYTES,
 )
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import (
     UNIT_GOOD,
     check_unit,
@@ -103,6 +105,8 @@ OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
 TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
+DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
+"""The unit may be right, and its message wrong."""
 VERDICTS: Final = (
     "sound",
     "this is no unit",
@@ -123,8 +127,10 @@ _TIMER_TOPIC_BYTES: Final = len(TIMER_TOPIC)
 _TIMER_TOPIC_WORD = as_word(TIMER_TOPIC)
 
 
-@kernel
-def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -> None:
+@kernel_later
+def mark_messages(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: Words, marks: Words
+) -> None:
     """Mark scanned messages; `marks`: int64[n], written. Their segments are mapped. O(bytes)."""
     for i in range(len(rows)):
         marks[i] = 0
@@ -140,8 +146,8 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
             marks[i] |= MARK_NOT_INDEXED
 
 
-@kernel
-def find_rows(queues: Any, commitlog: Any, rows: Any, result: Any) -> int:
+@kernel_later
+def find_rows(queues: QueueTable, commitlog: SegmentTable, rows: Rows, result: Words) -> int:
     """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
 
     So it does where a message's segment is not mapped: whoever reads its topic maps it.
@@ -218,10 +224,10 @@ def _judge_message(
     return TOO_EARLY if ms < found[DUE_MS] else UNIT_GOOD
 
 
-@kernel
+@kernel_later
 def audit_units(
-    timerlog: Any,
-    commitlog: Any,
+    timerlog: SegmentTable,
+    commitlog: SegmentTable,
     start: int,
     stop: int,
     from_slot: int,
@@ -232,10 +238,10 @@ def audit_units(
     hop_ms: int,
     window_ms: int,
     tag: int,
-    units: Any,
-    found: Any,
-    scratch: Any,
-    state: Any,
+    units: Rows,
+    found: Words,
+    scratch: Bytes,
+    state: Words,
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
@@ -322,8 +328,10 @@ def audit_units(
     return count
 
 
-@kernel
-def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, low: Any) -> None:
+@kernel_later
+def identify_copies(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: Words, high: Words, low: Words
+) -> None:
     """Fill the identities of scanned copies, whose own topic is their timer's; int64[n] each.
 
     Their segments are mapped. O(bytes).
@@ -340,18 +348,18 @@ def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, 
         low[i] = found[IDENTITY_LOW]
 
 
-@kernel
+@kernel_later
 def judge_entries(
-    commitlog: Any,
-    entries: Any,
+    commitlog: SegmentTable,
+    entries: ReadBytes,
     first: int,
-    topic: Any,
+    topic: ReadBytes,
     queue_id: int,
     log_start: int,
     log_stop: int,
-    found: Any,
-    verdicts: Any,
-    state: Any,
+    found: Words,
+    verdicts: Words,
+    state: Words,
 ) -> int:
     """Judge queue entries by the messages they point to; return how many. O(entries).
 

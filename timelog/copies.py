@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog import scan
-from timerstore.timelog.kernel import inlined, kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.record import Flags, Words
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _LEVEL = -1
 
 
@@ -76,8 +75,8 @@ ROLE_TAKEN: Final = 16  # a copy says that it is of this one
 ROLE_LEVEL: Final = 8  # it waits in a delay level; of a copy: it has no due time, as theirs alone
 
 
-@kernel
-def match_copies(who: Any, rolls: Any, role: Any, source: Any) -> None:
+@kernel_later
+def match_copies(who: Words, rolls: Words, role: Words, source: Words) -> None:
     """Match copies to sources as `BrokerCopies` does, of many timers at once.
 
     `who`, `rolls`, `role`: int64[n], in the order of (timer, offset); `who` tells timers apart.

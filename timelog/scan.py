@@ -22,7 +22,7 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
 from timerstore.timelog.message import (
     BAD_CRC,
     BAD_MAGIC,
@@ -57,7 +57,8 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex
 
 # Columns of a scanned row. Texts are given by commit log offset and count of bytes.
@@ -148,19 +149,19 @@ def _has_hole(buf: Any, found: Any) -> bool:
     return False
 
 
-@kernel
+@kernel_later
 def scan_commitlog(
-    commitlog: Any,
+    commitlog: SegmentTable,
     offset: int,
     stop: int,
     sealed_from: int,
     verify: bool,
     tag: int,
     precision_ms: int,
-    level_ms: Any,
-    rows: Any,
-    found: Any,
-    state: Any,
+    level_ms: Words,
+    rows: Rows,
+    found: Words,
+    state: Words,
 ) -> int:
     """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
 

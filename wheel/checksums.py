@@ -17,15 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.errors import MissingFileError
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.signatures import read_only
+from timerstore.timelog.smallfile import read_head
 
 SUMS_FILE: Final = "wheelsums"
 PAGE_BYTES: Final = 4_096
 _MARK: Final = b"TMSUMS01"
+_SEQUENCE_MAX: Final = 1 << 62
 _HEADER: Final = np.dtype(
     [
         ("mark", "S8"),
@@ -70,7 +73,10 @@ class WheelSums:
         self.current: Sums | None = None
         self.is_stale = False
         """The file says other sums: a broker wrote since."""
-        data = path.read_bytes() if path.is_file() else b""
+        try:
+            data = read_head(path, 2 * self._copy_bytes)
+        except MissingFileError:
+            data = b""
         for place in (0, 1):
             part = data[place * self._copy_bytes : (place + 1) * self._copy_bytes]
             found = self._decode(part)
@@ -86,6 +92,8 @@ class WheelSums:
             return None
         rows = data[_HEADER.itemsize :]
         if int(header["crc"]) != zlib.crc32(data[8:24] + rows):
+            return None
+        if not 0 <= int(header["sequence"]) < _SEQUENCE_MAX:
             return None
         before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
         return int(header["sequence"]), before, after

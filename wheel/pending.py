@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from timerstore.timelog.columns import fill_parts
 from timerstore.timelog.format import LEVEL_MARK, MESSAGE_OFFSET_AT
 from timerstore.timelog.intrinsics import get_i64, prefetch
-from timerstore.timelog.kernel import inlined_always, kernel
+from timerstore.timelog.kernel import inlined_always, kernel_later
 from timerstore.timelog.message import (
     BAD_PARTS,
     DELETES_BYTES,
@@ -34,7 +34,7 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.scan import (
     ROW_EXACT_DUE_MS,
     ROW_OFFSET,
@@ -103,14 +103,14 @@ def judge_message(
     return PENDING
 
 
-@kernel
+@kernel_later
 def read_places(
     commitlog: SegmentTable,
     messages: Words,
     due_ms: Words,
     reading: Reading,
-    rows: Any,
-    parts: Any,
+    rows: Rows,
+    parts: Rows,
     verdicts: Words,
     found: Words,
     state: Words,

@@ -27,7 +27,9 @@ from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
 from timerstore.stats import Stats
+from timerstore.staying import Stays
 from timerstore.switches import Paused
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -39,7 +41,7 @@ HERE_BYTES_MAX: Final = 1 << 20
 _LISTED_AT_ONCE: Final = 256
 
 
-class TimerStore:
+class TimerStore(Stays):
     """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
 
     Any number of its tasks may use it. A task that is cancelled while it waits for durability has
@@ -214,6 +216,13 @@ class TimerStore:
             return await self._side.apart(self.sync.get, id)
         await self._side.turn()
         return self.sync.get(id)
+
+    async def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `timerstore.TimerStore.find`.
+
+        Another thread looks.
+        """
+        return await self._side.apart(self.sync.find, id)
 
     async def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `timerstore.TimerStore.get_key`.

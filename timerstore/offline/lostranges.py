@@ -8,7 +8,8 @@ it. The filler in its place then says it instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,12 +39,6 @@ class LostRange:
     """When the message before it was stored."""
     origins: list[int] = field(default_factory=list)
     """Messages whose copies stood here."""
-    covered: int = 0
-    """Up to where there are fillers."""
-
-    def __post_init__(self) -> None:
-        """Begin with none."""
-        self.covered = self.start
 
 
 @dataclass
@@ -124,27 +119,28 @@ def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
 
     `copies`: origin, and who it is, of each sound copy. O(log) where there is any such.
     """
-    wanted: dict[tuple[int, ...], list[LostRange]] = {}
-    for lost in found.ranges:
-        inside = (copies[:, 0] >= lost.start) & (copies[:, 0] < lost.stop)
-        for who in {tuple(each) for each in copies[inside, 1:].tolist()}:
-            wanted.setdefault(who, []).append(lost)
+    wanted: dict[tuple[int, ...], dict[int, LostRange]] = {}
+    starts, stops = np.array([(each.start, each.stop) for each in found.ranges], np.int64).T
+    place = np.searchsorted(starts, copies[:, 0], "right") - 1
+    inside = np.flatnonzero((place >= 0) & (copies[:, 0] < stops[place]))
+    for i, *who in np.column_stack((place, copies[:, 1:]))[inside].tolist():
+        wanted.setdefault(tuple(who), {})[i] = found.ranges[i]
     if not wanted:
         return
     sources: dict[tuple[tuple[int, ...], int], int] = {}  # by who it is, where its range begins
-    low = [who[1] for who in wanted]
+    low = np.array([who[1] for who in wanted], np.int64)
     for item in read_past_damage(reader, reader.commitlog.start, found.end):
         if isinstance(item, Damage):
             continue
         for row in item[np.isin(item[:, scan.ROW_IDENTITY_LOW], low)]:
             who, offset = tuple(row[_WHO].tolist()), int(row[scan.ROW_OFFSET])
             if who in wanted and _topic(reader, row) == TIMER_TOPIC:
-                for lost in wanted[who]:
+                for lost in wanted[who].values():
                     if offset < lost.start:
                         sources[who, lost.start] = offset
     known = set(copies[:, 0].tolist())
     for who, ranges in wanted.items():
-        for lost in ranges:
+        for lost in ranges.values():
             source = sources.get((who, lost.start), -1)
             if source >= 0 and source not in known:
                 lost.origins.append(source)
@@ -165,16 +161,16 @@ def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
     broker's message can be, stays as it is: who reads passes it.
     """
     index, size = 0, reader.commitlog.segment_bytes
-    for offset in found.blanks:
-        _write(disk, reader, [(offset, _blank(size, offset))])
-    for lost in found.ranges:
-        pieces = list(_fillers(size, lost, found.queue_id, index))
-        index += len(pieces)
-        if pieces:
-            lost.covered = pieces[-1][0] + len(pieces[-1][1])
-        if lost.stop % size == 0 and lost.stop - lost.covered >= BLANK_BYTES:
-            pieces.append((lost.covered, _blank(size, lost.covered)))
-        _write(disk, reader, pieces)
+    with _writer(disk, reader) as write:
+        for offset in found.blanks:
+            write(offset, _blank(size, offset))
+        for lost in found.ranges:
+            covered = lost.start
+            for offset, data in _fillers(size, lost, found.queue_id, index):
+                write(offset, data)
+                index, covered = index + 1, offset + len(data)
+            if lost.stop % size == 0 and lost.stop - covered >= BLANK_BYTES:
+                write(covered, _blank(size, covered))
     return index
 
 
@@ -185,19 +181,40 @@ def _blank(segment_bytes: int, offset: int) -> bytes:
     return blank.tobytes()
 
 
-def _write(disk: Disk, reader: StoreReader, pieces: list[tuple[int, bytes]]) -> None:
-    """Write pieces, each an offset with bytes, into one segment; durable on return."""
-    if not pieces:
-        return
-    number, start = divmod(pieces[0][0], reader.commitlog.segment_bytes)
-    path, base = reader.commitlog.path(number), pieces[0][0] - start
-    fd = disk.open_file(path)
+@contextmanager
+def _writer(disk: Disk, reader: StoreReader) -> Iterator[Callable[[int, bytes], None]]:
+    """Yield what writes bytes at an offset, best in order; durable when it ends without an error.
+
+    A segment is made durable once the next one is written to: there may be thousands of pieces.
+    """
+    size, number, fd = reader.commitlog.segment_bytes, -1, -1
+    path = reader.commitlog.folder
+
+    def close(*, durable: bool) -> None:
+        nonlocal fd
+        if fd < 0:
+            return
+        try:
+            if durable:
+                disk.sync(fd, path)
+        finally:
+            os.close(fd)
+            fd = -1
+
+    def write(offset: int, data: bytes) -> None:
+        nonlocal number, fd, path
+        if offset // size != number or fd < 0:
+            close(durable=True)
+            number = offset // size
+            path = reader.commitlog.path(number)
+            fd = disk.open_file(path)
+        disk.write_at(fd, data, offset % size, path)
+
     try:
-        for offset, data in pieces:
-            disk.write_at(fd, data, offset - base, path)
-        disk.sync(fd, path)
+        yield write
+        close(durable=True)
     finally:
-        os.close(fd)
+        close(durable=False)
 
 
 def _fillers(

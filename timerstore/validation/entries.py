@@ -12,6 +12,7 @@ from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
 from timerstore.validation.findings import Findings
+from timerstore.validation.salvaged import lost_entries
 
 _CHUNK_ENTRIES: Final = 65_536
 
@@ -38,6 +39,8 @@ def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> Non
         good = np.flatnonzero(verdicts == kernels.ENTRY_GOOD)
         if len(good):
             wrong[good[0] :] |= old[good[0] :]
+        entries = np.frombuffer(data[: len(verdicts) * ENTRY_BYTES], QUEUE_ENTRY)
+        wrong[wrong] &= ~lost_entries(view.reader, entries[wrong])
         at = places * ENTRY_BYTES
         reason = "the entry points to no message of this queue and index"
         findings.judge("entry_message", wrong, name, at, reason)

@@ -18,6 +18,7 @@ from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.plan import Scope
+from timerstore.validation.salvaged import in_fillers, last_filler
 from timerstore.validation.tally import Tally
 from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
@@ -49,6 +50,8 @@ class TimerMeeting:
         self.is_level = kind == notes.IS_LEVEL
         self.ours = self._has(notes.TIMER_OURS)
         self.links = links
+        self.salvaged_to = last_filler(self.view.reader)
+        """What became of a message before that may have been lost, and covered."""
 
     def _has(self, bit: int) -> Flags:
         found: Flags = self.word & bit != 0
@@ -150,11 +153,15 @@ class TimerMeeting:
         self.tally.check("succession", int((self.named | (self.source >= 0)).sum()))
         kept = self.origin >= self.view.reader.commitlog.start
         orphan = self.named & kept & ((self.source < 0) | (self.origin >= self.offset))
+        filler = self._has(notes.TIMER_FILLER)
+        orphan &= ~filler
+        orphan[orphan] &= ~in_fillers(self.view.reader, self.origin[orphan])
         self._fail("succession", orphan, "it is a copy of no message before it")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
         differs &= ~self.is_level[source]
         differs |= self.waits[found] & (self.due_ms[found] != self.due_ms[source])
+        differs &= ~filler[found] & ~filler[source]
         reason = "its roll count or due time does not follow from what it is a copy of"
         fail(self.tally, "succession", _LOG, self.offset[found[differs]], reason)
         early = self._has(notes.TIMER_WITHOUT_DUE)[found]
@@ -183,13 +190,14 @@ class TimerMeeting:
         named = np.unique(self.key[self.is_delete])
         open_ended = self.is_timer & (self.copy_count == 0)
         lost = open_ended & ~self.waiting & ~np.isin(self.key, named)
+        lost &= self.offset > self.salvaged_to
         self._fail("accounted", lost, "its slot has passed, and nothing came of it")
         in_levels = self._judge_levels(named)
         self._judge_cancelled()
 
         counts = self.tally.counts
         counts["timers"] += int((self.is_timer & (self.rolls == 0)).sum())
-        counts["fired"] += int(self.is_fired.sum())
+        counts["fired"] += int((self.is_fired & ~self._has(notes.TIMER_FILLER)).sum())
         counts["rolls"] += int((self.waits & (self.rolls > 0)).sum())
         counts["deletes"] += int((self.is_delete & (self.rolls == 0)).sum())
         still = np.unique(self.key[self.is_delete & self.waiting & (self.copy_count == 0)])
@@ -208,7 +216,7 @@ class TimerMeeting:
         self.tally.check("level_accounted", int(self.is_level.sum()))
         left = self.is_level & (self.copy_count == 0)
         left &= ~(self._has(notes.TIMER_FIRST) & np.isin(self.key, named))
-        lost = left & ~self.waiting
+        lost = left & ~self.waiting & (self.offset > self.salvaged_to)
         self._fail("level_accounted", lost, "its level has passed it, and nothing came of it")
         still: Flags = left & self.waiting
         return still

@@ -22,12 +22,14 @@ from timerstore.timelog.audit import (
 )
 from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
+from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.salvaged import lost_count
 from timerstore.validation.spread import count_lateness
 
 _LOG: Final = "commitlog"
@@ -144,6 +146,10 @@ class _Look:
         steps = np.diff(indexes, prepend=before)
         jumps = steps != 1
         count = len(rows)
+        for i in np.flatnonzero(steps > 1).tolist():
+            if file is not None:
+                between = int(indexes[i] - steps[i]) + 1, int(indexes[i])
+                jumps[i] = lost_count(self.view.reader, file, *between) != steps[i] - 1
         if file is not None:
             left_out = is_gap(indexes, steps, file.segment_bytes // ENTRY_BYTES)
             jumps, count = jumps & ~left_out, count + int(left_out.sum())
@@ -180,6 +186,9 @@ class _Look:
         kinds[is_fired | without_due] = notes.IS_FIRED
         kinds[without_due] |= notes.TIMER_WITHOUT_DUE
         kinds[is_level] = notes.IS_LEVEL
+        salvaged = [i for i, (topic, _) in enumerate(self.queues.names) if topic == SALVAGED_TOPIC]
+        if salvaged:
+            kinds[is_fired & np.isin(numbers, salvaged)] |= notes.TIMER_FILLER
         noted = is_timer | is_fired | is_level | without_due
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
@@ -238,6 +247,11 @@ class _Look:
         high, low = rows[:, scan.ROW_IDENTITY_HIGH].copy(), rows[:, scan.ROW_IDENTITY_LOW].copy()
         nameless: Flags = (kinds == notes.IS_FIRED) & (high != IDENTITY_OURS)
         nameless &= rows[:, scan.ROW_REAL_TOPIC_BYTES] < 0
+        for i in np.flatnonzero(kinds & notes.TIMER_FILLER != 0).tolist():
+            origin = int(rows[i, scan.ROW_ORIGIN])
+            for source in self.view.reader.scan(origin, origin + 1):
+                high[i], low[i] = source[0, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]]
+            self._map(rows)  # the scan may have let go of it
         if nameless.any():
             part = np.ascontiguousarray(rows[nameless])
             both = np.zeros((2, len(part)), np.int64)
