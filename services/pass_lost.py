@@ -44,20 +44,34 @@ def pass_lost(engine: Engine, service: ServiceThread) -> None:
     count = service.lost_count
     lost = service.lost[: count * LOST_COLUMNS].reshape(-1, LOST_COLUMNS).tolist()
     for message, info in lost:
-        if 0 <= message < engine.commitlog.start:
-            service.unreadable_count -= 1
-            continue  # removed by a broker's clean-up: dropped, never counted, no damage
-        if _is_filler(engine, message):
-            service.unreadable_count -= 1
-            continue  # lost before it was salvaged: told then, and not counted since
-        engine.damage.note("commitlog", message, "the message there cannot be read")
-        if not engine.count_lost:  # recovery counts without it
+        if not name_lost(engine, message):
+            service.unreadable_count -= 1  # dropped, never counted
+        elif not engine.count_lost:  # recovery counts without it
             engine.uncounted.add(message)
             service.unreadable_count -= 1
         elif message not in engine.uncounted:
             if info == INFO_LEVEL or info < 0 or not info & UNIT_DELETE:
                 _uncount(engine, message, info, found)
     service.lost_count = 0
+
+
+def name_lost(engine: Engine, message: int) -> bool:
+    """Name a message that cannot be read; False where that is no damage.
+
+    It was removed by a broker's clean-up; or lost before it was salvaged, told then, and not
+    counted since. Any thread may call this.
+    """
+    if 0 <= message < engine.commitlog.start or _is_filler(engine, message):
+        return False
+    engine.damage.note("commitlog", message, "the message there cannot be read")
+    return True
+
+
+def leave_uncounted(engine: Engine, messages: Words) -> None:
+    """Name messages that cannot be read, which recovery counts without."""
+    for message in messages.tolist():
+        if name_lost(engine, message):
+            engine.uncounted.add(message)
 
 
 def _is_filler(engine: Engine, message: int) -> bool:

@@ -178,7 +178,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
             break
         provide(engine, service)
     engine.world.settings.recovering = 0
-    engine.mending = None
+    engine.mending, engine.mended_run = None, (-1, range(0), {})
     findings.relinked_count = engine.world.enqueue_put.linked_count
 
     sound = findings.clean and not engine.damage.count
@@ -498,7 +498,7 @@ def _count_pending(engine: Engine) -> int:
     """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
     where, removed_count = np.zeros(1, np.int64), 0
-    reading = reading_of(engine, engine.cancelled.table)._replace(verify=True)
+    reading = reading_of(engine, engine.cancelled.table)
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
@@ -557,6 +557,8 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
     if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
+        return None
+    if metrics.get("damagedCount"):  # whoever meets those again must know that they are counted
         return None
     return metrics
 

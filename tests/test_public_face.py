@@ -19,19 +19,23 @@ from timerstore.moments import moment
 
 CALLS = {
     "TimerStore": (
-        "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
+        "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
         "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
         "health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
-        "id topic body key tag properties due due_ms fired_ms lateness_ms attempt ack nack "
-        "ack_and_put ack_and_put_many"
+        "id topic body key tag properties due due_ms fired_ms lateness_ms attempt group queue_id "
+        "queue_index offset ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
         "trace_id"
     ),
+    "Found": (
+        "id state due due_ms topic key put_ms fired_ms cancelled_ms moved_to offset groups why"
+    ),
+    "GroupFound": "group state attempt",
     "Timer": "id topic body key tag properties due due_ms put_ms roll_count",
     "Config": "from_toml from_env",
     "Consumer": (

@@ -5,12 +5,14 @@ with `KILL_SEED` kills that often.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.storm_worker import Alarm, Alarms
 from tests.test_kill import Nursery, attack
 
 SECONDS = float(os.environ.get("STORM_SECONDS", "25"))
@@ -56,3 +58,21 @@ def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
         attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
     finally:
         nursery.close()
+
+
+def test_an_alarm_is_raised_once() -> None:
+    """Whatever deals with it is not interrupted by a second one."""
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        alarms = Alarms()
+        for _ in range(3):
+            alarms.arm(1_000)
+            with pytest.raises(Alarm):
+                signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(signal.SIGALRM)
+            alarms.arm(1_000)
+            alarms.disarm()
+            signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -136,6 +136,7 @@ def test_consuming_is_paused_for_one_group_or_all(store: TimerStore) -> None:
     assert store.pull("default", group="one", timeout=0).bodies.to_pylist() == [b"b"]
 
 
+@pytest.mark.usefixtures("any_wheel")
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_pause_is_kept_over_a_reopening_if_asked(tmp_path: Path, keep: bool) -> None:
     clock = ManualClock()

@@ -10,7 +10,6 @@ from typing import Any, Final
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
-    CRC_PROPERTY_BYTES,
     ENTRY_BYTES,
     ENTRY_OFFSET_AT,
     ENTRY_SIZE_AT,
@@ -20,8 +19,6 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     MESSAGE_SYSTEM_FLAG_AT,
-    NAME_END,
-    PROPERTY_CRC,
     QUEUE_BLANK_SIZE,
     TIMER_TOPIC,
     UNIT_BYTES,
@@ -33,7 +30,6 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
     UNIT_ROLL,
     UNIT_WRITE_AT,
-    VALUE_END,
 )
 from timerstore.timelog.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
 from timerstore.timelog.kernel import inlined, kernel_later
@@ -45,14 +41,11 @@ from timerstore.timelog.message import (
     IDENTITY_LOW,
     KEY_AT,
     KEY_BYTES,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     SIZE,
     TOPIC_AT,
     TOPIC_BYTES,
-    WHOLE_CRC,
     identify,
     identify_target,
     identify_timer,
@@ -78,10 +71,8 @@ from timerstore.timelog.unit import (
 )
 
 # Bits of a message's mark.
-MARK_NO_CHECKSUM: Final = 1  # ours, but without the checksum that we always write
-MARK_BAD_CHECKSUM: Final = 2  # something that was a checksum property once
-MARK_NOT_INDEXED: Final = 4  # half of a transaction, or taken back: no queue has it
-MARK_OURS: Final = 8  # this store made it, or the timer that it is a copy of
+MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
+MARK_OURS: Final = 2  # this store made it, or the timer that it is a copy of
 
 # Columns of an audited unit.
 AUDIT_OFFSET: Final = 0
@@ -114,6 +105,8 @@ OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
 TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
+DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
+"""The unit may be right, and its message wrong."""
 VERDICTS: Final = (
     "sound",
     "this is no unit",
@@ -128,7 +121,6 @@ VERDICTS: Final = (
     "the unit's slot is before its due time, and nothing was copied from its message",
 )
 
-_CRC_NAME = as_word(PROPERTY_CRC)
 _TRANSACTION: Final = 0xC
 _COMMITTED: Final = 0x8
 _TIMER_TOPIC_BYTES: Final = len(TIMER_TOPIC)
@@ -152,43 +144,6 @@ def mark_messages(
         transaction = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT) & _TRANSACTION
         if transaction != 0 and transaction != _COMMITTED:
             marks[i] |= MARK_NOT_INDEXED
-        if found[WHOLE_CRC] == 1:
-            # Reading the digits takes any bytes for some.
-            for place in range(at + found[SIZE] - 11, at + found[SIZE] - 1):
-                if get_u8(buf, place) < 48 or get_u8(buf, place) > 57:
-                    marks[i] |= MARK_BAD_CHECKSUM
-            continue
-        if found[PROPERTIES_BYTES] >= CRC_PROPERTY_BYTES:
-            start = at + found[SIZE] - CRC_PROPERTY_BYTES
-            same = 0
-            different = get_word(buf, start) ^ _CRC_NAME
-            for _ in range(8):
-                if different & 0xFF == 0:
-                    same += 1
-                different >>= 8
-            if get_u8(buf, start + 8) == NAME_END:
-                same += 1
-            if get_u8(buf, start + 19) == VALUE_END:
-                same += 1
-            if same >= 6:  # of 10 bytes that never differ
-                marks[i] |= MARK_BAD_CHECKSUM
-        if ours and not _is_brokers_copy(buf, found):
-            marks[i] |= MARK_NO_CHECKSUM
-
-
-@inlined
-def _is_brokers_copy(buf: Any, found: Any) -> bool:
-    """Tell whether a checksum stands among the properties, where that of a copy's source is.
-
-    A broker that writes none takes ours for a property like any other. O(properties).
-    """
-    start = found[PROPERTIES_AT]
-    end = start + found[PROPERTIES_BYTES]
-    for at in range(start, end - CRC_PROPERTY_BYTES):
-        if get_word(buf, at) == _CRC_NAME and get_u8(buf, at + 8) == NAME_END:
-            if get_u8(buf, at + CRC_PROPERTY_BYTES - 1) == VALUE_END:
-                return True
-    return False
 
 
 @kernel_later

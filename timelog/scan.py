@@ -12,6 +12,7 @@ import numpy as np
 from timerstore.timelog.blank import BLANK_PLAIN, NO_BLANK, read_blank
 from timerstore.timelog.format import (
     BLANK_BYTES,
+    HALF_TOPIC,
     LEVEL_MARK,
     LEVEL_TOPIC,
     MESSAGE_BORN_AT,
@@ -94,17 +95,29 @@ STOP_BAD: Final = 2  # a message is there, but not whole; its row is written beh
 STOP_UNMAPPED: Final = 3
 
 _LEVEL_TOPIC = np.frombuffer(LEVEL_TOPIC, np.uint8).copy()
+_HALF_TOPIC = np.frombuffer(HALF_TOPIC, np.uint8).copy()
+
+
+@inlined
+def _is_topic(buf: Any, at: int, count: int, topic: Any) -> bool:
+    if count != len(topic):
+        return False
+    for i in range(count):
+        if get_u8(buf, at + i) != topic[i]:
+            return False
+    return True
 
 
 @inlined
 def is_level_topic(buf: Any, at: int, count: int) -> bool:
     """Tell whether a topic is the one of the delay levels."""
-    if count != len(_LEVEL_TOPIC):
-        return False
-    for i in range(count):
-        if get_u8(buf, at + i) != _LEVEL_TOPIC[i]:
-            return False
-    return True
+    return _is_topic(buf, at, count, _LEVEL_TOPIC)
+
+
+@inlined
+def is_half_topic(buf: Any, at: int, count: int) -> bool:
+    """Tell whether a topic is the one of transactions that are not committed."""
+    return _is_topic(buf, at, count, _HALF_TOPIC)
 
 
 @inlined

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from timerstore.store import TimerStore
     from timerstore.tables.whole import read
     from timerstore.version import __version__ as __version__
+    from timerstore.watching.find import Found, GroupFound
     from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.topics import TopicStats, Upcoming
 
@@ -107,6 +108,7 @@ _HOMES = {
     "store": "TimerStore",
     "tables.whole": "read",
     "version": "__version__",
+    "watching.find": "Found GroupFound",
     "watching.health": "Condition Health HealthWarning",
     "watching.topics": "TopicStats Upcoming",
 }
@@ -220,6 +222,8 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Found",
+    "GroupFound",
     "Health",
     "HealthWarning",
     "Hook",

@@ -14,7 +14,14 @@ from typing import Any, Final, Literal
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"
@@ -102,10 +109,8 @@ class Switches:
 def _read(path: Path, disk: Disk) -> tuple[Pause, ...]:
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
-    try:
+    with understood(path.name):
         return tuple(_parse(each) for each in content.get("pauses", []))
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise CorruptStoreError(path.name, 0, f"it lists no pauses: {e!r}") from e
 
 
 def _parse(entry: dict[str, Any]) -> Pause:
@@ -113,5 +118,5 @@ def _parse(entry: dict[str, Any]) -> Pause:
     if what not in ("putting", "firing", "consuming") or not isinstance(group, str | None):
         raise ValueError(f"{what!r} of {group!r} cannot be paused")
     return Pause(
-        what, group, int(entry["since_ms"]), None if until_ms is None else int(until_ms), True
+        what, group, whole(entry["since_ms"]), None if until_ms is None else whole(until_ms), True
     )

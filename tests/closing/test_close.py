@@ -23,6 +23,8 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
+from timerstore.consuming import ackput, sendback
+from timerstore.services.deletes import append_all
 from timerstore.timelog.kernel import INTERPRETED
 
 pytestmark = [
@@ -104,6 +106,63 @@ def test_a_waiting_pull_ends_with_its_store(tmp_path: Path) -> None:
     store.close()
     assert ended.wait(30)
     thread.join()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["nack", "ack_and_put"])
+def test_what_comes_in_the_place_of_a_message_does_so_though_closing_begins(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TimerStore(tmp_path, config=SMALL)
+    closing = threading.Thread(target=store.close)
+
+    def append(*args: Any, **kwargs: Any) -> None:
+        append_all(*args, **kwargs)
+        closing.start()
+        while not store.core.closed:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(sendback if how == "nack" else ackput, "append_all", append)
+    id = store.put(b"x", topic="t")
+    (delivery,) = store.pull("t", group="g")
+    if how == "nack":
+        delivery.nack()
+    else:
+        id = delivery.ack_and_put(b"y")
+    closing.join()
+    with TimerStore(tmp_path) as again:
+        batches = [again.pull("t", group="g", timeout=timeout) for timeout in (10, 0.3)]
+        assert [each for batch in batches for each in batch.ids.to_pylist()] == [id]
+
+
+class ClosesFirst:
+    """A lock whose store is closed by another thread just before it is taken."""
+
+    def __init__(self, store: TimerStore, lock: Any) -> None:
+        self.lock, self.closing = lock, threading.Thread(target=store.close)
+
+    def __enter__(self) -> None:
+        if self.closing.ident is None:  # else it is that thread
+            self.closing.start()
+            self.closing.join()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["one", "some", "batch"])
+def test_an_acknowledgement_that_no_flush_will_keep_is_refused(tmp_path: Path, how: str) -> None:
+    store = TimerStore(tmp_path, config=SMALL)
+    store.put(b"x", topic="t")
+    batch = store.pull("t", group="g")
+    (delivery,) = batch
+    group: Any = batch._group
+    group.lock = ClosesFirst(store, group.lock)
+    ways = {"one": delivery.ack, "some": lambda: group.settle_some(batch, [0]), "batch": batch.ack}
+    with pytest.raises(StoreClosedError):
+        ways[how]()
 
 
 def test_closing_inside_a_call_is_refused(tmp_path: Path) -> None:

@@ -38,6 +38,33 @@ class Alarm(BaseException):
     """What the signal's handler raises, in the middle of anything."""
 
 
+class Alarms:
+    """SIGALRM as an exception in the main thread: once for each `arm`, and not behind its `try`.
+
+    The handler takes itself back before it raises, so a second signal, which falls into whatever
+    deals with the first exception, finds nothing to raise.
+    """
+
+    def __init__(self) -> None:
+        self.is_armed = False
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def _ring(self, *_: Any) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise Alarm
+
+    def arm(self, after_s: float) -> None:
+        """Have it raised then; call it inside the `try`."""
+        self.is_armed = True
+        signal.setitimer(signal.ITIMER_REAL, max(after_s, 1e-6))
+
+    def disarm(self) -> None:
+        """Have nothing raised any more; also inside the `try`."""
+        self.is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class Ledger:
     """What calls promised. Lists that only grow: an append is one step for threads and signals."""
 
@@ -229,10 +256,7 @@ def storm(
     play = Storm(ledger)
     until = time.monotonic() + seconds
 
-    def alarm(*_: Any) -> None:
-        raise Alarm
-
-    signal.signal(signal.SIGALRM, alarm)
+    alarms = Alarms()
     while time.monotonic() < until and not ledger.failures:
         ledger.counts["opened"] += 1
         play.store = store = TimerStore(folder, config=config(rng))
@@ -252,15 +276,15 @@ def storm(
         round_until = min(until, time.monotonic() + rng.choice([0.2, 1.0, 4.0]))
         while time.monotonic() < round_until:
             if signals:
-                with_alarms(play, rng, ledger)
+                with_alarms(play, rng, ledger, alarms)
             else:
                 play.calls[rng.choice(list(play.calls))](rng)
         while True:  # closed in the middle of everything, by an interrupted thread
             try:
                 if signals and rng.random() < 0.5:
-                    signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.02)
+                    alarms.arm(rng.random() * 0.02)
                 store.close()
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                alarms.disarm()
                 break
             except Alarm:
                 ledger.counts["close interrupted"] += 1
@@ -271,21 +295,17 @@ def storm(
     return ledger
 
 
-def with_alarms(play: Storm, rng: random.Random, ledger: Ledger) -> None:
+def with_alarms(play: Storm, rng: random.Random, ledger: Ledger, alarms: Alarms) -> None:
     """Make calls in the main thread until a signal's exception ends one."""
     name = rng.choice(list(play.calls))
     try:
-        signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.004, 0.0005)
+        alarms.arm(rng.random() * 0.004)
         for _ in range(1_000):
             play.calls[name](rng)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except Alarm:
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            if not alarms.is_armed:  # it fell into a destructor, which lets nothing out
                 break
-            except Alarm:
-                pass
+        alarms.disarm()
+    except Alarm:
         ledger.counts["interrupted"] += 1
 
 

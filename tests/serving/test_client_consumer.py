@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.consumer.test_handlers import Noting
 from tests.small_store import SMALL
 from timerstore import (
     Client,
@@ -151,3 +152,18 @@ def test_what_needs_the_owner_is_refused(store: TimerStore, client: Client) -> N
     client.close()
     with pytest.raises(StoreClosedError):
         consumer.start()
+
+
+def test_a_hook_sees_group_queue_and_offset(store: TimerStore, client: Client) -> None:
+    noting = Noting()
+    consumer = Consumer(client, "mailer", hooks=[noting])
+    consumer.subscribe("mail", lambda d: None)
+    with consumer:
+        store.put(b"a", topic="mail")
+        until(lambda: noting.seen)
+    queues = store.core.engine.queues
+    offset = int(queues.read(queues.row(b"mail"), 0, 1)[0]["offset"])
+    assert noting.seen == [("mailer", "mail", 0, 0, 0, offset)]
+    store.put(b"b", topic="mail")
+    (delivery,) = client.pull("mail", group="other", timeout=30, max_count=1)
+    assert (delivery.group, delivery.queue_index) == ("other", 0)

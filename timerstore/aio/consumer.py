@@ -26,6 +26,7 @@ from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_bool, check_duration, check_int, check_kind
+from timerstore.staying import Stays
 
 log = logging.getLogger("timerstore")
 
@@ -39,7 +40,7 @@ Handler = (
 _H = TypeVar("_H", bound=Handler)
 
 
-class Consumer:
+class Consumer(Stays):
     """Awaits handlers with what falls due, and sees to what fails; as `timerstore.Consumer`.
 
     A handler is an `async def`. What it returns, or raises, decides as there. One that takes longer

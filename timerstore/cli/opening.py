@@ -101,6 +101,10 @@ class Look:
         told = self._ask("get", lambda: self.store.get(id), id=id)
         return Timer(**told) if isinstance(told, dict) else told
 
+    def find(self, id: str) -> dict[str, Any]:
+        """Return what became of a timer."""
+        return self._ask("find", lambda: asdict(self.store.find(id)), id=id)
+
     def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
         """Return a group's dead letters."""
         return self._ask(

@@ -44,6 +44,7 @@ from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_bool, check_duration, check_int, check_kind
 from timerstore.pending.found import find_pending
 from timerstore.services.clock import ManualClock
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 
 log = logging.getLogger("timerstore")
@@ -58,7 +59,7 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
-class Consumer:
+class Consumer(Stays):
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
     A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. When it returns None
@@ -126,9 +127,13 @@ class Consumer:
         check_start(start)
         check_group(group)
         here: Any = store
-        if hasattr(here, "_consumer_kind"):  # a client's, which asks the owner
-            self.__class__ = here._consumer_kind()
-            here = self._face_of(here)
+        if hasattr(here, "_consumer_kind"):
+            owned = here._owned() if ordered or broadcast else None
+            if owned is None:  # a client's, which asks the owner
+                self.__class__ = here._consumer_kind()
+                here = self._face_of(here)
+            else:  # what these need is here
+                here = owned
         check_kind(here, self._store_kind, "store")
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
@@ -142,8 +147,8 @@ class Consumer:
             )
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
-        client: Any = here.store if here is not store else here
-        self.store: AnyStore = client
+        given: Any = store
+        self.store: AnyStore = given
         self.group = group
         self._core, self._consuming = here.core, here.consuming
         self._reads_as = group

@@ -9,6 +9,7 @@ from typing import Final
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
+from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.group import Batch, Delivery, Group
 from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
@@ -192,6 +193,15 @@ class Consuming:
         queue_id = int(self.core.engine.queues.table.queue_id[row])
         done = self.done_ahead(topic, name).get(queue_id, ())
         return self.core.offsets.get(topic, name, queue_id), frozenset(done)
+
+    def state_of(self, topic: str, name: str, row: int, index: int) -> HandedState:
+        """Tell what a group did with an entry of a queue. O(entries in flight)."""
+        for reader in self.known_groups():
+            if reader.name == name and (cursor := reader.cursors.get(row)) is not None:
+                with reader.lock:
+                    return cursor.state_of(index)
+        first, done = self.not_done(topic, name, row)
+        return "done" if index < first or index in done else "waiting"
 
     def _all_done_ahead(self) -> DoneAhead:
         """Return what is done behind the committed index; of dead letters alone it is kept."""

@@ -31,6 +31,7 @@ from timerstore.inside import inside
 from timerstore.kinds import check_int
 from timerstore.putting.putting import Putting
 from timerstore.ranges import Ranges
+from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, decode_message, text
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.message import FOUND_WORDS
@@ -55,7 +56,7 @@ Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 
 
-class Batch:
+class Batch(Stays):
     """Messages handed out together, by columns.
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
@@ -147,14 +148,8 @@ class Batch:
 
     def to_arrow(self) -> pa.Table:
         """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
-        return pa.table(
-            {
-                "id": self.ids,
-                "body": self.bodies,
-                "due_ms": pa.array(self.due_ms),
-                "fired_ms": pa.array(self.fired_ms),
-            }
-        )
+        columns = [self.ids, self.bodies, pa.array(self.due_ms), pa.array(self.fired_ms)]
+        return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
 
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
@@ -452,21 +447,24 @@ class Group:
             cursor.trim()
         if done:
             self.tally.respond(now_ms, now_ms - batch._pulled_ms, done)
+        self.core.check_open()  # else its offset may be kept without them
 
-    def settle(self, batch: Batch, index: int, *, handled: bool = True) -> None:
-        """Acknowledge one message; it was `handled`, or sent elsewhere."""
-        if self.core.closed:
+    def settle(self, batch: Batch, index: int, *, handled: bool = True, held: bool = False) -> None:
+        """Acknowledge one message that was `handled`, or sent elsewhere; `held`: closing waits."""
+        if self.core.closed and not held:
             self.core.check_open()
-        flight = batch._flight
-        assert flight is not None
+        flight, cursor = batch._flight, batch._cursor
+        assert flight is not None and cursor is not None
         with self.lock:
             if flight.left:
                 if flight.settle(index) and handled:
                     self.tally.handled += 1
-                if flight.left == 0 and batch._cursor is not None:
-                    batch._cursor.trim()
-            if self._claimed and batch._cursor is not None:
-                self._claimed.discard((batch._cursor.row, index))
+                if flight.left == 0:
+                    cursor.trim()
+            if self._claimed:
+                self._claimed.discard((cursor.row, index))
+        if self.core.closed and not held:  # its offset may be kept without it
+            self.core.check_open()
 
     def settle_some(self, batch: Batch, places: list[int], *, handled: bool = True) -> None:
         """Acknowledge the messages at some places of a batch, which were `handled` or not."""
@@ -483,12 +481,12 @@ class Group:
                 for place in places:
                     if flight.left:
                         flight.settle(int(indexes[place]))
-            if handled:
-                self.tally.handled += before - flight.left
+            self.tally.handled += before - flight.left if handled else 0
             if flight.left == 0:
                 cursor.trim()
             if self._claimed:
                 self._claimed.difference_update((cursor.row, int(indexes[i])) for i in places)
+        self.core.check_open()
 
     def give_back(self, batch: Batch, start: int) -> None:
         """Take back the messages of a batch from `start` on, to be handed out again."""
@@ -502,12 +500,13 @@ class Group:
         with self.lock:
             cursor.take_back(self.topic, flight, batch._indexes[places].tolist())
 
+    @inside
     def send_back(self, batch: Batch, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
         index = int(batch._indexes[i])
         with self.claiming(batch, index):
             send_back(self.putting, self.name, batch.message(i), delay=delay)
-        self.settle(batch, index, handled=False)
+        self.settle(batch, index, handled=False, held=True)
         self.count_failed(1, 1, 0)
 
     # --- what is appended again, or has a put in its place
@@ -548,19 +547,12 @@ class Group:
         """Acknowledge a message whose record is in the log."""
         self.core.check_process()
         self.keeps_ahead = True  # first, for a checkpoint
-        self.settle(batch, index)
+        self.settle(batch, index, held=True)
 
     def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
         """Return what is done behind the committed indexes, where that is to be kept."""
         self.core.check_process()
-        if not self.keeps_ahead:
-            return {}
-        queues = self.core.engine.queues
-        with self.lock:
-            return {
-                (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.done_ranges()
-                for row, cursor in self.cursors.items()
-            }
+        return self._by_queue(QueueCursor.done_ranges) if self.keeps_ahead else {}
 
     def count_failed(self, failed: int, retried: int, dead: int) -> None:
         """Count what failed, and what became of it: sent back, or given up."""
@@ -585,10 +577,13 @@ class Group:
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""
         self.core.check_process()
+        return self._by_queue(lambda cursor: cursor.committed)
+
+    def _by_queue(self, of: Callable[[QueueCursor], _D]) -> dict[tuple[str, int], _D]:
         queues = self.core.engine.queues
         with self.lock:
             return {
-                (text(queues.topics[row]), int(queues.table.queue_id[row])): cursor.committed
+                (text(queues.topics[row]), int(queues.table.queue_id[row])): of(cursor)
                 for row, cursor in self.cursors.items()
             }
 

@@ -25,9 +25,12 @@ _DESCRIBED_AT_ONCE: Final = 512
 
 
 class _Group:
-    """What a delivery asks of its group: to be acknowledged."""
+    """What a delivery asks of its group: its name, to be acknowledged."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def settle(self, batch: ClientBatch, place: int) -> None:
         batch.settle([place])
@@ -36,19 +39,26 @@ class _Group:
 class ClientBatch(Batch):
     """Messages that a client was handed together; see `Batch`.
 
-    What it acknowledges after its owner has ended comes again all the same.
+    What it acknowledges after its owner has ended the next one is told by ids and places.
     """
 
-    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
+    __slots__ = (
+        *("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_places"),
+        *("_session", "_tags"),
+    )
 
-    def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
-        """Made by a client."""
+    def __init__(
+        self, link: Link, topic: str, group: str, name: str | None, table: pa.Table
+    ) -> None:
+        """Made by a client; `name`: of what it holds at the owner."""
         self._link, self._session, self._name = link, link.session, name
-        self.topic, self._count, self._group = topic, table.num_rows, _GROUP
+        own_group: Any = _Group(group)
+        self.topic, self._count, self._group = topic, table.num_rows, own_group
         table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
         self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._places: Int64s = table.column("offset").to_numpy()
         self._tags: Int64s | None = None
         if "tags_code" in names:
             self._tags = table.column("tags_code").to_numpy()
@@ -84,8 +94,17 @@ class ClientBatch(Batch):
 
     def settle(self, places: list[int] | None, *, handled: bool = True) -> None:
         """Acknowledge the messages at some places, None for all; they were `handled`, or not."""
-        if self._count:
-            self._ask("ack", places=places, handled=handled)
+        if not self._count or self._ask("ack", places=places, handled=handled):
+            return
+        chosen = list(range(self._count)) if places is None else places
+        given = {
+            "topic": self.topic,
+            "group": self._group.name,
+            "ids": self.ids.take(chosen).to_pylist(),
+            "offsets": self._places[chosen].tolist(),
+            "handled": handled,
+        }
+        self._link.ask("ack_known", given)
 
     def give_back(self, places: list[int]) -> None:
         """Let the messages at some places be pulled again, by whoever asks."""
@@ -158,6 +177,3 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
 def _one(table: pa.Table, name: str) -> Any:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-_GROUP: Any = _Group()

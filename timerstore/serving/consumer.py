@@ -249,7 +249,8 @@ class ClientConsumer(Consumer):
     def _open(self) -> None:
         if self._broadcast or self._ordered:
             raise InvalidArgumentError(
-                "broadcast and ordered need the process that has the store open. Leave them out."
+                "broadcast and ordered need the process that has the store open, and another one "
+                "has it. Leave them out, or make the consumer where `is_owner` is True."
             )
         topics = [each.topic for each in self._subscriptions]
         self._begin_groups([[topic, self.group] for topic in topics], self._start)
@@ -294,7 +295,7 @@ class ClientConsumer(Consumer):
         subscription = next(each for each in subscriptions if each.topic == told["topic"])
         self._turn = subscriptions.index(subscription) + 1
         table = read_table(parts)
-        batch = ClientBatch(self._client._link, told["topic"], told["batch"], table)
+        batch = ClientBatch(self._client._link, told["topic"], self.group, told["batch"], table)
         return subscription.tasks(batch, self._batch_count, is_retry=told["retry"]), False
 
     def _fits(self, each: _Subscription) -> bool:
