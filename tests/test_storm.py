@@ -1,7 +1,7 @@
 """A storm: threads inside all calls at once, with signals, turnover of tiny segments, closes.
 
-`STORM_SECONDS=600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`; `STORM_KILLS=200`
-with `KILL_SEED` kills that often.
+`STORM_SECONDS=3600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`: that long in all,
+spread over how many segments are mapped; `STORM_KILLS=200` with `KILL_SEED` kills that often.
 """
 
 import os
@@ -12,32 +12,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.storm_worker import Alarm, Alarms
+from tests.rigs.storm_worker import SEGMENTS_MAPPED
 from tests.test_kill import Nursery, attack
 
-SECONDS = float(os.environ.get("STORM_SECONDS", "25"))
+SECONDS = float(os.environ.get("STORM_SECONDS", "30"))
 KILLS = int(os.environ.get("STORM_KILLS", "6"))
 RIGS = Path(__file__).parent / "rigs"
-WORKER = RIGS / "storm_worker.py"
+PLAY = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from tests.rigs.storm_worker import main; sys.exit(main())"
+)
 
 
 def play(folder: Path, seconds: float, options: dict[str, str], **environment: str) -> None:
-    """Run a storm in a process of its own."""
+    """Run a storm in a process of its own; say what it died of, and where each thread was."""
     options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
+    root, given = str(Path(__file__).parents[1]), [*options.items()]
     done = subprocess.run(
-        [sys.executable, "-P", WORKER, folder, *sum(options.items(), ())],
+        [sys.executable, "-P", "-c", PLAY, root, str(folder), *sum(given, ())],
         capture_output=True,
         text=True,
         timeout=seconds + 280,
         env={**os.environ, **environment},
     )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    if done.returncode == 0:
+        return
+    end = f"it ended with status {done.returncode}"
+    if done.returncode < 0:
+        end = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}, ended it"
+    pytest.fail(f"{end}; {folder}\n{done.stdout[-4000:]}\n{done.stderr[-60_000:]}", pytrace=False)
+
+
+def test_what_ends_a_storm_is_told(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)signal 11, SIGSEGV.*Current thread"):
+        play(tmp_path / "store", 0, {"--die": "11"})
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 300)
-def test_nothing_freezes_and_counts_are_exact(tmp_path: Path) -> None:
-    play(tmp_path / "store", SECONDS, {"--threads": os.environ.get("STORM_THREADS", "64")})
+@pytest.mark.timeout(SECONDS / 4 + 300)
+@pytest.mark.parametrize("open_segments_max", SEGMENTS_MAPPED)
+def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, open_segments_max: int) -> None:
+    """However few segments are mapped: what is read goes all the time."""
+    options = {"--threads": os.environ.get("STORM_THREADS", "32")}
+    options |= {"--open-segments": str(open_segments_max)}
+    play(tmp_path / "store", SECONDS / len(SEGMENTS_MAPPED), options)
 
 
 @pytest.mark.slow
@@ -58,21 +76,3 @@ def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
         attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
     finally:
         nursery.close()
-
-
-def test_an_alarm_is_raised_once() -> None:
-    """Whatever deals with it is not interrupted by a second one."""
-    before = signal.getsignal(signal.SIGALRM)
-    try:
-        alarms = Alarms()
-        for _ in range(3):
-            alarms.arm(1_000)
-            with pytest.raises(Alarm):
-                signal.raise_signal(signal.SIGALRM)
-            signal.raise_signal(signal.SIGALRM)
-            alarms.arm(1_000)
-            alarms.disarm()
-            signal.raise_signal(signal.SIGALRM)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

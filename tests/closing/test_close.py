@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.interrupting import Interrupt, interrupted
+from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import calls_of
 from timerstore import (
@@ -232,10 +234,11 @@ def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
             store = TimerStore(tmp_path, config=SMALL)
             assert store.count() == count
             store.put(b"x", at_ms=FAR_MS)
-            count += 1
+            count, wait_s = count + 1, 0.0002 * (i + 1)
             while True:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0002 * (i + 1))
+                    wait_s *= 1.5  # no close ends before the disk has written
+                    signal.setitimer(signal.ITIMER_REAL, wait_s)
                     store.close()
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     break
@@ -249,6 +252,27 @@ def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted
+
+
+@pytest.mark.timeout(120)
+def test_closing_that_was_interrupted_in_its_flush_flushes_when_it_goes_on(tmp_path: Path) -> None:
+    """Wherever it was ended, what was acknowledged is kept, and no recovery is due."""
+    for at in range(0, 10_000, 5):
+        path, clock = tmp_path / str(at), ManualClock(1_000_000_000_000)
+        store = TimerStore(path, config=SMALL, clock=clock, disk=QuietDisk())
+        store.put(b"x", topic="t")
+        store.pull("t", group="g").ack()
+        try:
+            with interrupted(at, "closing/close.py", "services/flush.py") as count:
+                store.close()
+        except Interrupt:
+            store.close()
+        assert not (path / "abort").exists(), at
+        with TimerStore(path, clock=clock, disk=QuietDisk()) as again:
+            assert len(again.pull("t", group="g", timeout=0)) == 0, at
+        if not count.raised:
+            break
+    assert at > 50
 
 
 @pytest.mark.timeout(120)

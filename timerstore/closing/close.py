@@ -52,8 +52,11 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
             if flush and core.failure.error is None and not core.flushed:
                 core.flusher.flush(clean=True)
                 remove_abort(core.path)
-        finally:
+        except (TimerStoreError, OSError):  # the disk's; a signal's is flushed by the next call
             core.flushed = True
             core.let_go()
+            raise
+        core.flushed = True
+        core.let_go()
     if flush:
         core.failure.check()

@@ -1,0 +1,79 @@
+"""What a group was handed, by its entries: none twice that is done, no timer fired twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from timerstore import Batch, Delivery
+
+_RETRY = "%RETRY%"
+
+
+def queue_of(batch: Batch) -> str:
+    """Return the queue that a batch is of: its topic's, or that of the group's retries."""
+    cursor: Any = batch._cursor
+    topics: Any = batch._group.core.engine.queues.topics
+    return str(topics[cursor.row].decode())
+
+
+def entry_of(delivery: Delivery) -> tuple[Batch, list[int]]:
+    """Return the batch of a delivery, and its index in the queue."""
+    batch: Any = delivery._batch
+    return batch, [batch._index_of[delivery._i]]
+
+
+class Taken:
+    """The entries of all queues that one group was handed.
+
+    Within one opening no entry comes again that is done; over a clean close none that lies before
+    the first that is not. Each step is one for threads.
+    """
+
+    def __init__(self, failures: list[str]) -> None:
+        self.failures = failures
+        self.opening = 0
+        self.done: set[tuple[str, int]] = set()  # in this opening
+        self.kept: Counter[str] = Counter()  # all before this index is done for good
+        self.fired: dict[str, int] = {}  # the index of each timer in its topic's queue
+        self.sent_back: dict[str, set[int]] = {}  # its indexes among the retries
+
+    def take(self, batch: Batch, indexes: list[int], ids: list[str]) -> None:
+        """Note what was handed out."""
+        if not ids:
+            return
+        queue = queue_of(batch)
+        for index, id in zip(indexes, ids, strict=True):
+            if index < self.kept[queue] or (queue, index) in self.done:
+                self.failures.append(
+                    f"{id}, entry {index} of {queue}, came after it was done: kept "
+                    f"{self.kept[queue]}, opening {self.opening}"
+                )
+            if queue.startswith(_RETRY):
+                self.sent_back.setdefault(id, set()).add(index)
+            elif (before := self.fired.setdefault(id, index)) != index:
+                self.failures.append(f"{id} fired twice: entries {before}, {index} of {queue}")
+
+    def end(self, batch: Batch, indexes: list[int]) -> None:
+        """Note that entries are done; the call that did it has returned."""
+        if indexes:
+            queue = queue_of(batch)
+            self.done.update((queue, index) for index in indexes)
+
+    def reopened(self, offset_of: Callable[[str], int] | None) -> None:
+        """Begin another opening, behind a clean close, with the offsets that it has kept.
+
+        They stand behind all that was done without a gap, and nothing before them comes again. What
+        was done behind a gap does. Without `offset_of` nobody knows all that is done.
+        """
+        if offset_of is not None:
+            for queue in {*self.kept, *(queue for queue, _ in self.done)}:
+                end = self.kept[queue]
+                while (queue, end) in self.done:
+                    end += 1
+                self.kept[queue] = offset_of(queue)
+                if self.kept[queue] < end:
+                    self.failures.append(f"{queue}: offset {self.kept[queue]} is kept, not {end}")
+        self.done.clear()
+        self.opening += 1
