@@ -19,6 +19,7 @@ from timerstore.timelog.jsonfile import (
     whole,
     write_json,
 )
+from timerstore.timelog.names import INT64_MAX
 from timerstore.timelog.steady import Read, read_file
 
 
@@ -41,7 +42,7 @@ class LevelOffsetFile:
         with understood(self._path.name):
             for level, offset in content.get("offsetTable", {}).items():
                 if 1 <= int(level) <= LEVEL_COUNT_MAX:
-                    offsets[int(level) - 1] = whole(offset)
+                    offsets[int(level) - 1] = whole(offset, -INT64_MAX)  # recovery judges it
         return offsets
 
     def write(self, disk: Disk, checkpoint: Checkpoint) -> None:

@@ -56,7 +56,7 @@ def test_a_signal_while_steps_are_waited_for_lets_nothing_go(
     config = timerstore.Config(commitlog_segment_bytes=1 << 16, open_segments_max=1)
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
-        for _ in range(20):
+        for _ in range(120):
             store.put(bytes(10_000), topic="orders", delay=timedelta(hours=1))
         engine = store.core.engine
         log = engine.commitlog
