@@ -125,7 +125,7 @@ class Feeding:
         """Read all clocks and counters."""
         return Reading(
             time.perf_counter(),
-            time.monotonic() - self._store.opened_s,
+            time.monotonic() - self._store.core.opened_s,
             machine.thread_times(),
             self._store.stats(),
             self.put,

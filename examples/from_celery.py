@@ -48,7 +48,7 @@ def with_celery(_: Path) -> None:
 
 
 def with_timerstore(folder: Path) -> None:
-    """Return a `Retry`, or raise; without a level the waits grow by themselves."""
+    """Return a `Retry`, or raise; without a delay the waits grow by themselves."""
     config = timerstore.Config(delay_levels="1s 5s 30s 2m 10m 1h")
     with timerstore.open(folder / "timers", config=config) as store:
         consumer = timerstore.Consumer(store, "shop", max_attempts=16)
@@ -58,7 +58,7 @@ def with_timerstore(folder: Path) -> None:
             try:
                 charge(json.loads(d.body)["user"], d.attempt)
             except ConnectionError:
-                return timerstore.Retry(delay_level=1)
+                return timerstore.Retry(delay=timedelta(seconds=1))
             return None
 
         with consumer:

@@ -20,6 +20,7 @@ What runs them:
     clock.py       the wall clock, or one that a test moves
     world.py       all shared arrays of a store
     state.py       what each service alone writes
+    stages.py      what each part of their work takes
     needs.py       what they ask Python for
     provide.py     answers them
     engine.py      the files, arrays, locks of one open store
@@ -40,6 +41,7 @@ What is durable, what goes:
     pass_units.py    … the units that it reads
     floor.py         which units are superseded by that
     cut_chains.py    takes them out of their slots, for a broker
+    reached.py       goes through slots as a broker does: each timer once
 
 Opening:
 
@@ -84,6 +86,7 @@ What calls do in one kernel:
     key_search.py      looks for messages by their key
     put_batch.py       many puts
     by_id.py           `get`, `cancel` or `reschedule` of one timer
+    find_id.py         messages that name a timer, in the order of a queue
     first_puts.py      the first put of a timer, by what its id says
     waking.py          whether enqueue-get must be woken
     broker_deletes.py  deletes beside their timers, for a handover

@@ -15,7 +15,15 @@ import numpy as np
 from timerstore.errors import TimerStoreError
 from timerstore.services.engine import Engine
 from timerstore.timelog.decode import text
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
+from timerstore.timelog.names import INT32_MAX, is_topic
 from timerstore.timelog.tally import (
     AHEAD_BUCKETS,
     FAR_COUNT,
@@ -68,9 +76,10 @@ def take_ahead(engine: Engine, log_end: int, metrics: dict[str, Any]) -> bool:
         check_seal(path, content)
         if content.get("logEnd") != log_end:
             return False
-        found = [_decode(row) for row in content["rows"]]
-        pending = _by_topic(metrics)
-    except (KeyError, TypeError, ValueError, OverflowError, TimerStoreError):
+        with understood(AHEAD_FILE):
+            found = [_decode(row) for row in content["rows"]]
+            pending = _by_topic(metrics)
+    except TimerStoreError:
         return False
     counted: dict[str, int] = {}
     for topic, _, words, _, counts in found:
@@ -97,14 +106,20 @@ def _by_topic(known: dict[str, Any]) -> dict[str, int]:
     levels = known.get("levelCount")
     for table in (known["timingCount"], levels if isinstance(levels, dict) else {}):
         for topic, entry in table.items():
-            counts[topic] = counts.get(topic, 0) + int(entry["count"])
+            _check_topic(topic)
+            counts[topic] = counts.get(topic, 0) + whole(entry["count"])
     return counts
+
+
+def _check_topic(topic: str) -> None:
+    if not is_topic(os.fsencode(topic)):
+        raise ValueError(f"{topic!r} is no topic")
 
 
 def _decode(row: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:
     """Return topic, queue id, words as in a row of the tally, buckets with their counts.
 
-    Raises ValueError, TypeError, KeyError or OverflowError where that is not what stands there.
+    Raises what `understood` takes where that is not what stands there.
     """
     words = np.zeros(TALLY_WORDS, np.int64)
     words[PENDING_BYTES : KEPT_FROM + RING_COUNT] = row["words"]
@@ -116,4 +131,5 @@ def _decode(row: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:
     sound &= (words[[PENDING_BYTES, OVERDUE_COUNT, FAR_COUNT]] >= 0).all() and signs.all()
     if not sound or len(np.unique(buckets)) != len(buckets) or words[OVERDUE_FROM_MS] < 0:
         raise ValueError("these are no counts")
-    return str(row["topic"]), int(row["queue"]), words, buckets, counts
+    _check_topic(row["topic"])
+    return row["topic"], whole(row["queue"], 0, INT32_MAX), words, buckets, counts

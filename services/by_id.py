@@ -110,16 +110,15 @@ def _read_id(place: Place, digits: Any) -> bool:
 
 
 @inlined
-def _find_first_put(place: Place, buf: Any, verify: bool) -> int:
+def _find_first_put(place: Place, buf: Any) -> int:
     """Read the message that was told of, in its segment, into `found`; return its topic's row.
 
-    Below 0: go the long way. Born time and index in the queue are told. `verify`: check the CRC as
-    well.
+    Below 0: go the long way. Born time and index in the queue are told.
     """
     world, found = place.world, place.found
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     at = offset % world.commitlog.words[SEGMENT_BYTES]
-    if len(buf) == 0 or read_message(buf, at, found, verify) != GOOD:
+    if len(buf) == 0 or read_message(buf, at, found, True) != GOOD:
         return _NOT_FOUND
     place.told[PART_BORN_MS] = get_i64(buf, at + MESSAGE_BORN_AT)
     place.told[TOLD_INDEX] = get_i64(buf, at + MESSAGE_QUEUE_INDEX_AT)
@@ -179,7 +178,7 @@ def _get(address: int, digits: int) -> int:
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     buf = segment_at(world.commitlog, offset)
-    row = _find_first_put(place, buf, True)
+    row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
     place.told[TOLD_ROW] = row
@@ -205,7 +204,7 @@ def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
     if not _read_id(place, view_bytes(digits, KEY_DIGITS)):
         return NOT_JUDGED
     buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
-    row = _find_first_put(place, buf, False)
+    row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
     if template.words[TEMPLATE_PENDING_ROW] != row:

@@ -25,6 +25,7 @@ from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.record import Bytes, Int8s, ReadByteRows, Words, observe
+from timerstore.timelog.signatures import read_only
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
@@ -154,6 +155,7 @@ def cancel_ahead(
     and room in the cancelled set for all.
     """
     verdicts, why = np.zeros(len(due_ms), np.int8), np.zeros(1, np.int64)
+    keys = read_only(keys)  # a choice of them may be written
     template, start = delete_template(topic, pending_row), 0
     while start < len(due_ms):
         with engine.commitlog.reading():

@@ -76,11 +76,13 @@ from timerstore.timelog.message import (
     IDENTITY_HIGH,
     IDENTITY_LOW,
     IDENTITY_OURS,
+    REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     identify_timer,
     is_ours,
     stored_at,
 )
+from timerstore.timelog.scan import is_half_topic
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.system import clock_ms
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_remove
@@ -300,6 +302,8 @@ def _stage(
         return outcome
     if not read_source(world, buf, found, message, size) or found[REAL_TOPIC_BYTES] <= 0:
         return UNREADABLE
+    if is_half_topic(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]):
+        return _SKIPPED
     if world.cancelled.level_count > 0 and _is_cancelled(world, buf, message):
         return CANCELLED
     row = find_destination(world, mine, buf, message)

@@ -16,6 +16,7 @@ from timerstore.services.aside import aside_of, base_slot, claim_limit, is_aside
 from timerstore.services.enqueue_put import find_done
 from timerstore.services.floor import is_superseded
 from timerstore.services.needs import COMMITLOG_READ, DAMAGED_TIMERLOG, NEAR_FULL, TIMERLOG_SEGMENT
+from timerstore.services.stages import READ_UNITS, count_stage
 from timerstore.services.state import DequeueGet, tell_need
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
@@ -50,8 +51,9 @@ from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, store_relea
 from timerstore.timelog.kernel import inlined
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
-from timerstore.timelog.record import publish
+from timerstore.timelog.record import Words, publish
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
+from timerstore.timelog.system import steady_ns
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
     ENTRY_INFO,
@@ -87,8 +89,11 @@ _NO_DUE: Final = -2
 
 
 @inlined
-def dequeue_get(world: World, now_ms: int) -> int:
-    """Claim, then take; return the work done. Takes near, to claim wheel too. O(1) each unit."""
+def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+    """Claim, then take; return the work done. Takes near, to claim wheel too. O(1) each unit.
+
+    `is_timed`: count what reading units takes. `clock`: scratch of this thread.
+    """
     lock_acquire(world.near_lock)
     done = _take_late(world)
     # An old R only makes it wait. Read before claiming: buckets before it are not looked at, where
@@ -102,7 +107,12 @@ def dequeue_get(world: World, now_ms: int) -> int:
             get, base = world.aside, read
         if aside == 1 and not waits:
             break
+        began_ns = 0
+        if is_timed:
+            began_ns = steady_ns(clock)
         worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms))
+        if is_timed and worked > 0:
+            count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
         if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
             worked += take(world, get, aside, now_ms, base)
             if aside == 0 and waits:

@@ -27,6 +27,7 @@ from timerstore.services.needs import (
     FLUSHED,
     LOST,
 )
+from timerstore.services.stages import READ_MESSAGES, count_stage
 from timerstore.services.world import (
     DEQUEUE_COLUMNS,
     DEQUEUE_INFO,
@@ -60,8 +61,9 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.record import observe, publish
+from timerstore.timelog.record import Words, observe, publish
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.system import steady_ns
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
     KEPT_PLACE,
@@ -85,19 +87,22 @@ _FORGET: Final = -4
 
 
 @inlined
-def dequeue_put(world: World, now_ms: int) -> int:
-    """Append a batch, then move R; return the work done. Takes fire, then wheel. O(bytes)."""
+def dequeue_put(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+    """Append a batch, then move R; return the work done. Takes fire, then wheel. O(bytes).
+
+    `is_timed`: count what reading messages takes. `clock`: scratch of this thread.
+    """
     done = 0
     waits = ring_count(world.ring_words, DEQUEUE_RING) > 0
     if waits or world.dequeue_put.thread.lost_count > 0:
         lock_acquire(world.fire_lock)
-        done = _append_taken(world, now_ms)
+        done = _append_taken(world, now_ms, is_timed, clock)
         lock_release(world.fire_lock)
     return done + _pass_slots(world, now_ms)
 
 
 @inlined
-def _append_taken(world: World, now_ms: int) -> int:
+def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     stage, mine = world.stage, world.dequeue_put.thread
     if mine.lost_count > 0:
         mine.need = LOST
@@ -105,7 +110,9 @@ def _append_taken(world: World, now_ms: int) -> int:
     head = world.ring_words[DEQUEUE_RING + RING_HEAD]
     waiting = ring_count(world.ring_words, DEQUEUE_RING)
     staged, staged_bytes, seen = 0, 0, 0
-    stamp_ms = now_ms
+    stamp_ms, began_ns = now_ms, 0
+    if is_timed:
+        began_ns = steady_ns(clock)
     while seen < waiting and staged < STAGE_COUNT_MAX and staged_bytes < BATCH_BYTES:
         at = ((head + seen) & (RING_COUNT - 1)) * DEQUEUE_COLUMNS
         info = world.dequeue_ring[at + DEQUEUE_INFO]
@@ -129,8 +136,14 @@ def _append_taken(world: World, now_ms: int) -> int:
             staged_bytes += stage.size[staged]
             staged += 1
         seen += 1
+    read_ns = 0
+    if is_timed:
+        read_ns = steady_ns(clock) - began_ns
     appended = append_staged(world, mine, staged, stamp_ms)
-    return _settle(world, head, seen, appended)
+    done = _settle(world, head, seen, appended)
+    if is_timed and done > 0:  # else it is all read again
+        count_stage(world.stages, READ_MESSAGES, done, read_ns)
+    return done
 
 
 @inlined
@@ -190,6 +203,7 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
             if outcome == ROLLED:
                 near.slots[slot_word(place, SLOT_ROLL_INDEX)] = stage.index[staged] + 1
                 world.dequeue_put.rolled_count += 1
+                world.dequeue_put.rolled_bytes += stage.size[staged]
             else:
                 until_ms = max(until_ms, world.staged_due[staged])
                 count_fired(world, world.dequeue_put.counts, staged)

@@ -67,6 +67,9 @@ from timerstore.wheel.sets import new_table
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.slots import TimerWheel
 
+_OPEN_SEGMENTS_MIN: Final = 2 + 6
+"""Those at a log's end, and one that each service may be reading, cleaning too: with fewer, two of
+them would each drop what the other needs next, for ever."""
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
 
@@ -138,6 +141,7 @@ class Engine:
         self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
+        self.mended_run = -1, range(0), dict[int, Words]()
         self.world: World = new_world(
             self._new_settings(),
             self.locks,
@@ -160,6 +164,8 @@ class Engine:
             *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
             is_used=config.key_index,
         )
+        self.handed_over = False
+        """The files are ready for a broker: the last checkpoint says so."""
         # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
         # slot, or F past the source.
         self.recovered_copy = -1
@@ -170,7 +176,7 @@ class Engine:
         self.recovered_until_level = np.full(LEVEL_COUNT_MAX, -1, np.int64)
 
     def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
-        count, folder = self.config.open_segments_max, self.path / name
+        count, folder = max(self.config.open_segments_max, _OPEN_SEGMENTS_MIN), self.path / name
         return SegmentedFile(
             self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone
         )

@@ -46,6 +46,7 @@ from timerstore.timelog.format import (
     ENTRY_SIZE_AT,
     MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_INDEX_AT,
+    QUEUE_LOST_SIZE,
     TIMER_TOPIC,
 )
 from timerstore.timelog.format import MESSAGE_QUEUE_ID_AT as QUEUE_ID_AT
@@ -140,7 +141,8 @@ def _take_read(world: World, buf: Any, message: int, size: int, index: int) -> b
     if not sound:
         if world.enqueue_get.lost_index != index or mine.lost_count > 0:
             return False
-        note_lost(mine, message, INFO_UNLINKED)
+        if status != GOOD or size != QUEUE_LOST_SIZE:  # else a broker has left the entry out
+            note_lost(mine, message, INFO_UNLINKED)
         _hand_on(world, KIND_UNREADABLE, message, size, 0, 0, 0)
         return True
     tag, kind = world.settings.store_tag, KIND_TIMER

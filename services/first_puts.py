@@ -10,12 +10,15 @@ from timerstore.timelog.format import (
     LEVEL_COUNT_MAX,
     LEVEL_MARK,
     MESSAGE_BORN_AT,
+    MESSAGE_HEADER_BYTES,
+    MESSAGE_OFFSET_AT,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.message import (
+    BAD_CRC,
     BODY_BYTES,
     DELETES_BYTES,
     GOOD,
@@ -45,6 +48,7 @@ UNKNOWN: Final = -1
 GONE: Final = -2
 UNMAPPED: Final = -3
 NO_ROW: Final = -4
+DAMAGED: Final = -5
 
 
 @inlined
@@ -89,7 +93,8 @@ def look_up(
 ) -> int:
     """Read the first put of each id; `rows`: written: its real topic's queue, UNKNOWN or GONE.
 
-    Or NO_ROW, where nothing was put to that topic or fired since the store was opened.
+    Or NO_ROW, where nothing was put to that topic or fired since the store was opened; or DAMAGED,
+    where a message begins that cannot be read.
 
     `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
     level − 1. `born_ms`, `body_bytes`: written. Return the first whose segment is not mapped, or n.
@@ -112,7 +117,12 @@ def look_up(
             rows[i] = UNMAPPED
             return i
         at = offset % commitlog.words[SEGMENT_BYTES]
-        if read_message(buf, at, found, False) != GOOD:
+        status = read_message(buf, at, found, True)
+        if status != GOOD:
+            its_own = at + MESSAGE_HEADER_BYTES <= len(buf)
+            its_own = its_own and get_i64(buf, at + MESSAGE_OFFSET_AT) == offset
+            if status == BAD_CRC or its_own:
+                rows[i] = DAMAGED
             continue
         rows[i] = row_of_first_put(queues, buf, found, due_ms[i], offsets[i], tag)
         if rows[i] == NO_ROW:

@@ -121,6 +121,8 @@ class Flusher:
         except FlushFailedError as e:
             self._fail(e)
             raise
+        except StoreFullError as e:  # no descriptor is left, say: no page was dropped
+            raise FlushFailedError(f"{e} What was put is in the log, and not durable yet.") from e
         self.sync_count += 1
         self.commit.advance(end)
 
@@ -173,6 +175,7 @@ class Flusher:
                 store_tag=engine.store_tag,
                 identity=engine.identity,
                 clean=clean,
+                handed_over=clean and engine.handed_over,
             )
             try:
                 self._write(checkpoint, captured)
@@ -211,6 +214,8 @@ class Flusher:
             file = engine.queues.files[row]
             file.flush(int(before[row]) * ENTRY_BYTES, int(next_index[row]) * ENTRY_BYTES)
             self._flushed_index[row] = next_index[row]
+        if checkpoint.clean:
+            engine.queues.drop_behind()
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
         engine.wheel.write(captured.runs)
@@ -237,6 +242,7 @@ class Flusher:
             "timingCount": self._counts(timers, stored_ms),
             "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
             "unattributedCount": engine.unattributed_count,
+            "damagedCount": len(engine.uncounted),
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)

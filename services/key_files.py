@@ -13,7 +13,6 @@ whose last message is done with is dropped; so are all, where their record is mi
 from __future__ import annotations
 
 import logging
-import re
 import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -35,10 +34,18 @@ from timerstore.timelog.disk import Disk, MappedFile
 from timerstore.timelog.format import (
     KEY_ENTRY_BYTES,
     KEY_PREVIOUS_AT,
+    LEVEL_COUNT_MAX,
     MESSAGE_HEADER,
     MESSAGE_HEADER_BYTES,
 )
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 from timerstore.timelog.keyindex import (
     FILE_COUNT,
     FILE_COUNT_MAX,
@@ -57,6 +64,7 @@ from timerstore.timelog.keyindex import (
     new_key_index,
 )
 from timerstore.timelog.locks import KernelLock
+from timerstore.timelog.names import INT64_MAX, is_index_file
 from timerstore.timelog.oserrors import kind_of, told_of
 from timerstore.timelog.segments import SegmentedFile
 
@@ -74,7 +82,6 @@ _STEP_COUNT: Final = 4_096
 UNRECORDED_MAX: Final = 1 << 19
 """So many may have been looked at since the record was written; after a crash they are again."""
 _COLUMNS: Final = ("next_entry", "latest_ms", "last_index", "last_level", "last_message")
-_NAME: Final = re.compile(r"\d{17}")
 
 
 class _File(NamedTuple):
@@ -144,10 +151,11 @@ class KeyFiles:
         with self.lock:
             reason = "no record of it"
             try:
-                if record := self._read_record():
-                    self._load(record)
-                    reason = ""
-            except (TimerStoreError, OSError, ValueError, KeyError, TypeError) as e:
+                with understood(self._record.name):
+                    if record := self._read_record():
+                        self._load(record)
+                        reason = ""
+            except (TimerStoreError, OSError) as e:
                 reason = str(e)
             if reason:
                 if self._folder.is_dir():
@@ -170,22 +178,22 @@ class KeyFiles:
     def _load(self, record: dict[str, Any]) -> None:
         """Map what is recorded; raise where it is not so any more."""
         for name, (index, message) in record["cursors"].items():
-            queue = int(name)
+            queue = whole(int(name), 0, LEVEL_COUNT_MAX)
             row = dict(self._rows()).get(queue, -1)
-            if row < 0 or not 0 <= index <= self._queues.next_index(row):
+            if row < 0 or not 0 <= whole(index) <= self._queues.next_index(row):
                 raise CorruptStoreError(self._record.name, 0, "a queue is shorter")
             if index > self._queues.first_index(row):
                 if int(self._queues.read(row, index - 1, 1)[0]["offset"]) != message:
                     raise CorruptStoreError(self._record.name, 0, "a queue is another one")
             self.index.cursor[queue] = index
         for each in record["files"]:
-            if not _NAME.fullmatch(each["name"]) or not 2 <= each["room"] <= _ROOM_OF_MANY:
+            if not is_index_file(each["name"]) or not 2 <= whole(each["room"]) <= _ROOM_OF_MANY:
                 raise CorruptStoreError(self._record.name, 0, "it names no file")
             path = self._folder / each["name"]
             if not path.is_file() or path.stat().st_size != file_bytes(each["room"]):
                 raise CorruptStoreError(path.name, 0, "the file is missing, or of another size")
             file = _File(self._disk.map_existing(path, file_bytes(each["room"])), each["room"])
-            values = [int(each[name]) for name in _COLUMNS]
+            values = [whole(each[name], -INT64_MAX) for name in _COLUMNS]
             if not 2 <= values[0] <= file.room:
                 raise CorruptStoreError(path.name, 0, "it has another number of entries")
             self._sums[path] = values[0], _sum_entries(file, 1, values[0], 0)

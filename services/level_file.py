@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timerstore.errors import CorruptStoreError
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 from timerstore.timelog.steady import Read, read_file
 
 
@@ -32,12 +38,10 @@ class LevelOffsetFile:
         content = read_json(self._path, read) or {}
         check_seal(self._path, content)
         offsets = [0] * LEVEL_COUNT_MAX
-        try:
+        with understood(self._path.name):
             for level, offset in content.get("offsetTable", {}).items():
                 if 1 <= int(level) <= LEVEL_COUNT_MAX:
-                    offsets[int(level) - 1] = int(offset)
-        except (AttributeError, TypeError, ValueError) as e:
-            raise CorruptStoreError(self._path.name, 0, f"offsetTable: {e}") from e
+                    offsets[int(level) - 1] = whole(offset)
         return offsets
 
     def write(self, disk: Disk, checkpoint: Checkpoint) -> None:

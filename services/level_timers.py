@@ -34,7 +34,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.wheel.pending import PENDING, Reading, judge_message
+from timerstore.wheel.pending import DONE, GONE, PENDING, Reading, judge_message
 from timerstore.wheel.sets import map_get
 
 _CHUNK: Final = 65_536
@@ -50,6 +50,7 @@ class LevelTimers(NamedTuple):
     row: Words  # queue of the real topic
     born_ms: Words
     body_bytes: Words
+    damaged: Words  # messages that cannot be read; they are in no row
 
 
 @kernel_ahead
@@ -60,24 +61,25 @@ def _read_levels(
     reading: Reading,
     found: Words,
     columns: Rows,
-    kept: Flags,
+    verdicts: Words,
     start: int,
 ) -> int:
     """Read messages from `start` on: `columns` int64[5, n], as in `LevelTimers` from `high` on.
 
-    `kept`: bool[n], what is pending. Return the first message whose segment or whose topic's row is
-    missing, or n.
+    `verdicts`: int64[n], written, see `wheel/pending.py`. Return the first message whose segment or
+    whose topic's row is missing, or n.
     """
     for i in range(start, len(messages)):
-        kept[i] = False
         message = messages[i]
+        verdicts[i] = DONE
         if reading.done_count > 0 and map_get(reading.done, message) >= 0:
             continue
         buf = segment_at(commitlog, message)
         if len(buf) == 0:
             return i
         at = message % commitlog.words[SEGMENT_BYTES]
-        if judge_message(buf, at, message, True, reading, found) != PENDING:
+        verdicts[i] = judge_message(buf, at, message, True, reading, found)
+        if verdicts[i] != PENDING:
             continue
         identify_timer(buf, found, reading.tag)
         columns[0, i] = found[IDENTITY_HIGH]
@@ -89,7 +91,6 @@ def _read_levels(
             return i
         columns[3, i] = get_i64(buf, at + MESSAGE_BORN_AT)
         columns[4, i] = found[BODY_BYTES]
-        kept[i] = True
     return len(messages)
 
 
@@ -100,7 +101,7 @@ def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
     """
     parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
     none = np.zeros(0, np.int64)
-    found = [LevelTimers(none, none, none, none, none, none, none), *parts]
+    found = [LevelTimers(none, none, none, none, none, none, none, none), *parts]
     return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
 
 
@@ -116,7 +117,7 @@ def level_entries(engine: Engine, instant: Instant) -> Iterator[Entries]:
 
 def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTimers:
     messages = entries["offset"].astype(np.int64)
-    columns, kept = np.zeros((5, len(messages)), np.int64), np.zeros(len(messages), np.bool_)
+    columns, verdicts = np.zeros((5, len(messages)), np.int64), np.zeros(len(messages), np.int64)
     found, done = np.zeros(FOUND_WORDS, np.int64), 0
     reading = reading_of(engine, instant.cancelled)
     while True:
@@ -128,7 +129,7 @@ def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTime
                 reading,
                 found,
                 columns,
-                kept,
+                verdicts,
                 done,
             )
         if done == len(messages):
@@ -141,12 +142,16 @@ def _read_chunk(engine: Engine, instant: Instant, entries: Entries) -> LevelTime
         except CorruptStoreError:
             if message >= engine.commitlog.start:
                 raise
-            done += 1  # delivered and removed since
+            verdicts[done] = GONE  # delivered and removed since
+            done += 1
             continue
         if columns[2, done] < 0:
             columns[2, done] = 0
     due_ms = entries["tags_code"].astype(np.int64)
-    return LevelTimers(messages[kept], due_ms[kept], *columns[:, kept])
+    kept = verdicts == PENDING
+    return LevelTimers(
+        *(messages[kept], due_ms[kept], *columns[:, kept], messages[verdicts < 0]),
+    )
 
 
 def read_kept(engine: Engine, row: int, start: int, stop: int) -> Entries:

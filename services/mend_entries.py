@@ -54,42 +54,62 @@ def mend_timer_entry(engine: Engine, index: int) -> None:
 
 
 def _find_message(engine: Engine, row: int, index: int) -> Words | None:
-    """Return the message of a queue with this index, as a scanned row."""
+    """Return the message of a queue with this index, as a scanned row.
+
+    Recovery may meet thousands of damaged entries beside each other, and appends nothing meanwhile:
+    it keeps what it found for the last run of them.
+    """
+    its_row, indexes, found = engine.mended_run
+    if row != its_row or index not in indexes:
+        indexes, found = _look_around(engine, row, index)
+        if engine.world.settings.recovering != 0:
+            engine.mended_run = row, indexes, found
+    return found.get(index)
+
+
+def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int, Words]]:
+    """Return the run of entries that are not sound around this one, with their messages. O(log).
+
+    They are looked for between the messages of the nearest entries that are sound.
+    """
     queues, log = engine.queues, engine.commitlog
-    low, high = log.start, log.end
-    for each in range(index - 1, queues.first_index(row) - 1, -1):
-        entry = queues.read(row, each, 1)
-        if is_sound(engine, row, each, entry) and int(entry["offset"][0]) >= log.start:
-            low = int(entry["offset"][0])
+    low, high, first, stop = log.start, log.end, queues.first_index(row), queues.next_index(row)
+    for each in range(index - 1, first - 1, -1):
+        offset = _sound_message(engine, row, each)
+        if offset >= log.start:
+            low, first = offset, each + 1
             break
-    for each in range(index + 1, queues.next_index(row)):
-        entry = queues.read(row, each, 1)
-        if is_sound(engine, row, each, entry) and int(entry["offset"][0]) >= low:
-            high = int(entry["offset"][0])
+    for each in range(index + 1, stop):
+        offset = _sound_message(engine, row, each)
+        if offset >= low:
+            high, stop = offset, each
             break
-    reader = _reader(engine)
+    run, found = range(first, max(stop, index + 1)), dict[int, Words]()
     topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
-    offset = low
+    reader, offset = _reader(engine), low
     while 0 <= offset < high:
         scanned = reader.scan(offset, high)
         for rows in scanned:
-            likely = (rows[:, scan.ROW_QUEUE_INDEX] == index) & (
-                rows[:, scan.ROW_QUEUE_ID] == queue_id
-            )
+            indexes = rows[:, scan.ROW_QUEUE_INDEX]
+            likely = (run.start <= indexes) & (indexes < run.stop)
+            likely &= rows[:, scan.ROW_QUEUE_ID] == queue_id
             for each in rows[likely & (rows[:, scan.ROW_TOPIC_BYTES] == len(topic))]:
                 if log.read(int(each[scan.ROW_TOPIC]), len(topic)) == topic:
-                    return np.array(each)
+                    found.setdefault(int(each[scan.ROW_QUEUE_INDEX]), np.array(each))
         offset = scanned.end
         if offset < high:
             offset = reader.next_message(offset, high)
-    return None
+    return run, found
+
+
+def _sound_message(engine: Engine, row: int, index: int) -> int:
+    """Return the offset that an entry says, or −1 where it is not its message's."""
+    entry = engine.queues.read(row, index, 1)
+    return int(entry["offset"][0]) if is_sound(engine, row, index, entry) else -1
 
 
 def _reader(engine: Engine) -> StoreReader:
-    """Return a reader of the store as it is; making one lists all files.
-
-    Recovery may meet thousands of damaged entries, and appends nothing meanwhile: it keeps one.
-    """
+    """Return a reader of the store as it is; making one lists all files."""
     if engine.mending is not None:
         return engine.mending
     reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)

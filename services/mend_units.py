@@ -30,7 +30,7 @@ from timerstore.timelog.format import (
     UNIT_ROLL,
 )
 from timerstore.timelog.intrinsics import put_i32, put_i64
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -174,7 +174,7 @@ def _index_at(engine: Engine, offset: int, step: int) -> int:
     return index if int(queues.read(0, index, 1)[0]["offset"]) == message else -1
 
 
-@kernel
+@kernel_later
 def _write_again(
     world: World, offset: int, previous: int, slot: int, message: int, now_ms: int
 ) -> bool:
@@ -261,7 +261,7 @@ def _link(engine: Engine, units: _Units) -> None:
             get.claim_offset = int(rest.max()) if len(rest) else NO_UNIT
 
 
-@kernel
+@kernel_later
 def _set_previous(world: World, offset: int, previous: int) -> bool:
     """Make a unit point to another one; False where its segment is not mapped."""
     buf = segment_at(world.timerlog, offset)
@@ -275,7 +275,7 @@ def _set_previous(world: World, offset: int, previous: int) -> bool:
     return True
 
 
-@kernel
+@kernel_later
 def _set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
     """Write a slot of the wheel."""
     set_slot(wheel, slot, first, last, count)

@@ -12,6 +12,7 @@ COUNTERS: Final = {
     "linked_count": "Timers that got their unit",
     "fired_count": "Timers that were fired into the log",
     "rolled_count": "Timers that were put down again on their way",
+    "rolled_bytes": "Bytes that were appended for that",
     "dropped_count": "Cancelled timers that were reached",
     "unreadable_count": "Messages that could not be read",
     "damage_count": "Places of the store that could not be read",
@@ -40,6 +41,9 @@ STATES: Final = {
 TIMES_MS: Final = {
     "read_ms": "All slots before it are fired (R), in seconds since 1970",
     "claimed_ms": "All slots before it are in memory (C), in seconds since 1970",
+}
+AGES_MS: Final = {
+    "unlinked_age_ms": "How long ago the oldest put that has no unit yet was stored",
 }
 SERVICE_GAUGES: Final = {
     "busy_share": "Share of the time since opening that was spent in a service's steps",
@@ -90,6 +94,11 @@ class StatsCollector:
             yield gauge
         for field, text in TIMES_MS.items():
             name = PREFIX + field.removesuffix("_ms") + "_timestamp_seconds"
+            gauge = GaugeMetricFamily(name, text, labels=names)
+            gauge.add_metric(values, stats[field] / 1000)
+            yield gauge
+        for field, text in AGES_MS.items():
+            name = PREFIX + field.removesuffix("_ms") + "_seconds"
             gauge = GaugeMetricFamily(name, text, labels=names)
             gauge.add_metric(values, stats[field] / 1000)
             yield gauge

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
@@ -14,7 +12,7 @@ from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_HASH_AT
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.message import (
     FOUND_WORDS,
@@ -30,7 +28,7 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain
@@ -46,20 +44,34 @@ def pass_lost(engine: Engine, service: ServiceThread) -> None:
     count = service.lost_count
     lost = service.lost[: count * LOST_COLUMNS].reshape(-1, LOST_COLUMNS).tolist()
     for message, info in lost:
-        if 0 <= message < engine.commitlog.start:
-            service.unreadable_count -= 1
-            continue  # removed by a broker's clean-up: dropped, never counted, no damage
-        if _is_filler(engine, message):
-            service.unreadable_count -= 1
-            continue  # lost before it was salvaged: told then, and not counted since
-        engine.damage.note("commitlog", message, "the message there cannot be read")
-        if not engine.count_lost:  # recovery counts without it
+        if not name_lost(engine, message):
+            service.unreadable_count -= 1  # dropped, never counted
+        elif not engine.count_lost:  # recovery counts without it
             engine.uncounted.add(message)
             service.unreadable_count -= 1
         elif message not in engine.uncounted:
             if info == INFO_LEVEL or info < 0 or not info & UNIT_DELETE:
                 _uncount(engine, message, info, found)
     service.lost_count = 0
+
+
+def name_lost(engine: Engine, message: int) -> bool:
+    """Name a message that cannot be read; False where that is no damage.
+
+    It was removed by a broker's clean-up; or lost before it was salvaged, told then, and not
+    counted since. Any thread may call this.
+    """
+    if 0 <= message < engine.commitlog.start or _is_filler(engine, message):
+        return False
+    engine.damage.note("commitlog", message, "the message there cannot be read")
+    return True
+
+
+def leave_uncounted(engine: Engine, messages: Words) -> None:
+    """Name messages that cannot be read, which recovery counts without."""
+    for message in messages.tolist():
+        if name_lost(engine, message):
+            engine.uncounted.add(message)
 
 
 def _is_filler(engine: Engine, message: int) -> bool:
@@ -138,8 +150,8 @@ def _rows_of_hash(engine: Engine, code: int) -> list[int]:
     return [row for row, name in topics if java_hash_of(name.decode("utf-8", "replace")) == code]
 
 
-@kernel
-def _look_at(buf: Any, at: int, tag: int, found: Words) -> int:
+@kernel_later
+def _look_at(buf: Bytes, at: int, tag: int, found: Words) -> int:
     """Read a message whose checksum does not hold, as far as its structure does."""
     status = read_message(buf, at, found, False)
     if status == GOOD:
@@ -147,7 +159,7 @@ def _look_at(buf: Any, at: int, tag: int, found: Words) -> int:
     return status
 
 
-@kernel
+@kernel_later
 def _change_pending(world: World, row: int, change: int) -> None:
     """Change the count of a topic, as `append` does."""
     lock_acquire(world.append_lock)

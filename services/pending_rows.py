@@ -24,7 +24,7 @@ def reading_of(engine: Engine, cancelled: Words) -> Reading:
         tag=engine.store_tag,
         precision_ms=engine.precision_ms,
         level_ms=engine.level_ms,
-        verify=False,
+        verify=True,
         done=engine.done,
         done_count=int(engine.world.done.count),
         cancelled=cancelled,
@@ -45,7 +45,7 @@ def read_rows(
     next step, until which texts can be read by their places. `tell` is called with the offset of
     each that is damaged, which is left out. O(bytes).
     """
-    reading = reading_of(engine, instant.cancelled)._replace(verify=True)
+    reading = reading_of(engine, instant.cancelled)
     rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(CHUNK_MESSAGES, np.int64)

@@ -17,7 +17,7 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.wheel.pending import PENDING, Reading, judge_message
+from timerstore.wheel.pending import GONE, PENDING, Reading, judge_message
 
 
 @kernel_ahead
@@ -28,19 +28,23 @@ def read_pending(
     reading: Reading,
     found: Words,
     columns: Rows,
+    verdicts: Words,
 ) -> int:
     """Read pending messages into `columns`: int64[6, n]; return how many are timers.
 
-    Left out: what is not pending, and what cannot be read. Segments are mapped.
+    Left out: what is not pending, and what cannot be read, whose verdict is below 0. Segments are
+    mapped. `verdicts`: int64[n], written. O(bytes).
     """
     count = 0
     for i in range(len(messages)):
         message = messages[i]
         buf = segment_at(commitlog, message)
+        verdicts[i] = GONE
         if len(buf) == 0:
             continue
         at = message % commitlog.words[SEGMENT_BYTES]
-        if judge_message(buf, at, message, False, reading, found) != PENDING:
+        verdicts[i] = judge_message(buf, at, message, False, reading, found)
+        if verdicts[i] != PENDING:
             continue
         identify_timer(buf, found, reading.tag)
         columns[0, count] = message

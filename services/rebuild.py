@@ -17,6 +17,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.damage import Place
 from timerstore.timelog.disk import Disk, WrongSizeError
 from timerstore.timelog.jsonfile import read_json, write_json
+from timerstore.timelog.names import segment_offset
 
 log = logging.getLogger("timerstore")
 
@@ -43,7 +44,8 @@ def read_mark(path: Path) -> frozenset[str]:
     if mark is None:
         return frozenset()
     wanted = mark.get("rebuild")
-    return frozenset(wanted if isinstance(wanted, list) else ()) & {TIMERS, QUEUES}
+    wanted = wanted if isinstance(wanted, list) else []
+    return frozenset(each for each in (TIMERS, QUEUES) if each in wanted)
 
 
 def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
@@ -108,8 +110,9 @@ def _place_of(path: Path, error: CorruptStoreError | WrongSizeError) -> Place:
     if isinstance(error, CorruptStoreError):
         return Place(error.file, error.offset, error.reason)
     name = str(error.path.relative_to(path))
-    if error.path.name.isdigit():  # a segment: named by its folder
-        return Place(str(error.path.relative_to(path).parent), int(error.path.name), error.reason)
+    offset = segment_offset(error.path.name)
+    if offset is not None:  # a segment: named by its folder
+        return Place(str(error.path.relative_to(path).parent), offset, error.reason)
     return Place(name, error.offset, error.reason)
 
 

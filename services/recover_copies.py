@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.services.recover_deletes import live_units
 from timerstore.services.world import World
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.record import Rows, Words
 from timerstore.wheel import chain
 from timerstore.wheel.sets import map_get
 
@@ -52,8 +50,8 @@ def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
     engine.recovered_sources = np.stack([origins, np.full(len(origins), slot)], axis=1)
 
 
-@kernel
-def _find_done(world: World, units: Any, done: Any, found: Any) -> int:
+@kernel_later
+def _find_done(world: World, units: Rows, done: Words, found: Rows) -> int:
     """Write message and slot of each unit whose source is done; return how many."""
     count = 0
     for i in range(len(units)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from timerstore.errors import TimerStoreError
 from timerstore.timelog import scan
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.tally import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 
-@kernel
+@kernel_later
 def _count(
     tally: Tally,
     rows: Rows,

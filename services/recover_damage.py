@@ -11,6 +11,7 @@ from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.timelog.logranges import LogRanges
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
@@ -29,10 +30,9 @@ class DamagedLog:
     def __init__(self, engine: Engine, durable: int | None) -> None:
         """Begin with none."""
         self.engine, self.durable = engine, durable
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges = LogRanges()
         self.lost_bytes = 0
-        self.starts: Words = np.zeros(0, np.int64)
-        """Where these places begin, and what stands where a salvage found others."""
+        self._starts, self._start_count = np.zeros(64, np.int64), 0
         self._reader: StoreReader | None = None
 
     def resume(self, offset: int, reason: str) -> int:
@@ -54,20 +54,29 @@ class DamagedLog:
         lost_bytes = following - offset
         reason = f"{reason}; {lost_bytes} bytes up to the next message are lost"
         self.engine.damage.note("commitlog", offset, reason)
-        self.ranges.append((offset, following))
+        self.ranges.add(offset, following)
         self.lost_bytes += lost_bytes
-        self.starts = np.append(self.starts, offset)
+        self._keep(np.array([offset]))
         return following
+
+    @property
+    def starts(self) -> Words:
+        """Where these places begin, and what stands where a salvage found others."""
+        return self._starts[: self._start_count]
+
+    def _keep(self, offsets: Words) -> None:
+        """Keep where some places begin; O(1) each over many calls."""
+        stop = self._start_count + len(offsets)
+        if stop > len(self._starts):
+            self._starts = np.resize(self._starts, 2 * stop)
+        self._starts[self._start_count : stop] = offsets
+        self._start_count = stop
 
     def take_fillers(self, rows: Words) -> None:
         """Take what stands where messages were lost, as scanned rows."""
         if len(rows):
             self.lost_bytes += int(rows[:, scan.ROW_SIZE].sum())
-            self.starts = np.append(self.starts, rows[:, scan.ROW_OFFSET])
-
-    def contains(self, offset: int) -> bool:
-        """Tell whether an offset lies in a damaged place."""
-        return any(start <= offset < stop for start, stop in self.ranges)
+            self._keep(rows[:, scan.ROW_OFFSET])
 
     def fired_from(self, offset: int) -> int:
         """Return the source of a fired copy that is damaged at `offset`; NO_MESSAGE if unknown.
@@ -93,8 +102,9 @@ class DamagedLog:
         known = np.concatenate([np.zeros(0, np.int64), *origins])
         made = np.concatenate([np.zeros(0, np.int64), *copies])
         wanted: dict[tuple[int, ...], tuple[int, int]] = {}
-        for origin, copy in zip(known.tolist(), made.tolist(), strict=True):
-            row = self._read(copy, verify=False) if self.contains(origin) else None
+        lost = self.ranges.contains(known)
+        for origin, copy in zip(known[lost].tolist(), made[lost].tolist(), strict=True):
+            row = self._read(copy, verify=False)
             if row is not None:
                 who = tuple(row[_WHO].tolist())
                 wanted[who] = min(wanted.get(who, (origin, copy)), (origin, copy))

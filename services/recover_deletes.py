@@ -13,7 +13,7 @@ from timerstore.services.level_timers import still_wait
 from timerstore.services.world import World
 from timerstore.timelog import scan
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.message import (
     GOOD,
     IDENTITY_HIGH,
@@ -23,12 +23,11 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Flags, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def live_units(engine: Engine) -> Any:
@@ -131,9 +130,9 @@ def find_timer(engine: Engine, high: int, low: int) -> int:
     return latest
 
 
-@kernel
+@kernel_later
 def _identities(
-    world: World, messages: Any, high: Any, low: Any, start: int, of_targets: bool
+    world: World, messages: Words, high: Words, low: Words, start: int, of_targets: bool
 ) -> int:
     """Read who timers are, or the targets of deletes; return how many before one was unmapped."""
     for i in range(start, len(messages)):

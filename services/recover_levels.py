@@ -16,10 +16,11 @@ from timerstore.services.instant import capture_instant
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.level_timers import find_waiting
 from timerstore.services.levels import LEVEL_COUNT
+from timerstore.services.pass_lost import leave_uncounted
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.record import Words
 from timerstore.timelog.tally import count_pending
 
@@ -100,11 +101,12 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
 def count_waiting(engine: Engine) -> None:
     """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
     found, table = find_waiting(engine, capture_instant(engine.world)), engine.queues.table
+    leave_uncounted(engine, found.damaged)
     table.pending[QUEUE_COUNT_MAX:] = np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
     _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)
 
 
-@kernel
+@kernel_later
 def _tally(
     queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
 ) -> None:

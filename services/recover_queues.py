@@ -10,18 +10,17 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
-from timerstore.timelog.consumequeue import Entries
+from timerstore.timelog.consumequeue import Entries, is_gap
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     MESSAGE_BYTES_MIN,
     QUEUE_ENTRY,
+    QUEUE_LOST_SIZE,
 )
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
 
 _NOWHERE: Final = np.zeros(0, np.int64)
-LOST_SIZE: Final = 1
-"""Size in the entry of a message that is lost: no message has it, so none is taken for it."""
 
 
 def find_queue_end(engine: Engine, row: int, durable: int) -> None:
@@ -71,7 +70,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
 def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
     """Tell whether an entry is that of a message, as far as that is still there."""
     log, offset = engine.commitlog, int(entry["offset"][0])
-    if int(entry["size"][0]) == LOST_SIZE and 0 <= offset < log.files_end:
+    if int(entry["size"][0]) == QUEUE_LOST_SIZE and 0 <= offset < log.files_end:
         return True
     if not 0 <= offset < log.files_end:
         return False
@@ -122,15 +121,17 @@ def _index_queue(
         queues.set_end(row, int(indexes[0]))
     first = min(queues.next_index(row), int(indexes[0]))
     steps = np.diff(indexes, prepend=first - 1)
+    gaps = is_gap(indexes, steps, queues.segment_entries)
     lost_count = int(steps.sum()) - len(steps)
-    if (steps < 1).any() or first < 0 or lost_count * MESSAGE_BYTES_MIN > lost_bytes:
-        at = int(np.argmax((steps != 1) | (first < 0)))
+    unexplained = (lost_count - int(gaps.sum())) * MESSAGE_BYTES_MIN > lost_bytes
+    if (steps < 1).any() or first < 0 or unexplained:
+        at = int(np.argmax(((steps != 1) & ~gaps) | (first < 0)))
         offset = int(mine[at, scan.ROW_OFFSET])
         if at == 0 and not lost_bytes and file.numbers:
             raise CorruptStoreError(file.name, first * ENTRY_BYTES, "entries are missing from here")
         raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
     entries = np.zeros(len(mine) + lost_count, QUEUE_ENTRY)
-    entries["size"] = LOST_SIZE
+    entries["size"] = QUEUE_LOST_SIZE
     place = indexes - first
     for name, column in (
         ("offset", scan.ROW_OFFSET),
@@ -155,8 +156,10 @@ def _places_lost(offsets: Words, place: Words, lost_starts: Words) -> Words:
     before = np.full(len(offsets), -1)
     following[place] = before[place] = offsets[place]
     following = np.minimum.accumulate(following[::-1])[::-1]
-    starts = np.concatenate([offsets[place[:1]], lost_starts + 1])
-    last = starts[np.searchsorted(lost_starts, following)]
+    before_it = np.searchsorted(lost_starts, following) - 1
+    last = np.full(len(offsets), offsets[place[0]])
+    known = before_it >= 0
+    last[known] = lost_starts[before_it[known]] + 1
     return np.maximum(np.maximum.accumulate(before), last)
 
 

@@ -66,7 +66,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.intrinsics import get_i64
 from timerstore.timelog.jsonfile import check_seal, read_json
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.message import (
     BODY_BYTES,
     FOUND_WORDS,
@@ -76,7 +76,7 @@ from timerstore.timelog.message import (
     REASONS,
     exact_due_ms,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.tally import count_pending
 from timerstore.timelog.timeridentity import identity_of
@@ -178,7 +178,7 @@ def _recover(engine: Engine, now_ms: int) -> Findings:
             break
         provide(engine, service)
     engine.world.settings.recovering = 0
-    engine.mending = None
+    engine.mending, engine.mended_run = None, (-1, range(0), {})
     findings.relinked_count = engine.world.enqueue_put.linked_count
 
     sound = findings.clean and not engine.damage.count
@@ -498,7 +498,7 @@ def _count_pending(engine: Engine) -> int:
     """Count the pending timers of each topic from the units; return how many are gone."""
     engine.queues.table.pending[:] = 0
     where, removed_count = np.zeros(1, np.int64), 0
-    reading = reading_of(engine, engine.cancelled.table)._replace(verify=True)
+    reading = reading_of(engine, engine.cancelled.table)
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
         where[0] = 0
@@ -512,8 +512,8 @@ def _count_pending(engine: Engine) -> int:
     return removed_count
 
 
-@kernel
-def _count_units(world: World, units: Any, reading: Reading, where: Any, now_ms: int) -> bool:
+@kernel_later
+def _count_units(world: World, units: Rows, reading: Reading, where: Words, now_ms: int) -> bool:
     """Count timers from `where[0]` on; return False where a segment or a topic's row is missing."""
     found = world.found
     while where[0] < len(units):
@@ -557,6 +557,8 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
     if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
+        return None
+    if metrics.get("damagedCount"):  # whoever meets those again must know that they are counted
         return None
     return metrics
 

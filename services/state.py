@@ -166,6 +166,7 @@ class DequeuePut:
     frontier_ms: int = 0  # no timer due later than this was ever fired, dropped or rolled
     rolled_index: int = 0  # timer queue index behind the last roll of a passed slot
     rolled_count: int = 0
+    rolled_bytes: int = 0  # of the copies that were appended for them
     settled_bytes: int = 0  # of the messages of all units that are done with
     # R waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0

@@ -27,6 +27,7 @@ from timerstore.services.enqueue_get import enqueue_get
 from timerstore.services.enqueue_put import enqueue_put
 from timerstore.services.levels import LEVEL_COUNT, LEVEL_STOP
 from timerstore.services.needs import FLUSHED, NOTHING
+from timerstore.services.stages import count_stage
 from timerstore.services.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
@@ -51,7 +52,14 @@ from timerstore.timelog.intrinsics import exchange, load_acquire
 from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
 from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, publish
-from timerstore.timelog.system import clock_ms, clock_ns, wait_readable, wake, yield_processor
+from timerstore.timelog.system import (
+    clock_ms,
+    clock_ns,
+    steady_ns,
+    wait_readable,
+    wake,
+    yield_processor,
+)
 from timerstore.wheel.near import (
     KEPT_PLACE,
     NEAR_COUNT,
@@ -136,19 +144,22 @@ def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words)
         exchange_word(mine, "step", mine.step + 1)
         began_ns = 0
         if resident:
-            began_ns = clock_ns(clock)
+            began_ns = steady_ns(clock)
         if service == ENQUEUE_GET:
             done = enqueue_get(world)
         elif service == ENQUEUE_PUT:
             done = enqueue_put(world, now_ms)
         elif service == DEQUEUE_GET:
-            done = dequeue_get(world, now_ms)
+            done = dequeue_get(world, now_ms, resident, clock)
         elif service == DELIVER_LEVELS:
             done = deliver_levels(world, now_ms, resident)
         else:
-            done = dequeue_put(world, now_ms)
+            done = dequeue_put(world, now_ms, resident, clock)
         if resident:
-            mine.busy_ns += max(0, clock_ns(clock) - began_ns)
+            elapsed_ns = steady_ns(clock) - began_ns
+            mine.busy_ns += elapsed_ns
+            if done > 0:
+                count_stage(world.stages, service, done, elapsed_ns)
             if mine.need == FLUSHED:  # the flush service will see `flush_wanted`, and wake us
                 mine.need = NOTHING
         mine.step_count += 1

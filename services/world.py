@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.services.levels import LevelTable
+from timerstore.services.stages import new_stages
 from timerstore.services.state import (
     CANCEL,
     CLEANING,
@@ -145,6 +146,7 @@ class World:
     found: Words  # int64[FOUND_WORDS]: scratch of recovery
     scratch: Bytes  # uint8[64]: scratch of recovery
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
+    stages: Words  # see stages.py
     waiters: (
         Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 where its consumer wants to be woken
     )
@@ -239,6 +241,7 @@ def new_world(
         found=np.zeros(FOUND_WORDS, np.int64),
         scratch=np.zeros(64, np.uint8),
         lateness=np.zeros(LATENESS_BUCKETS, np.int64),
+        stages=new_stages(),
         waiters=np.full(2 * WAITER_COUNT_MAX, -1, np.int64),
         putters=np.full(2 * WAITER_COUNT_MAX + 1, -1, np.int64),
         clock=np.zeros(8, np.int64),

@@ -84,3 +84,9 @@ def golden_list() -> Callable[[str], list[dict[str, Any]]]:
             return [json.loads(line) for line in lines]
 
     return read
+
+
+@pytest.fixture
+def any_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store with a small wheel is handed over too, though no broker opens that."""
+    monkeypatch.setattr("timerstore.closing.handover.check_wheel", lambda engine: None)

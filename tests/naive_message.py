@@ -27,6 +27,10 @@ CRC_PROPERTY_BYTES = 20
 PROPERTIES_BYTES_MAX = 32_767
 
 
+OUR_HOST = ("127.0.0.1", 0)
+BROKER_HOST = ("127.0.0.1", 10911)
+
+
 class DamageError(Exception):
     """Raised when bytes are not what the layout says; names the place and the reason."""
 
@@ -58,9 +62,9 @@ class Message:
     offset: int = 0
     system_flag: int = 0
     born_ms: int = 0
-    born_host: tuple[str, int] = ("127.0.0.1", 0)
+    born_host: tuple[str, int] = OUR_HOST
     stored_ms: int = 0
-    store_host: tuple[str, int] = ("127.0.0.1", 0)
+    store_host: tuple[str, int] = OUR_HOST
     reconsume_times: int = 0
     prepared_offset: int = 0
     magic: int = MESSAGE_MAGIC
@@ -122,6 +126,31 @@ def split_crc(properties: bytes) -> tuple[bytes, bytes]:
     if begins_a_property and re.fullmatch(rb"__CRC32#\x01[0-9]{10}\x02", last):
         return rest, last
     return properties, b""
+
+
+def must_have_crc(properties: bytes, store_host: tuple[str, int]) -> bool:
+    """Whether a message that ends in no CRC has lost it, for we wrote it."""
+    place = len(properties) - CRC_PROPERTY_BYTES
+    if place >= 0:
+        fixed = properties[place : place + 9] + properties[-1:]
+        if sum(a == b for a, b in zip(fixed, b"__CRC32#\x01\x02", strict=True)) >= 6:
+            return True
+    starts = [at for at in property_starts(properties) if at != place]
+    if any(properties[at : at + 9] == b"__CRC32#\x01" for at in starts):
+        return False  # a broker's copy of ours
+    ends_as_copies_do = place >= 34 and properties[place - 34 :].startswith(b"TIMER_OR")
+    return ends_as_copies_do or store_host == OUR_HOST
+
+
+def origin_of(message: Message) -> int:
+    """What our copy says that it was made from; −1 elsewhere, and in a broker's copy of ours."""
+    ends_as_ours = message.has_crc and list(message.properties)[-1:] == ["TIMER_ORIGIN"]
+    return number(message.properties["TIMER_ORIGIN"], 20) if ends_as_ours else -1
+
+
+def property_starts(properties: bytes) -> list[int]:
+    """Where each property begins."""
+    return [0] + [at + 1 for at, byte in enumerate(properties[:-1]) if byte == 2]
 
 
 def copied_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -203,7 +232,8 @@ def decode_message(data: bytes, offset: int) -> Message:
     reconsume_times, prepared_offset = reader.number("i"), reader.number("q")
     body = reader.take(reader.number("i"))
     topic = reader.take(reader.number("B" if magic == MESSAGE_MAGIC else "H"))
-    properties, crc = split_crc(reader.take(reader.number("h")))
+    all_properties = reader.take(reader.number("h"))
+    properties, crc = split_crc(all_properties)
     if reader.at != size:
         raise DamageError(offset, f"fields end at {reader.at} of {size} bytes")
     if own_offset != offset:
@@ -212,6 +242,8 @@ def decode_message(data: bytes, offset: int) -> Message:
         raise DamageError(offset, "CRC of the body")
     if crc and crc != crc_property(data[:-CRC_PROPERTY_BYTES]):
         raise DamageError(offset, "CRC of the message")
+    if not crc and must_have_crc(all_properties, store_host):
+        raise DamageError(offset, "the CRC of the message is lost")
     return Message(
         topic=topic.decode("utf-8", "surrogateescape"),
         body=body,

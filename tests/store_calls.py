@@ -24,6 +24,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "cancel_many": {"ids": [id]},
         "reschedule": {"id": id, "delay": timedelta(seconds=1), "body": b"y"},
         "get": {"id": id},
+        "find": {"id": id},
         "get_key": {"topic": "t", "key": "k"},
         "cancel_key": {"topic": "t", "key": "k"},
         "pending": {},

@@ -71,12 +71,14 @@ def usual_messages(draw: st.DrawFn) -> naive.Message:
     }
     for name in draw(st.lists(st.sampled_from(list(usual)), max_size=1)):
         del usual[name]
+    has_crc = draw(st.booleans())
     return naive.Message(
         topic="rmq_sys_wheel_timer",
         body=draw(st.binary(max_size=700)),
         properties=usual | draw(st.just({}) | properties()),
         offset=draw(OFFSETS),
-        has_crc=draw(st.booleans()),
+        store_host=naive.OUR_HOST if has_crc else naive.BROKER_HOST,
+        has_crc=has_crc,
     )
 
 
@@ -85,7 +87,7 @@ def messages(draw: st.DrawFn) -> naive.Message:
     """Any message that a broker or we may have written, at a made-up place."""
     long_topic = draw(st.booleans())
     system_flag = draw(st.sampled_from([0, 1, 0x10, 0x20, 0x30]))
-    host = draw(st.sampled_from([("127.0.0.1", 10911), ("10.1.2.3", 0)]))
+    host = draw(st.sampled_from([naive.BROKER_HOST, ("10.1.2.3", 0)]))
     host_v6 = ("fe80::1", 10911)
     topic = draw(st.text("abcXYZ019_-%|ä", min_size=1, max_size=60))
     return naive.Message(

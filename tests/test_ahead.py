@@ -78,6 +78,8 @@ step("cancel")
 store.cancel_many(lots[1:3])
 store.cancel_many(list(lots[3:5]))
 store.cancel_many(lots[10:20:2])
+elsewhere = store.put_many([b"g", b"h"], topic="other", delay_ms=[1, 2])
+store.cancel_many([lots[21], elsewhere[0], lots[22], elsewhere[1]])
 step("cancel_many")
 moved = store.reschedule(lots[6], delay=MINUTE)
 first = store.reschedule(first, at=FAR)
@@ -152,12 +154,11 @@ def played(folder: Path, end: str) -> list[str]:
 def on_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Kernels that are not loaded yet, and what was loaded of them."""
     loaded: list[str] = []
-    before = list(AHEAD)
     monkeypatch.setattr(ahead, "_ready_count", len(AHEAD))
     for name in "ab":
         AHEAD.append(Ahead(name, signature_of, partial(loaded.append, name)))
     yield loaded
-    AHEAD[:] = before
+    AHEAD[:] = [each for each in AHEAD if each.name not in ("a", "b")]
 
 
 def test_each_is_loaded_once(on_trial: list[str]) -> None:
@@ -179,6 +180,20 @@ def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
     AHEAD.remove(bad)
     ahead.load_kernels()
     assert on_trial == ["a", "b"] * 3
+
+
+def test_what_is_called_later_is_compiled_with_the_others(
+    on_trial: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Ahead("later", signature_of, partial(on_trial.append, "later"))
+    monkeypatch.setattr(ahead, "LATER", [later])
+    monkeypatch.setattr(ahead, "_may_start_workers", lambda missing: False)
+    ahead.load_kernels()
+    assert on_trial == ["a", "b"]
+    monkeypatch.setattr(ahead, "is_cached", lambda each: each.name == "a")
+    monkeypatch.setattr(ahead, "_ready_count", ahead._ready_count - 2)
+    ahead.load_kernels()
+    assert on_trial == ["a", "b", "a", "b", "later"]
 
 
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:

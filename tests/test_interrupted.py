@@ -90,7 +90,7 @@ def test_cleaning_goes_on_wherever_it_was_ended(tmp_path: Path, call: str) -> No
         ended = life.interrupt(getattr(life.store, call), at, FILES)
         if at % 3:
             life.store.flush()
-        at += 1 + at // 8
+        at += 1 + at // 5
     assert at > 300
     life.check()
     life.store.close()

@@ -66,7 +66,7 @@ def test_crc_digits_stand_lowest_first() -> None:
 
 def test_a_stale_crc_in_the_middle_is_no_crc() -> None:
     stale = {"__CRC32#": "0123456789", "TAGS": "t"}
-    message = naive.Message("orders", b"body", stale, has_crc=False)
+    message = naive.Message("orders", b"body", stale, has_crc=False, store_host=naive.BROKER_HOST)
     read = naive.decode_message(naive.encode_message(message), 0)
     assert not read.has_crc
     assert read.properties == stale
@@ -75,7 +75,9 @@ def test_a_stale_crc_in_the_middle_is_no_crc() -> None:
 
 def test_a_wrong_crc_at_the_end_is_damage() -> None:
     wrong = {"TAGS": "t", "__CRC32#": "0123456789"}
-    data = naive.encode_message(naive.Message("orders", b"body", wrong, has_crc=False))
+    data = naive.encode_message(
+        naive.Message("orders", b"body", wrong, has_crc=False, store_host=naive.BROKER_HOST)
+    )
     with pytest.raises(naive.DamageError, match="CRC of the message"):
         naive.decode_message(data, 0)
 

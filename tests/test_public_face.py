@@ -6,7 +6,8 @@ import inspect
 import pydoc
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -14,23 +15,28 @@ import pytest
 
 import timerstore
 from tests.markdown import ROOT
+from timerstore.moments import moment
 
 CALLS = {
     "TimerStore": (
-        "put put_many cancel cancel_many cancel_key reschedule get get_key pending "
+        "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
         "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
         "health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
-        "id topic body key tag properties due_ms fired_ms lateness_ms attempt ack nack "
-        "ack_and_put ack_and_put_many"
+        "id topic body key tag properties due due_ms fired_ms lateness_ms attempt group queue_id "
+        "queue_index offset ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
         "trace_id"
     ),
-    "Timer": "id topic body key tag properties due_ms put_ms roll_count",
+    "Found": (
+        "id state due due_ms topic key put_ms fired_ms cancelled_ms moved_to offset groups why"
+    ),
+    "GroupFound": "group state attempt",
+    "Timer": "id topic body key tag properties due due_ms put_ms roll_count",
     "Config": "from_toml from_env",
     "Consumer": (
         "on subscribe start run step close stats dead_letters redrive drop_dead_letters "
@@ -85,6 +91,38 @@ def test_all_is_sorted_and_described() -> None:
     assert timerstore.__all__ == sorted(timerstore.__all__)
     for name in timerstore.__all__:
         assert inspect.getdoc(getattr(timerstore, name)), name
+
+
+def test_any_store_says_what_all_stores_have_in_common() -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    any_store = timerstore.AnyStore
+    assert calls(any_store) == calls(timerstore.TimerStore) & calls(timerstore.Client)
+    for kind in (timerstore.TimerStore, timerstore.Client, timerstore.SharedStore):
+        for name in [*calls(any_store) - {"path"}, "__enter__", "__exit__"]:
+            theirs = inspect.signature(getattr(kind, name))
+            assert theirs == inspect.signature(getattr(any_store, name)), f"{kind}.{name}"
+
+
+def test_a_due_time_is_a_datetime_too(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(1_800_000_000_000)
+    at = datetime(2027, 1, 15, 10, 10, 4, 567_000, timezone(timedelta(hours=2)))
+    with timerstore.open(tmp_path, clock=clock) as store:
+        found = store.get(store.put(b"x", at=at))
+        assert found is not None and found.due == at and found.due.utcoffset() == timedelta(0)
+        (row,) = store.stats().topics
+        assert row.next_due is not None and row.next_due_ms == row.next_due.timestamp() * 1_000
+        assert row.oldest_due is None
+        clock.advance(timedelta(hours=1))
+        (delivery,) = store.pull("default", timeout=0)
+        assert delivery.due == at
+    assert moment(1 << 62) == datetime.max.replace(tzinfo=UTC, microsecond=999_000)
+    assert moment(-(1 << 62)) == datetime.min.replace(tzinfo=UTC)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert timerstore.__version__ == metadata.version("timerstore")
 
 
 def test_functions_are_exported() -> None:

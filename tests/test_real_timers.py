@@ -121,6 +121,7 @@ def test_a_torn_mark_is_none(tmp_path: Path, bytes_left: bytes) -> None:
         timerstore.open(path, clock=clock)
 
 
+@pytest.mark.usefixtures("any_wheel")
 def test_a_store_that_was_handed_over_has_real_timers(tmp_path: Path) -> None:
     path, clock = tmp_path / "s", ManualClock()
     store = timerstore.open(path, config=SMALL, clock=clock)

@@ -177,7 +177,9 @@ def test_a_broker_without_a_timer_wheel_may_go_on(store: TimerStore) -> None:
     """It writes no cursors: its messages behind the end, and its blank, count all the same."""
     store.close()
     end = store.core.engine.commitlog.end
-    message = naive.Message("plain", b"b" * 300, {"a": "b"}, has_crc=False)
+    message = naive.Message(
+        "plain", b"b" * 300, {"a": "b"}, has_crc=False, store_host=naive.BROKER_HOST
+    )
     log = Path(store.path) / "commitlog"
     count = 0
     while end // SEGMENT_BYTES == store.core.engine.commitlog.end // SEGMENT_BYTES:

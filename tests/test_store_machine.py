@@ -31,6 +31,7 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.consuming.sendback import send_back
+from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
@@ -326,6 +327,22 @@ class StoreMachine(RuleBasedStateMachine):
         assert timer is not None
         found = timer.id, timer.topic, timer.body, timer.due_ms
         assert found == (expected.id, expected.topic, expected.body, expected.due_ms)
+
+    @precondition(lambda self: self.order)
+    @rule(index=st.integers(0, 999))
+    def find(self, index: int) -> None:
+        """What became of a timer is known while its first message is kept, and never wrong."""
+        expected = self.timers[self.pick(index)]
+        found = self.store.find(expected.id)
+        if found.state == "unknown":
+            offset = int(expected.id[12:24], 16) & ~LEVEL_MARK
+            assert expected.state != "pending" and offset < self.store.stats().commitlog_start
+            return
+        state = "cancelled" if found.state == "moved" else found.state
+        assert (found.id, state, found.due_ms) == (expected.id, expected.state, expected.due_ms)
+        assert found.topic in (expected.topic, None if state == "cancelled" else expected.topic)
+        if state == "fired" and not expected.level:
+            assert found.fired_ms is not None and found.fired_ms >= expected.due_ms
 
     @rule()
     def unknown_id(self) -> None:

@@ -21,6 +21,7 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.switches import FOREVER_MS
+from timerstore.switching import switch_closed
 
 SECOND = timedelta(seconds=1)
 
@@ -135,6 +136,7 @@ def test_consuming_is_paused_for_one_group_or_all(store: TimerStore) -> None:
     assert store.pull("default", group="one", timeout=0).bodies.to_pylist() == [b"b"]
 
 
+@pytest.mark.usefixtures("any_wheel")
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_pause_is_kept_over_a_reopening_if_asked(tmp_path: Path, keep: bool) -> None:
     clock = ManualClock()
@@ -212,6 +214,27 @@ def test_on_the_wall_clock_nothing_fires_after_pause_returns(tmp_path: Path) -> 
         assert got == 2_001 and store.get(short) is None
 
 
+def test_a_group_that_never_read_is_not_paused(tmp_path: Path) -> None:
+    """A misspelt one would be paused in vain, and nobody would know."""
+    path = tmp_path / "s"
+    with timerstore.open(path, config=SMALL) as store:
+        with pytest.raises(InvalidArgumentError, match="no group yet"):
+            store.pause("consuming", group="mailer")
+        store.put(b"x")
+        store.pull("default", group="mailer", timeout=5).ack()
+        for call in (store.pause, store.resume):
+            with pytest.raises(InvalidArgumentError, match="Did you mean 'mailer'"):
+                call("consuming", group="mialer")
+        assert store.health().conditions == ()
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'mailer'"):
+        switch_closed(path, "consuming", "mialer", None, paused=True)
+    switch_closed(path, "consuming", "mailer", None, paused=True)
+    with timerstore.open(path, config=SMALL) as store:
+        (found,) = store.health().conditions
+        assert "'mailer'" in found.what
+        store.resume("consuming", group="mailer")
+
+
 def test_an_idle_paused_store_sleeps(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=SMALL) as store:
         store.pause("firing")
@@ -226,6 +249,8 @@ def test_pauses_at_once_are_all_kept(tmp_path: Path) -> None:
     """Neither lost, nor refused for another's file; what the services obey is what is listed."""
     path, groups = tmp_path / "s", [f"g{i}" for i in range(6)]
     with timerstore.open(path, config=SMALL) as store, ThreadPoolExecutor(len(groups)) as pool:
+        for group in groups:
+            store.pull("default", group=group, timeout=0)
         for _ in range(10):
             store.resume("consuming")
             began = threading.Barrier(len(groups))

@@ -212,7 +212,7 @@ def test_symlinks_are_relative() -> None:
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
 HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
-COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "intrinsic"}
+COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "kernel_later", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:

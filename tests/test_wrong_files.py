@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
@@ -101,7 +102,8 @@ def parts() -> list[str]:
         *("timerstore.json", "lock", "abort", "checkpoint", "timerwheel", "commitlog", "config"),
         *("consumequeue", "consumequeue/t", "consumequeue/t/0", "timerlog", "config/timercheck"),
         *("config/consumerOffset.json", "config/delayOffset.json", "config/timermetrics"),
-        "config/timerstoreGroups.json",
+        *("config/timerstoreGroups.json", "config/wheelsums", "config/topiccounts"),
+        *("config/switches.json", "config/aheadcounts.json", "config/restored.json"),
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),
         *("config/timercheck.tmp", "config/consumerOffset.json.tmp"),
@@ -209,9 +211,11 @@ def test_an_error_names_the_file_and_what_to_do(tmp_path: Path, number: int) -> 
 
 def test_nothing_is_read_whole_but_small_files() -> None:
     """`Path.read_bytes` follows links, waits for pipes, takes a terabyte: see smallfile.py."""
-    package = Path(timerstore.__file__).parent
+    folders = [ROOT / name for name in ("timerstore", "timelog", "wheel", "services")]
     allowed = {"stamp.py", "ledger.py"}
-    for file in package.rglob("*.py"):
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    assert {"store.py", "jsonfile.py", "checksums.py"} <= {file.name for file in files}
+    for file in files:
         text = file.read_text("utf-8")
         reads = "read_bytes()" in text or ".read_text(" in text
         assert not reads or file.name in allowed, file

@@ -8,7 +8,9 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from timerstore import Consumer, Delivery, Retry, TimerStore, aio
+import timerstore
+from timerstore import AnyStore, Consumer, Delivery, Retry, TimerStore, aio
+from timerstore.recurring import Schedules
 
 
 def right(store: TimerStore, consumer: Consumer, several: Consumer) -> None:
@@ -33,6 +35,31 @@ def right(store: TimerStore, consumer: Consumer, several: Consumer) -> None:
 
     consumer.subscribe("c", one)
     consumer.subscribe("d", lambda d: print(d))
+
+
+def of_any_store(store: AnyStore) -> str:
+    with Schedules(store), Consumer(store, "g"):
+        for timer in store.pending(topic="a"):
+            print(timer.key, store.health().ok)
+    return store.put(b"a", key="k", replace=True)
+
+
+def right_openings(share: bool) -> None:
+    with timerstore.open("timers/") as store, timerstore.connect("timers/") as client:
+        store.handover()
+        print(of_any_store(store), of_any_store(client))
+    with timerstore.open("timers/", share=True) as shared:
+        print(shared.is_owner, of_any_store(shared), Schedules(shared))
+    with timerstore.open("timers/", create=False, share=share) as either:
+        print(of_any_store(either), either.count())
+        if isinstance(either, timerstore.SharedStore):
+            print(either.is_owner)
+
+
+def wrong_openings(share: bool) -> None:
+    timerstore.open("timers/", share=share).handover()  # wrong
+    timerstore.open("timers/", share=share, read_only=True)  # wrong
+    of_any_store("timers/")  # wrong
 
 
 def wrong(store: TimerStore, consumer: Consumer) -> None:

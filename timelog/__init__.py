@@ -19,6 +19,7 @@ Files and maps:
     pinned.py        segments that stay in a table of one's own
     mapping.py       mappings, each with its owner
     disk.py          the one place through which bytes reach a disk
+    names.py         the names that files of a store can have
     nonzero.py       where memory that others may change is not zero
     sharing.py       a lock on a log's folder, for who reads it
     lockfile.py      one process at a time has a store open

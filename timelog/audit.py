@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import (
-    CRC_PROPERTY_BYTES,
     ENTRY_BYTES,
     ENTRY_OFFSET_AT,
     ENTRY_SIZE_AT,
@@ -19,8 +19,6 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
     MESSAGE_SYSTEM_FLAG_AT,
-    NAME_END,
-    PROPERTY_CRC,
     QUEUE_BLANK_SIZE,
     TIMER_TOPIC,
     UNIT_BYTES,
@@ -32,10 +30,9 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
     UNIT_ROLL,
     UNIT_WRITE_AT,
-    VALUE_END,
 )
 from timerstore.timelog.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -44,14 +41,11 @@ from timerstore.timelog.message import (
     IDENTITY_LOW,
     KEY_AT,
     KEY_BYTES,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
     REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     SIZE,
     TOPIC_AT,
     TOPIC_BYTES,
-    WHOLE_CRC,
     identify,
     identify_target,
     identify_timer,
@@ -60,13 +54,14 @@ from timerstore.timelog.message import (
     read_frame,
     read_message,
 )
+from timerstore.timelog.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.scan import (
     ROW_OFFSET,
     ROW_QUEUE_ID,
     ROW_TOPIC,
     ROW_TOPIC_BYTES,
 )
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import (
     UNIT_GOOD,
     check_unit,
@@ -76,10 +71,8 @@ from timerstore.timelog.unit import (
 )
 
 # Bits of a message's mark.
-MARK_NO_CHECKSUM: Final = 1  # ours, but without the checksum that we always write
-MARK_BAD_CHECKSUM: Final = 2  # something that was a checksum property once
-MARK_NOT_INDEXED: Final = 4  # half of a transaction, or taken back: no queue has it
-MARK_OURS: Final = 8  # this store made it, or the timer that it is a copy of
+MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
+MARK_OURS: Final = 2  # this store made it, or the timer that it is a copy of
 
 # Columns of an audited unit.
 AUDIT_OFFSET: Final = 0
@@ -112,6 +105,8 @@ OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
 TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
+DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
+"""The unit may be right, and its message wrong."""
 VERDICTS: Final = (
     "sound",
     "this is no unit",
@@ -126,15 +121,16 @@ VERDICTS: Final = (
     "the unit's slot is before its due time, and nothing was copied from its message",
 )
 
-_CRC_NAME = as_word(PROPERTY_CRC)
 _TRANSACTION: Final = 0xC
 _COMMITTED: Final = 0x8
 _TIMER_TOPIC_BYTES: Final = len(TIMER_TOPIC)
 _TIMER_TOPIC_WORD = as_word(TIMER_TOPIC)
 
 
-@kernel
-def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -> None:
+@kernel_later
+def mark_messages(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: Words, marks: Words
+) -> None:
     """Mark scanned messages; `marks`: int64[n], written. Their segments are mapped. O(bytes)."""
     for i in range(len(rows)):
         marks[i] = 0
@@ -148,47 +144,10 @@ def mark_messages(commitlog: Any, rows: Any, tag: int, found: Any, marks: Any) -
         transaction = get_i32(buf, at + MESSAGE_SYSTEM_FLAG_AT) & _TRANSACTION
         if transaction != 0 and transaction != _COMMITTED:
             marks[i] |= MARK_NOT_INDEXED
-        if found[WHOLE_CRC] == 1:
-            # Reading the digits takes any bytes for some.
-            for place in range(at + found[SIZE] - 11, at + found[SIZE] - 1):
-                if get_u8(buf, place) < 48 or get_u8(buf, place) > 57:
-                    marks[i] |= MARK_BAD_CHECKSUM
-            continue
-        if found[PROPERTIES_BYTES] >= CRC_PROPERTY_BYTES:
-            start = at + found[SIZE] - CRC_PROPERTY_BYTES
-            same = 0
-            different = get_word(buf, start) ^ _CRC_NAME
-            for _ in range(8):
-                if different & 0xFF == 0:
-                    same += 1
-                different >>= 8
-            if get_u8(buf, start + 8) == NAME_END:
-                same += 1
-            if get_u8(buf, start + 19) == VALUE_END:
-                same += 1
-            if same >= 6:  # of 10 bytes that never differ
-                marks[i] |= MARK_BAD_CHECKSUM
-        if ours and not _is_brokers_copy(buf, found):
-            marks[i] |= MARK_NO_CHECKSUM
 
 
-@inlined
-def _is_brokers_copy(buf: Any, found: Any) -> bool:
-    """Tell whether a checksum stands among the properties, where that of a copy's source is.
-
-    A broker that writes none takes ours for a property like any other. O(properties).
-    """
-    start = found[PROPERTIES_AT]
-    end = start + found[PROPERTIES_BYTES]
-    for at in range(start, end - CRC_PROPERTY_BYTES):
-        if get_word(buf, at) == _CRC_NAME and get_u8(buf, at + 8) == NAME_END:
-            if get_u8(buf, at + CRC_PROPERTY_BYTES - 1) == VALUE_END:
-                return True
-    return False
-
-
-@kernel
-def find_rows(queues: Any, commitlog: Any, rows: Any, result: Any) -> int:
+@kernel_later
+def find_rows(queues: QueueTable, commitlog: SegmentTable, rows: Rows, result: Words) -> int:
     """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
 
     So it does where a message's segment is not mapped: whoever reads its topic maps it.
@@ -265,10 +224,10 @@ def _judge_message(
     return TOO_EARLY if ms < found[DUE_MS] else UNIT_GOOD
 
 
-@kernel
+@kernel_later
 def audit_units(
-    timerlog: Any,
-    commitlog: Any,
+    timerlog: SegmentTable,
+    commitlog: SegmentTable,
     start: int,
     stop: int,
     from_slot: int,
@@ -279,10 +238,10 @@ def audit_units(
     hop_ms: int,
     window_ms: int,
     tag: int,
-    units: Any,
-    found: Any,
-    scratch: Any,
-    state: Any,
+    units: Rows,
+    found: Words,
+    scratch: Bytes,
+    state: Words,
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
@@ -369,8 +328,10 @@ def audit_units(
     return count
 
 
-@kernel
-def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, low: Any) -> None:
+@kernel_later
+def identify_copies(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: Words, high: Words, low: Words
+) -> None:
     """Fill the identities of scanned copies, whose own topic is their timer's; int64[n] each.
 
     Their segments are mapped. O(bytes).
@@ -387,18 +348,18 @@ def identify_copies(commitlog: Any, rows: Any, tag: int, found: Any, high: Any, 
         low[i] = found[IDENTITY_LOW]
 
 
-@kernel
+@kernel_later
 def judge_entries(
-    commitlog: Any,
-    entries: Any,
+    commitlog: SegmentTable,
+    entries: ReadBytes,
     first: int,
-    topic: Any,
+    topic: ReadBytes,
     queue_id: int,
     log_start: int,
     log_stop: int,
-    found: Any,
-    verdicts: Any,
-    state: Any,
+    found: Words,
+    verdicts: Words,
+    state: Words,
 ) -> int:
     """Judge queue entries by the messages they point to; return how many. O(entries).
 

@@ -18,7 +18,8 @@ from timerstore.timelog.format import (
     SEALED_BLANK_BYTES,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.record import Bytes, ReadBytes
 
 NO_BLANK: Final = 0
 BLANK_PLAIN: Final = 1
@@ -45,8 +46,8 @@ def read_blank(buf: Any, at: int, offset: int) -> int:
     return BLANK_SEALED if get_i64(buf, at + BLANK_OFFSET_AT) == offset else NO_BLANK
 
 
-@kernel
-def blank_kind(buf: Any, at: int, offset: int) -> int:
+@kernel_later
+def blank_kind(buf: ReadBytes, at: int, offset: int) -> int:
     """Return what `read_blank` does, to Python."""
     return read_blank(buf, at, offset)
 
@@ -62,7 +63,7 @@ def put_blank(buf: Any, at: int, offset: int) -> None:
         put_i32(buf, at + BLANK_CRC_AT, crc32(buf, at, BLANK_CRC_AT))
 
 
-@kernel
-def put_blank_at(buf: Any, at: int, offset: int) -> None:
+@kernel_later
+def put_blank_at(buf: Bytes, at: int, offset: int) -> None:
     """Do what `put_blank` does, for Python."""
     put_blank(buf, at, offset)

@@ -53,6 +53,8 @@ class Checkpoint:
     claimed_slot: int = 0
     frontier_ms: int = 0
     clean: bool = False
+    handed_over: bool = False
+    """Closed cleanly by a handover: a broker can go on with the files."""
     cancelled_count: int = 0
     store_tag: int = 0
     identity: Identity | None = field(default=None, compare=False)
@@ -98,7 +100,7 @@ class Checkpoint:
         extension = np.zeros(1, CHECKPOINT_EXTENSION)
         extension["mark"] = CHECKPOINT_MARK
         extension["echo"] = base
-        extension["clean"] = int(self.clean)
+        extension["clean"] = 2 if self.handed_over else int(self.clean)
         for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
             extension[name] = getattr(self, name)
         extension["cancelled_count"] = self.cancelled_count
@@ -135,6 +137,7 @@ def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
     for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
         setattr(checkpoint, name, int(extension[name]))
     checkpoint.clean = bool(extension["clean"])
+    checkpoint.handed_over = int(extension["clean"]) == 2
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.floor = int(extension["floor"])

@@ -20,7 +20,7 @@ from timerstore.timelog.format import (
     VALUE_END,
 )
 from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_u8
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -35,9 +35,9 @@ from timerstore.timelog.message import (
     is_plain,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Rows, Words
 from timerstore.timelog.scan import ROW_OFFSET
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 
 # Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
 # offset and count of bytes, −1 where there is none.
@@ -56,8 +56,8 @@ PART_IS_PLAIN: Final = 11  # 1: the user gave no property but key and tag, see `
 PART_COLUMNS: Final = 12
 
 
-@kernel
-def find_parts(commitlog: Any, rows: Any, found: Any, parts: Any) -> None:
+@kernel_later
+def find_parts(commitlog: SegmentTable, rows: Rows, found: Words, parts: Rows) -> None:
     """Find the parts of scanned messages whose segments are mapped. O(bytes of properties).
 
     `rows`: int64[n, ROW_COLUMNS] of sound messages. `found`: int64[FOUND_WORDS], scratch.
@@ -98,8 +98,8 @@ def fill_parts(buf: Any, at: int, base: int, found: Words, part: Any) -> None:
     part[PART_IS_PLAIN] = 1 if is_plain(buf, found) else 0
 
 
-@kernel
-def copy_texts(commitlog: Any, places: Any, starts: Any, data: Any) -> None:
+@kernel_later
+def copy_texts(commitlog: SegmentTable, places: Words, starts: Int32s, data: Bytes) -> None:
     """Copy texts one behind the other; their segments are mapped. O(bytes).
 
     `places`: int64[n], commit log offsets. `starts`: int32[n + 1], where each begins in `data`,
@@ -133,16 +133,16 @@ def _comes_again(buf: Any, start: int, count: int, after: int, end: int) -> bool
 class Names(NamedTuple):
     """Some names of properties, one behind the other."""
 
-    data: Bytes
+    data: ReadBytes
     starts: Words  # int64[n + 1]
 
 
 class PropertyTexts(NamedTuple):
     """What `copy_properties` writes of m properties."""
 
-    name_starts: Any  # int32[m + 1]
+    name_starts: Int32s  # int32[m + 1]
     names: Bytes
-    value_starts: Any  # int32[m + 1]
+    value_starts: Int32s  # int32[m + 1]
     values: Bytes
 
 
@@ -171,8 +171,10 @@ def _counts(buf: Any, start: int, middle: int, stop: int, end: int, hidden: Name
     )
 
 
-@kernel
-def count_properties(commitlog: Any, places: Any, lengths: Any, hidden: Names, counts: Any) -> None:
+@kernel_later
+def count_properties(
+    commitlog: SegmentTable, places: Words, lengths: Words, hidden: Names, counts: Rows
+) -> None:
     """Count the properties of messages, whose segments are mapped. O(bytes).
 
     `places`, `lengths`: int64[n], of the properties. `hidden`: names that do not count. `counts`:
@@ -198,11 +200,11 @@ def count_properties(commitlog: Any, places: Any, lengths: Any, hidden: Names, c
             start = stop + 1
 
 
-@kernel
+@kernel_later
 def copy_properties(
-    commitlog: Any,
-    places: Any,
-    lengths: Any,
+    commitlog: SegmentTable,
+    places: Words,
+    lengths: Words,
     hidden: Names,
     texts: PropertyTexts,
 ) -> None:

@@ -22,12 +22,11 @@ from timerstore.timelog.format import (
     MESSAGE_HEADER,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_LONG_TOPIC,
+    OUR_HOST,
     PROPERTY_CRC,
     PROPERTY_UNIQUE_KEY,
 )
 from timerstore.timelog.frame import encode_property
-
-_LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 def compose(
@@ -47,7 +46,7 @@ def compose(
     header["body_crc"] = zlib.crc32(body) & BODY_CRC_MASK
     header["queue_id"], header["flag"] = queue_id, flag
     header["born_ms"], header["reconsume_times"] = born_ms, reconsume_times
-    header["born_host"] = header["store_host"] = np.void(_LOCALHOST)
+    header["born_host"] = header["store_host"] = np.void(OUR_HOST)
     header["body_bytes"] = len(body)
     properties += encode_property(PROPERTY_CRC, b"0" * 10)
     tail = body + len(topic).to_bytes(2 if long_topic else 1, "big") + topic

@@ -32,10 +32,10 @@ from timerstore.timelog.format import (
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
     TIMER_TOPIC,
-    TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.intrinsics import get_u8, load_acquire
 from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.names import is_topic, number_of
 from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.signatures import read_only
@@ -45,6 +45,17 @@ READ_MAPS_MAX: Final = 4_096
 """Segments of all queues that stay mapped to be read. With two that each of QUEUE_COUNT_MAX queues
 writes to, a store takes 37,000 maps at most; Linux allows a process 65,530 (vm.max_map_count)."""
 Entries = np.ndarray[Any, Any]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def is_gap(indexes: Words, steps: Words, segment_entries: int) -> Flags:
+    """Tell before which indexes a broker has left out the first entry of a segment.
+
+    It takes the first entry of a queue's last file for one, though the file was only made ahead.
+    `steps`: from the index before to each.
+    """
+    found: Flags = (steps == 2) & ((indexes - 1) % segment_entries == 0)
+    return found
 
 
 @inlined
@@ -129,9 +140,10 @@ class ConsumeQueues:
         if folder.is_dir() and not is_gone:
             for topic in sorted(folder.iterdir()):
                 for queue in sorted(topic.iterdir()):
-                    if not queue.name.isdigit():
+                    queue_id = number_of(queue.name)
+                    if queue_id is None:
                         raise NotAStoreError(f"{queue} is no queue. Move it out of the store.")
-                    self.row(topic.name.encode("utf-8", "surrogateescape"), int(queue.name))
+                    self.row(topic.name.encode("utf-8", "surrogateescape"), queue_id)
 
     def row(self, topic: bytes, queue_id: int = 0) -> int:
         """Return the row of a queue, making one if needed. Files are made with the first entry."""
@@ -147,9 +159,11 @@ class ConsumeQueues:
                 raise StoreFullError(
                     f"The store has {row} queues already. Use fewer topics, or a second store."
                 )
-            bad = not topic or topic in (b".", b"..") or b"/" in topic or b"\0" in topic
-            if bad or len(topic) > TOPIC_BYTES_READ_MAX:
-                raise NotAStoreError(f"{topic!r} cannot be a topic. Look where it was read.")
+            if not is_topic(topic) or number_of(str(queue_id)) is None:
+                raise NotAStoreError(
+                    f"{topic!r} cannot be a topic, or {queue_id} no queue of it. "
+                    "Look where it was read."
+                )
             name = topic.decode("utf-8", "surrogateescape")
             path = self.folder / name / str(queue_id)
             file = SegmentedFile(
@@ -350,6 +364,16 @@ class ConsumeQueues:
         file = self.files[row].existing(number)
         self._bound_maps(row, number, number)
         return file
+
+    def drop_behind(self) -> None:
+        """Remove what was made ahead of each queue's end; while nobody appends or reads.
+
+        A broker takes the first entry of a queue's last file for one, unread. The first file of a
+        queue without entries stays: it says that there never was one.
+        """
+        for row, file in enumerate(self.files):
+            if end := self.next_index(row):
+                file.drop_from(end * ENTRY_BYTES)
 
     def trim_timer_queue(self) -> None:
         """Drop maps over the limit; only while no kernel runs that did not pin them."""

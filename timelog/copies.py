@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog import scan
-from timerstore.timelog.kernel import inlined, kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.record import Flags, Words
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _LEVEL = -1
 
 
@@ -72,11 +71,12 @@ class BrokerCopies:
 ROLE_SOURCE: Final = 1  # it waits in the timer topic
 ROLE_COPY: Final = 2  # a copy whose source is not known
 ROLE_DELETE: Final = 4
+ROLE_TAKEN: Final = 16  # a copy says that it is of this one
 ROLE_LEVEL: Final = 8  # it waits in a delay level; of a copy: it has no due time, as theirs alone
 
 
-@kernel
-def match_copies(who: Any, rolls: Any, role: Any, source: Any) -> None:
+@kernel_later
+def match_copies(who: Words, rolls: Words, role: Words, source: Words) -> None:
     """Match copies to sources as `BrokerCopies` does, of many timers at once.
 
     `who`, `rolls`, `role`: int64[n], in the order of (timer, offset); `who` tells timers apart.
@@ -99,7 +99,7 @@ def match_copies(who: Any, rolls: Any, role: Any, source: Any) -> None:
 def _find_timer(rolls: Any, role: Any, source: Any, begin: int, i: int) -> int:
     wanted = rolls[i] - (role[i] & ROLE_SOURCE)
     for j in range(begin, i):
-        if role[j] & ROLE_SOURCE == 0 or rolls[j] != wanted:
+        if role[j] & (ROLE_SOURCE | ROLE_TAKEN) != ROLE_SOURCE or rolls[j] != wanted:
             continue
         if (role[j] ^ role[i]) & ROLE_DELETE == 0 and not _is_taken(source, begin, i, j):
             return j
@@ -109,7 +109,7 @@ def _find_timer(rolls: Any, role: Any, source: Any, begin: int, i: int) -> int:
 @inlined
 def _find_in_level(role: Any, source: Any, begin: int, i: int) -> int:
     for j in range(begin, i):
-        waits = role[j] & (ROLE_LEVEL | ROLE_COPY) == ROLE_LEVEL
+        waits = role[j] & (ROLE_LEVEL | ROLE_COPY | ROLE_TAKEN) == ROLE_LEVEL
         if waits and not _is_taken(source, begin, i, j):
             return j
     return -1

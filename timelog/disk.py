@@ -153,7 +153,10 @@ class Disk:
 
     def size(self, path: Path) -> int:
         """Return how many bytes a segment's file has."""
-        return path.stat().st_size
+        try:
+            return path.stat().st_size
+        except OSError as e:
+            raise self.full(e, path) from e
 
     def open_file(self, path: Path, *, create: bool = False) -> int:
         """Open a file for reading and writing, without following a symbolic link."""
@@ -256,8 +259,15 @@ class Disk:
             ) from e
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Make the names in a folder durable.
+
+        Raises StoreFullError where no descriptor is left: then nothing is lost, and it can be tried
+        again.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            raise self.full(e, path) from e
         try:
             self.event("sync_folder", path)
             os.fsync(fd)

@@ -23,6 +23,8 @@ from timerstore.timelog.format import (
 from timerstore.timelog.frame import encode_property
 
 SALVAGED_TOPIC: Final = b"SALVAGED"
+LOST_SIZE: Final = 1
+"""Size in the entry of a message that is lost: no message has it, so none is taken for it."""
 BYTES_MAX: Final = 1 << 20
 _REST_BYTES: Final = MESSAGE_HEADER_BYTES + 1 + len(SALVAGED_TOPIC) + 2 + CRC_PROPERTY_BYTES
 BYTES_MIN: Final = _REST_BYTES + 1

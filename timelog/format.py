@@ -99,6 +99,9 @@ BODY_CRC_MASK: Final = 0x7FFFFFFF
 MESSAGE_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 32_767
 
+OUR_HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
+"""The host that stored what we write, but for our copies of a broker's: no broker has port 0."""
+
 # --- properties: `name 0x01 value 0x02` repeated ------------------------------------------------
 
 NAME_END: Final = 0x01
@@ -158,6 +161,8 @@ RESERVED_PROPERTIES: Final = frozenset(
 
 TIMER_TOPIC: Final = b"rmq_sys_wheel_timer"
 LEVEL_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
+"""Of halves of transactions. One that waits in a delay level is dropped, as a broker does."""
 RETRY_PREFIX: Final = b"%RETRY%"
 DEAD_PREFIX: Final = b"%DLQ%"
 TOPIC_BYTES_MAX: Final = 127
@@ -225,6 +230,10 @@ KEY_PREVIOUS_AT: Final = _at(KEY_ENTRY, "previous")
 assert KEY_HEADER.itemsize == KEY_HEADER_BYTES and KEY_ENTRY.itemsize == KEY_ENTRY_BYTES
 QUEUE_BLANK_SIZE: Final = 0x7FFFFFFF
 """The size in a blank (0, this, 0): a queue whose first messages are gone can begin with them."""
+QUEUE_LOST_SIZE: Final = 1
+"""Size in the entry of a message that is lost: no message has it, so none is taken for it.
+
+It points to the second byte of what was lost; where a broker left it out, to the message before."""
 
 # --- timer log unit -----------------------------------------------------------------------------
 #
@@ -319,7 +328,7 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("commitlog_flushed", ">i8"),
         ("claimed_slot", ">i8"),  # C
         ("frontier_ms", ">i8"),
-        ("clean", ">i8"),  # 1: closed cleanly, 0: written while open
+        ("clean", ">i8"),  # 1: closed cleanly, 2: and handed to a broker, 0: written while open
         ("cancelled_count", ">i8"),
         ("store_tag", ">i8"),
         ("level_offsets", ">i8", (32,)),

@@ -33,6 +33,7 @@ from timerstore.timelog.format import (
     MESSAGE_MAGIC_LONG_TOPIC,
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_SIZE_AT,
+    OUR_HOST,
     PROPERTY_CRC,
     PROPERTY_DELAY_MS,
     PROPERTY_DELAY_SEC,
@@ -101,7 +102,6 @@ def _padded(data: bytes) -> Bytes:
 
 
 _BODIES_AHEAD: Final = 8
-_LOCALHOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 _DIGITS_13_FROM = 1_000_000_000_000
 _DIGITS_13_BELOW = 10_000_000_000_000
 _CRC_PROPERTY: Final = PROPERTY_CRC + b"\x01" + b"0" * 10 + b"\x02"
@@ -199,8 +199,8 @@ def new_template(
     """
     head = np.zeros(1, MESSAGE_HEADER)
     head["magic"] = MESSAGE_MAGIC
-    head["born_host"] = np.void(_LOCALHOST)
-    head["store_host"] = np.void(_LOCALHOST)
+    head["born_host"] = np.void(OUR_HOST)
+    head["store_host"] = np.void(OUR_HOST)
     topic, first = (LEVEL_TOPIC, PROPERTY_LEVEL) if level else (TIMER_TOPIC, PROPERTY_DUE)
     head["queue_id"] = max(0, level - 1)
     before = bytes([len(topic)]) + topic + b"\0\0" + first + b"\x01"

@@ -24,7 +24,7 @@ from timerstore.timelog.format import (
     IDENTITY_AT,
     IDENTITY_MARK,
 )
-from timerstore.timelog.jsonfile import read_json, write_json
+from timerstore.timelog.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.smallfile import read_head
 
 FORMAT_VERSION: Final = 1
@@ -87,14 +87,11 @@ def read_copy(path: Path) -> Identity | None:
 
 def parse_identity(described: dict[str, Any]) -> Identity:
     """Take what `timerstore.json` holds; raises CorruptStoreError."""
-    try:
-        values = {field.name: int(described[field.name]) for field in fields(Identity)}
-        if not isinstance(described["version"], int):
-            raise ValueError("version")
-    except (KeyError, TypeError, ValueError, OverflowError) as e:
-        raise CorruptStoreError(IDENTITY_FILE, 0, f"{e} is missing or no number") from e
-    if min(values[name] for name in SIZES) <= 0 or max(values.values()) >= 1 << 48:
-        raise CorruptStoreError(IDENTITY_FILE, 0, "a size is out of range")
+    with understood(IDENTITY_FILE):
+        values = {
+            field.name: whole(described[field.name], int(field.name in SIZES), (1 << 48) - 1)
+            for field in fields(Identity)
+        }
     if values["consumequeue_segment_bytes"] % ENTRY_BYTES:
         reason = "consumequeue_segment_bytes is no multiple of an entry"
         raise CorruptStoreError(IDENTITY_FILE, 0, reason)

@@ -9,25 +9,33 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timerstore.errors import CorruptStoreError
+from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.names import INT64_MAX
 from timerstore.timelog.steady import Read, read_file
 
 # A string, to be left alone, or a bare integer key.
 _CHECKSUM = "checksum"
+_WRONG = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<key>-?\d+)(?=\s*:)')
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON whose integer keys may be unquoted."""
+    """Parse JSON whose integer keys may be unquoted; raises ValueError, RecursionError."""
 
     def quote(match: re.Match[str]) -> str:
         return f'"{match["key"]}"' if match["key"] is not None else match[0]
 
-    return json.loads(_TOKEN.sub(quote, text))
+    value = json.loads(_TOKEN.sub(quote, text))
+    if _SURROGATE.search(text):  # of a name that is no UTF-8; others nothing can be called
+        json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return value
 
 
 def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
@@ -58,6 +66,28 @@ def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
     if reason:
         raise CorruptStoreError(str(path.name), 0, reason)
     return None
+
+
+@contextmanager
+def understood(file: str) -> Iterator[None]:
+    """Raise CorruptStoreError where the block finds that a file says something else than it should.
+
+    What JSON holds may be of any type: a list where an object belongs, no such key, a number that
+    nothing has room for.
+    """
+    try:
+        yield
+    except TimerStoreError:
+        raise
+    except _WRONG as e:
+        raise CorruptStoreError(file, 0, f"it does not say what it should: {e!r}") from e
+
+
+def whole(value: object, least: int = 0, most: int = INT64_MAX) -> int:
+    """Return a whole number that a file says; raises ValueError for anything else."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r:.80} is no whole number from {least} to {most}")
+    return value
 
 
 def sealed(value: dict[str, Any]) -> dict[str, Any]:

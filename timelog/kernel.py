@@ -45,6 +45,9 @@ class Ahead(NamedTuple):
 AHEAD: Final[list[Ahead]] = []
 """Those of all modules that were imported."""
 
+LATER: Final[list[Ahead]] = []
+"""Those that few programs call: compiled with the others, loaded when one is first called."""
+
 
 def is_cached(kernel: Ahead) -> bool:
     """Tell whether a kernel's machine code need not be compiled; True where nobody can tell."""
@@ -63,10 +66,7 @@ def may_be_cached(kernel: Ahead) -> bool:
 
 
 def kernel(function: F) -> F:
-    """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL.
-
-    For what a program does not wait for: opening, mending, and what looks at a store from outside.
-    """
+    """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL."""
     return _kernel(function, _OPTIONS)
 
 
@@ -74,6 +74,16 @@ def kernel_ahead(function: F) -> F:
     """Compile a kernel that Python calls, before it is called: its annotations say the types."""
     made = kernel(function)
     load_ahead(function, lambda: made.compile(signature_of(function)), made)  # type: ignore[attr-defined]
+    return made
+
+
+def kernel_later(function: F) -> F:
+    """Compile a kernel that Python calls with the others, and load it when it is first called.
+
+    For what few programs run: opening after a crash, mending, what looks at a store from outside.
+    """
+    made = kernel(function)
+    load_ahead(function, lambda: made.compile(signature_of(function)), made, LATER)  # type: ignore[attr-defined]
     return made
 
 
@@ -100,12 +110,15 @@ def _helper(function: Callable[..., Any]) -> Any:
 
 
 def load_ahead(
-    function: Callable[..., Any], load: Callable[[], object], dispatcher: Any = None
+    function: Callable[..., Any],
+    load: Callable[[], object],
+    dispatcher: Any = None,
+    kernels: list[Ahead] = AHEAD,
 ) -> None:
     """Have `load` called before anyone needs the machine code of `function`."""
     name = f"{function.__module__}.{function.__qualname__}"
     if not INTERPRETED:
-        AHEAD.append(Ahead(name, function, load, dispatcher))
+        kernels.append(Ahead(name, function, load, dispatcher))
 
 
 def stamped(dispatcher: Any, function: Callable[..., Any]) -> Any:

@@ -24,9 +24,11 @@ from timerstore.timelog.format import (
     MESSAGE_MAGIC_AT,
     MESSAGE_MAGIC_LONG_TOPIC,
     MESSAGE_SIZE_AT,
+    MESSAGE_STORE_HOST_AT,
     MESSAGE_STORED_AT,
     MESSAGE_SYSTEM_FLAG_AT,
     NAME_END,
+    OUR_HOST,
     PROPERTY_CRC,
     PROPERTY_DELETES,
     PROPERTY_DELIVER,
@@ -59,7 +61,13 @@ from timerstore.timelog.intrinsics import (
 )
 from timerstore.timelog.kernel import inlined, inlined_always
 from timerstore.timelog.record import Words
-from timerstore.timelog.text import crc_digits_are, get_decimal, get_decimal_13, get_hex
+from timerstore.timelog.text import (
+    OFFSET_DIGITS,
+    crc_digits_are,
+    get_decimal,
+    get_decimal_13,
+    get_hex,
+)
 
 # What was found; −1 where a property is missing.
 AT: Final = 0
@@ -81,7 +89,7 @@ KEY_BYTES: Final = 15
 DELETES_AT: Final = 16
 DELETES_BYTES: Final = 17
 ROLL_TIMES: Final = 18
-ORIGIN: Final = 19
+ORIGIN: Final = 19  # of our copy alone: the offset of the message that it was made from
 TAGS_AT: Final = 20
 TAGS_BYTES: Final = 21
 KEYS_AT: Final = 22
@@ -117,6 +125,7 @@ _DUE = as_word(PROPERTY_DUE)
 _DELIVER = as_word(PROPERTY_DELIVER)
 _DELIVER_2 = as_word(PROPERTY_DELIVER[8:])
 _DELETES_2 = as_word(PROPERTY_DELETES[8:])
+_OUR_HOST = as_word(OUR_HOST)
 _REAL = as_word(PROPERTY_REAL_TOPIC)
 _REAL_QUEUE = as_word(PROPERTY_REAL_QUEUE)
 _KEY = as_word(PROPERTY_UNIQUE_KEY)
@@ -142,6 +151,8 @@ _ROLL_END = as_word((PROPERTY_ROLL_TIMES + b"\x01")[-8:])
 _REPLACES_END = as_word((PROPERTY_REPLACES + b"\x01")[-8:])
 _RETRY_END = as_word((PROPERTY_RETRY_TOPIC + b"\x01")[-8:])
 assert PROPERTY_DELIVER[:8] == PROPERTY_DELETES[:8] == b"TIMER_DE"
+_ORIGIN_AND_CRC_BYTES: Final = len(PROPERTY_ORIGIN) + 1 + OFFSET_DIGITS + 1 + CRC_PROPERTY_BYTES
+"""How the properties of every copy that we make end."""
 
 # How the properties of our own begin: where each starts, and what the four have but for the topic.
 _USUAL_KEY_AT: Final = len(PROPERTY_DUE) + 1 + 13 + 1
@@ -235,13 +246,67 @@ def stored_at(buf: Any, at: int) -> int:
     return at + MESSAGE_STORED_AT
 
 
+@inlined
+def is_brokers_copy(buf: Any, found: Words) -> bool:
+    """Tell whether a broker copied a framed message from one that we wrote. O(properties).
+
+    A broker takes our checksum for a property like any other, so it stands anywhere but at the end,
+    and says nothing of the copy. Nothing that we write has it there.
+    """
+    start = found[PROPERTIES_AT]
+    end = start + found[PROPERTIES_BYTES]
+    while start < end:
+        stop = find_byte(buf, start, end, VALUE_END)
+        if get_word(buf, start) == _CRC and name_ends(buf, start, stop, 8, _CRC_END):
+            if start != end - CRC_PROPERTY_BYTES:
+                return True
+        start = stop + 1
+    return False
+
+
+@inlined
+def _has_lost_crc(buf: Any, found: Words) -> bool:
+    """Tell whether a framed message that has no CRC of the whole must have one. O(properties).
+
+    All that we write has one. It is ours by what is left of the CRC's name and ends, by the host
+    that stored it, or by `TIMER_ORIGIN` in front of the CRC's place: damage leaves one of them.
+    What a broker writes has none of these, or is its copy of ours.
+    """
+    end = found[PROPERTIES_AT] + found[PROPERTIES_BYTES]
+    if found[PROPERTIES_BYTES] >= CRC_PROPERTY_BYTES:
+        different = get_word(buf, end - CRC_PROPERTY_BYTES) ^ _CRC
+        same = 0
+        for _ in range(8):
+            if different & 0xFF == 0:
+                same += 1
+            different >>= 8
+        if get_u8(buf, end - 12) == NAME_END:
+            same += 1
+        if get_u8(buf, end - 1) == VALUE_END:
+            same += 1
+        if same >= 6:  # of 10 bytes that never differ
+            return True
+    if is_brokers_copy(buf, found):
+        return False
+    at = end - _ORIGIN_AND_CRC_BYTES
+    if at >= found[PROPERTIES_AT] and get_word(buf, at) == _ORIGIN:
+        return True
+    flag = get_i32(buf, found[AT] + MESSAGE_SYSTEM_FLAG_AT)
+    host_at = found[AT] + MESSAGE_STORE_HOST_AT
+    if flag & SYSTEM_FLAG_BORN_V6:
+        host_at += HOST_V6_EXTRA_BYTES
+    return flag & SYSTEM_FLAG_STORE_V6 == 0 and get_word(buf, host_at) == _OUR_HOST
+
+
 @inlined_always
 def check_crc(buf: Any, found: Words) -> bool:
-    """Check a framed message's CRC: of the whole where it has one, else of its body. O(size)."""
+    """Check a framed message's CRC: of the whole, or of a broker's body alone. O(size)."""
     at = found[AT]
     if found[WHOLE_CRC] == 1:
         covered = found[SIZE] - CRC_PROPERTY_BYTES
         return crc_digits_are(buf, at + found[SIZE] - 11, crc32(buf, at, covered) & BODY_CRC_MASK)
+    if _has_lost_crc(buf, found):
+        return False
     code = crc32(buf, found[BODY_AT], found[BODY_BYTES]) & BODY_CRC_MASK
     return code == get_i32(buf, at + MESSAGE_BODY_CRC_AT)
 
@@ -325,10 +390,11 @@ def read_properties(buf: Any, found: Words) -> None:
                     found[DELETES_BYTES] = stop - start - 18
         elif first == _ORIGIN:
             if name_ends(buf, start, stop, 12, _ORIGIN_END):
-                skip = start + 13
-                while skip < stop - 18 and get_u8(buf, skip) == 48:
-                    skip += 1
-                found[ORIGIN] = get_decimal(buf, skip, stop - skip)
+                if stop + 1 == end - CRC_PROPERTY_BYTES:  # else in a broker's copy of ours
+                    skip = start + 13
+                    while skip < stop - 18 and get_u8(buf, skip) == 48:
+                        skip += 1
+                    found[ORIGIN] = get_decimal(buf, skip, stop - skip)
         elif first == _ROLL:
             if name_ends(buf, start, stop, 16, _ROLL_END) and get_word(buf, start + 8) == _ROLL_2:
                 found[ROLL_TIMES] = get_decimal(buf, start + 17, stop - start - 17)

@@ -6,6 +6,7 @@ another thread or process may write is copied first, piece by piece.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +23,20 @@ def nonzero_places(shared: np.ndarray[Any, Any]) -> Words:
 
 
 def first_used(shared: Bytes) -> int:
-    """Return the place of the first byte that is not zero; −1 where all are."""
-    for at in range(0, len(shared), _PIECE_BYTES):
-        used = nonzero_places(shared[at : at + _PIECE_BYTES])
+    """Return the place of the first byte that is not zero; −1 where all are. O(zeros before it)."""
+    for at, stop in growing_pieces(0, len(shared)):
+        used = nonzero_places(shared[at:stop])
         if len(used):
             return at + int(used[0])
     return -1
+
+
+def growing_pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Cut [start, stop) into pieces, small ones first: what is looked for may be near."""
+    piece_bytes = PAGE_BYTES
+    while start < stop:
+        yield start, min(start + piece_bytes, stop)
+        start, piece_bytes = start + piece_bytes, min(4 * piece_bytes, _PIECE_BYTES)
 
 
 def last_used(shared: Bytes) -> int:

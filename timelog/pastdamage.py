@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.timelog import scan
+from timerstore.timelog.blank import BLANK_SEALED, blank_kind
+from timerstore.timelog.format import BLANK_BYTES, BLANK_CRC_AT
 from timerstore.timelog.message import BAD_CRC, REASONS
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.reader import ReadSegments, StoreReader
 from timerstore.timelog.record import Words
 
 
@@ -47,6 +49,18 @@ def read_past_damage(reader: StoreReader, start: int, stop: int) -> Iterator[Wor
         damage = _look_at(reader, scanned.end, scanned.stopped == scan.STOP_BAD, scanned.bad, stop)
         yield damage
         offset = damage.resume
+
+
+def used_behind_blank(log: ReadSegments, end: int) -> tuple[int, int]:
+    """Return where what is no zero begins behind the blank at `end`, and where its segment ends.
+
+    A segment is closed with a blank, and nothing but zeros behind that; then both are the same.
+    """
+    stop = (end // log.segment_bytes + 1) * log.segment_bytes
+    start = end + BLANK_BYTES
+    if stop - start >= BLANK_BYTES and blank_kind(log.view(end), 0, end) == BLANK_SEALED:
+        start = min(end + BLANK_CRC_AT + 4, stop)
+    return log.next_used(start, stop), stop
 
 
 def _look_at(reader: StoreReader, offset: int, is_message: bool, bad: int, stop: int) -> Damage:

@@ -26,11 +26,11 @@ from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint, sealed_
 from timerstore.timelog.format import (
     COMMITLOG_SEGMENT_BYTES_BROKER,
     ENTRY_BYTES,
+    MESSAGE_BYTES_MIN,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_AT,
     QUEUE_ENTRY,
     QUEUE_SEGMENT_BYTES_BROKER,
-    SEGMENT_NAME_DIGITS,
     SLOT,
     SLOT_BYTES,
     SLOT_COUNT_DEFAULT,
@@ -41,9 +41,9 @@ from timerstore.timelog.format import (
 from timerstore.timelog.identity import IDENTITY_FILE, find_identity
 from timerstore.timelog.mapping import map_bytes, release_pages
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.nonzero import first_used, last_used
+from timerstore.timelog.names import number_of, segment_name, segment_offset
+from timerstore.timelog.nonzero import first_used, growing_pieces, last_used
 from timerstore.timelog.record import Bytes, Words
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (
@@ -58,7 +58,6 @@ OPEN_COUNT_MAX: Final = 4_096
 """Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
 CHUNK_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
-_PIECE_BYTES: Final = 1 << 22
 _LOOKS_MAX: Final = 4
 """At a live store whose segments show a gap; what stays one is one."""
 _SLOTS_MAX: Final = 1 << 25
@@ -113,11 +112,11 @@ class ReadSegments:
         names = {segment_name(number * self.segment_bytes) for number in kept}
         for text in sorted(names.union(list_names(self.folder))):
             path = self.folder / text
-            if len(text) != SEGMENT_NAME_DIGITS or not (text.isascii() and text.isdigit()):
+            offset = segment_offset(text)
+            if offset is None:
                 reason = f"{text} is no segment; a broker fails to load the folder"
                 self.faults.append(Fault(self.name, 0, reason))
                 continue
-            offset = int(text)
             if text in names:
                 yield offset // self.segment_bytes
                 continue
@@ -270,8 +269,8 @@ class ReadSegments:
         """Return the offset of a pattern in [start, stop), which lie in one segment, or −1."""
         base = start - start % self.segment_bytes
         data = self.map(start // self.segment_bytes)
-        for at in range(start - base, stop - base, _PIECE_BYTES):
-            piece = data[at : min(at + _PIECE_BYTES + len(pattern) - 1, stop - base)]
+        for at, end in growing_pieces(start - base, stop - base):
+            piece = data[at : min(end + len(pattern) - 1, stop - base)]
             found = piece.tobytes().find(pattern)
             if found >= 0:
                 return base + at + found
@@ -366,7 +365,7 @@ def _usual_size(folders: list[Path], otherwise: int) -> int:
         for folder in folders
         if folder.is_dir()
         for file in folder.iterdir()
-        if file.is_file() and file.name.isdigit() and file.stat().st_size
+        if file.is_file() and segment_offset(file.name) is not None and file.stat().st_size
     )
     return sizes.most_common(1)[0][0] if sizes else otherwise
 
@@ -442,11 +441,12 @@ class StoreReader:
         for topic in _folders(root):
             for folder in _folders(topic):
                 name = f"consumequeue/{topic.name}/{folder.name}"
-                if not (folder.name.isascii() and folder.name.isdigit()):
+                queue_id = number_of(folder.name)
+                if queue_id is None:
                     self.faults.append(Fault(name, 0, "this folder is no queue"))
                     continue
                 size = self.sizes.consumequeue_segment_bytes
-                yield (topic.name, int(folder.name)), self._segments(folder, name, size)
+                yield (topic.name, queue_id), self._segments(folder, name, size)
 
     @cached_property
     def slots(self) -> np.ndarray[Any, Any]:
@@ -549,7 +549,8 @@ class Scan:
     def __iter__(self) -> Iterator[Words]:
         """Yield arrays that are overwritten by the next step."""
         reader, log = self.reader, self.reader.commitlog
-        rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
+        room = min(CHUNK_ROWS, (self._stop - self.end) // MESSAGE_BYTES_MIN + 1)
+        rows = np.zeros((max(room, 1) + 1, scan.ROW_COLUMNS), np.int64)
         found, where = np.zeros(FOUND_WORDS, np.int64), np.array([self.end, 0], np.int64)
         while self.end < self._stop:
             if not log.map_from(self.end):
@@ -564,7 +565,7 @@ class Scan:
                 reader.store_tag,
                 reader.precision_ms,
                 reader.level_ms,
-                rows[:CHUNK_ROWS],
+                rows[:-1],
                 found,
                 where,
             )

@@ -12,6 +12,7 @@ import numpy as np
 from timerstore.timelog.blank import BLANK_PLAIN, NO_BLANK, read_blank
 from timerstore.timelog.format import (
     BLANK_BYTES,
+    HALF_TOPIC,
     LEVEL_MARK,
     LEVEL_TOPIC,
     MESSAGE_BORN_AT,
@@ -21,7 +22,7 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8
-from timerstore.timelog.kernel import inlined, kernel
+from timerstore.timelog.kernel import inlined, kernel_later
 from timerstore.timelog.message import (
     BAD_CRC,
     BAD_MAGIC,
@@ -56,7 +57,8 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
+from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex
 
 # Columns of a scanned row. Texts are given by commit log offset and count of bytes.
@@ -93,17 +95,29 @@ STOP_BAD: Final = 2  # a message is there, but not whole; its row is written beh
 STOP_UNMAPPED: Final = 3
 
 _LEVEL_TOPIC = np.frombuffer(LEVEL_TOPIC, np.uint8).copy()
+_HALF_TOPIC = np.frombuffer(HALF_TOPIC, np.uint8).copy()
+
+
+@inlined
+def _is_topic(buf: Any, at: int, count: int, topic: Any) -> bool:
+    if count != len(topic):
+        return False
+    for i in range(count):
+        if get_u8(buf, at + i) != topic[i]:
+            return False
+    return True
 
 
 @inlined
 def is_level_topic(buf: Any, at: int, count: int) -> bool:
     """Tell whether a topic is the one of the delay levels."""
-    if count != len(_LEVEL_TOPIC):
-        return False
-    for i in range(count):
-        if get_u8(buf, at + i) != _LEVEL_TOPIC[i]:
-            return False
-    return True
+    return _is_topic(buf, at, count, _LEVEL_TOPIC)
+
+
+@inlined
+def is_half_topic(buf: Any, at: int, count: int) -> bool:
+    """Tell whether a topic is the one of transactions that are not committed."""
+    return _is_topic(buf, at, count, _HALF_TOPIC)
 
 
 @inlined
@@ -135,19 +149,19 @@ def _has_hole(buf: Any, found: Any) -> bool:
     return False
 
 
-@kernel
+@kernel_later
 def scan_commitlog(
-    commitlog: Any,
+    commitlog: SegmentTable,
     offset: int,
     stop: int,
     sealed_from: int,
     verify: bool,
     tag: int,
     precision_ms: int,
-    level_ms: Any,
-    rows: Any,
-    found: Any,
-    state: Any,
+    level_ms: Words,
+    rows: Rows,
+    found: Words,
+    state: Words,
 ) -> int:
     """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
 

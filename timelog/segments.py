@@ -37,8 +37,8 @@ from timerstore.errors import (
 )
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.epochs import Epoch, Epochs, Reading
-from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.mapping import PAGE_BYTES, MapOwner
+from timerstore.timelog.names import segment_name, segment_offset
 from timerstore.timelog.nonzero import zero_used
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
@@ -60,11 +60,6 @@ AHEAD_TICKS: Final = 64
 def step_bytes(segment_bytes: int) -> int:
     """Return how much is allocated ahead where little is written: a 64th of a segment."""
     return min(max(segment_bytes // 64, PAGE_BYTES), STEP_BYTES_MAX, segment_bytes)
-
-
-def segment_name(offset: int) -> str:
-    """Return the file name of the segment that starts at `offset`."""
-    return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
 class SegmentedFile:
@@ -128,15 +123,15 @@ class SegmentedFile:
 
     def _list(self) -> Iterator[int]:
         for name in self.disk.names(self.folder):
-            path = self.folder / name
-            if len(name) != SEGMENT_NAME_DIGITS or not name.isdigit():
+            path, offset = self.folder / name, segment_offset(name)
+            if offset is None:
                 raise NotAStoreError(f"{path} is no segment. Move it out of the store.")
-            if int(name) % self.segment_bytes:
+            if offset % self.segment_bytes:
                 raise NotAStoreError(
                     f"{path} does not start at a multiple of {self.segment_bytes} bytes. "
                     "Open the store with the segment sizes it was made with."
                 )
-            yield int(name) // self.segment_bytes
+            yield offset // self.segment_bytes
 
     # --- where the log begins and ends
 
@@ -316,16 +311,19 @@ class SegmentedFile:
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        What whoever appends may be writing to stays.
+        What whoever appends may be writing to stays, and does not count but for two: what services
+        read behind the log's end must find room beside it, or they drop each other's for ever.
         """
         with self.lock:
             first, last = self.end, self.end + self.reach_bytes
             kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
+            counted = len(self._mapped.keys() - kept[2:])
             for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
-                if len(self._mapped) <= self.open_count_max:
+                if counted <= self.open_count_max:
                     return
                 if number not in kept:
                     self._unmap(number)
+                    counted -= 1
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
@@ -512,6 +510,13 @@ class SegmentedFile:
                 file = self.existing(last)
                 file.view[self.end - last * self.segment_bytes :] = 0
                 self.disk.sync(file, file.path)
+
+    def drop_from(self, offset: int) -> None:
+        """Remove the segments from `offset` on; while nobody appends or reads."""
+        with self.lock:
+            for number in reversed(self.numbers.copy()):
+                if number * self.segment_bytes >= offset:
+                    self._remove(number)
 
     def _remove(self, number: int) -> None:
         """Remove a segment, durably; while nobody appends or reads."""

@@ -23,6 +23,7 @@ from typing import Final
 
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.format import CHECKPOINT_BYTES
+from timerstore.timelog.oserrors import store_error
 from timerstore.timelog.smallfile import read_head, read_small
 
 Read = Callable[[Path], bytes | None]
@@ -52,6 +53,8 @@ def list_names(folder: Path) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as e:
+        raise store_error(e, folder) from e
 
 
 def list_segments(

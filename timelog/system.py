@@ -16,6 +16,7 @@ from numba import types
 from timerstore.timelog.kernel import INTERPRETED, inlined
 
 CLOCK_REALTIME: Final = 0
+CLOCK_MONOTONIC: Final = 1
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 """The system call's number; where it is not known, who would sleep naps instead."""
 _WAIT_PRIVATE: Final = 128
@@ -32,6 +33,10 @@ if INTERPRETED:
     def clock_ns(scratch: Any) -> int:
         """Return the wall clock in epoch nanoseconds."""
         return time.time_ns()
+
+    def steady_ns(scratch: Any) -> int:
+        """Return a clock that nobody sets, in nanoseconds; to tell how long something took."""
+        return time.monotonic_ns()
 
     def wake(eventfd: int, scratch: Any) -> None:
         """Make an eventfd readable."""
@@ -105,6 +110,12 @@ else:
     def clock_ns(scratch: Any) -> int:
         """Return the wall clock in epoch nanoseconds; `scratch`: int64[2]."""
         _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
+        return scratch[0] * 1_000_000_000 + scratch[1]
+
+    @inlined
+    def steady_ns(scratch: Any) -> int:
+        """Return a clock that nobody sets, in nanoseconds; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_MONOTONIC, scratch.ctypes.data)
         return scratch[0] * 1_000_000_000 + scratch[1]
 
     @inlined

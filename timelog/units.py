@@ -8,7 +8,7 @@ who asks for one slot, walks its chain (`wheel/chain.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from timerstore.timelog.format import (
     UNIT_WRITE_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Words
+from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
 
@@ -72,9 +72,9 @@ class Wanted(NamedTuple):
 EVERY_UNIT: Final = Wanted()
 
 
-@kernel
+@kernel_later
 def read_units(
-    timerlog: SegmentTable, stop: int, wanted: Wanted, units: Any, scratch: Any, state: Words
+    timerlog: SegmentTable, stop: int, wanted: Wanted, units: Rows, scratch: Bytes, state: Words
 ) -> int:
     """Read the units that begin in [state[0], stop), damaged ones too; return how many. O(units).
 

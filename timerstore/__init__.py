@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from timerstore.lazy import loader as _loader
 
 if TYPE_CHECKING:
+    from timerstore.anystore import AnyStore
     from timerstore.config import Config
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
@@ -71,10 +72,13 @@ if TYPE_CHECKING:
     from timerstore.stats import Stats
     from timerstore.store import TimerStore
     from timerstore.tables.whole import read
-    from timerstore.watching.health import Condition, Health
+    from timerstore.version import __version__ as __version__
+    from timerstore.watching.find import Found, GroupFound
+    from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
+    "anystore": "AnyStore",
     "config": "Config",
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
@@ -103,7 +107,9 @@ _HOMES = {
     "stats": "Stats",
     "store": "TimerStore",
     "tables.whole": "read",
-    "watching.health": "Condition Health",
+    "version": "__version__",
+    "watching.find": "Found GroupFound",
+    "watching.health": "Condition Health HealthWarning",
     "watching.topics": "TopicStats Upcoming",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
@@ -139,6 +145,16 @@ def open(
     config: Config | None = None,
     share: Literal[True],
 ) -> SharedStore: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    share: bool,
+) -> TimerStore | SharedStore: ...
 
 
 def open(
@@ -192,6 +208,7 @@ def open(
 
 
 __all__ = [
+    "AnyStore",
     "BackupPoint",
     "BackupReport",
     "Batch",
@@ -205,7 +222,10 @@ __all__ = [
     "Delivery",
     "FlushFailedError",
     "ForkedProcessError",
+    "Found",
+    "GroupFound",
     "Health",
+    "HealthWarning",
     "Hook",
     "Horizon",
     "InvalidArgumentError",

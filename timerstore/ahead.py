@@ -1,5 +1,8 @@
 """Kernels at hand before a store is opened: loaded from their cache, or compiled.
 
+When any has to be compiled, so are those that few programs call (an opening after a crash, a
+table, a validation), which are loaded when they are first called. So nothing is compiled later.
+
 They are compiled side by side, in processes that do nothing else and leave them in the cache, so
 that the other threads of the program go on. Where that cannot be (no folder to cache them in, one
 processor, a program that is not started as plain Python) they are compiled here.
@@ -11,6 +14,7 @@ import gc
 import json
 import logging
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -19,10 +23,11 @@ import time
 from importlib import import_module
 from typing import Final
 
+from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.apart import apart, is_ending
 from timerstore.timelog.cachefolder import unwritten_folders
-from timerstore.timelog.kernel import AHEAD, Ahead, is_cached, may_be_cached
+from timerstore.timelog.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
 from timerstore.timelog.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
@@ -47,14 +52,28 @@ def load_kernels() -> None:
     """Have the machine code in memory of every kernel that calls on an open store run.
 
     O(1) once it is. A process's first store takes some tenths of a second; where they have to be
-    compiled it takes ten, which stderr is told on a terminal, and else the log. An exception, a
-    signal's say, ends the wait alone; what was begun goes on.
+    compiled, with all others, it takes half a minute to a minute, which stderr is told on a
+    terminal, and else the log. An exception, a signal's say, ends the wait alone; what was begun
+    goes on.
     """
     if _ready_count == len(AHEAD):
         return
     progress = _Progress()
     try:
         apart(_load, progress.show)
+    finally:
+        progress.end()
+
+
+def compile_all() -> None:
+    """Have the machine code of all kernels in the cache, and load it as `load_kernels` does.
+
+    Those of all modules that were imported, and of `timelog`, `wheel`, `services`.
+    """
+    load_kernels()
+    progress = _Progress()
+    try:
+        apart(_compile_later, progress.show)
     finally:
         progress.end()
 
@@ -84,22 +103,42 @@ class _Progress:
 
 
 def _load() -> None:
-    global _compiling, _ready_count
+    global _ready_count
     with _one_loads:
         count = len(AHEAD)
         waiting = AHEAD[_ready_count:count]
         missing = [each for each in waiting if not is_cached(each)]
-        _compiling = bool(missing)
-        try:
-            if missing and _may_start_workers(missing):
-                _compile_side_by_side(missing)
-            for each in waiting:
-                if is_ending():  # after an exception that ended the wait, a Ctrl-C say
-                    raise TimerStoreError("The program ended while kernels were being loaded.")
-                each.load()
-        finally:
-            _compiling = False
+        later = _missing_later() if missing else []
+        _compile([*missing, *later], load=[*waiting, *later])
         _ready_count = count
+
+
+def _compile_later() -> None:
+    with _one_loads:
+        later = _missing_later()
+        _compile(later, load=later)
+
+
+def _missing_later() -> list[Ahead]:
+    """Return those that are loaded later, and are not in the cache; none where there is none."""
+    for package in (timelog, wheel, services):
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+            import_module(module.name)
+    return [each for each in LATER if may_be_cached(each) and not is_cached(each)]
+
+
+def _compile(missing: list[Ahead], load: list[Ahead]) -> None:
+    global _compiling
+    _compiling = bool(missing)
+    try:
+        if missing and _may_start_workers(missing):
+            _compile_side_by_side(missing)
+        for each in load:
+            if is_ending():  # after an exception that ended the wait, a Ctrl-C say
+                raise TimerStoreError("The program ended while kernels were being loaded.")
+            each.load()
+    finally:
+        _compiling = False
 
 
 # --- in other processes
@@ -154,7 +193,7 @@ def work(names: list[str]) -> None:
     gc.disable()  # nearly all that is made is kept, so it is looked through in vain
     for module in {name.rpartition(".")[0] for name in names}:
         import_module(module)
-    kernels = {each.name: each for each in AHEAD}
+    kernels = {each.name: each for each in [*AHEAD, *LATER]}
     while number := os.read(0, 1):
         name = names[number[0]]
         if name in kernels:

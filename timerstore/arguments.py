@@ -22,6 +22,7 @@ from timerstore.timelog.format import (
 )
 from timerstore.timelog.frame import encode_property
 from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
+from timerstore.timelog.names import is_topic
 from timerstore.timelog.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
@@ -79,8 +80,7 @@ def check_topic_to_consume(topic: str) -> bytes:
     A broker's topics may have names that cannot be put to. Not those that hold what waits.
     """
     name = check_name(topic)
-    bad = not name or name in (b".", b"..") or b"/" in name or b"\0" in name
-    if bad or len(name) > TOPIC_BYTES_READ_MAX:
+    if not is_topic(name):
         raise InvalidArgumentError(
             f"topic is {topic!r}. Pass the name of a topic: 1 to {TOPIC_BYTES_READ_MAX} bytes, "
             "without / and U+0000, not . or .. alone."

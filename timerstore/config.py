@@ -136,7 +136,8 @@ class Config:
     that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
 
     delay_levels: str = DELAY_LEVELS
-    """Durations of the fixed delay levels, counted from 1; units s, m, h, d."""
+    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. Others than before
+    change nothing for what waits already: it stays due when it was put to be."""
 
     level_batch_count: int = 1_024
     """Messages of a delay level that one append delivers at most; with 1 each is delivered before
@@ -146,7 +147,7 @@ class Config:
     """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
 
     open_segments_max: int = 256
-    """Segment files of one kind that stay mapped; Linux allows a process 65,530 maps."""
+    """Segment files of one kind that stay mapped, at least 8; Linux allows a process 65,530."""
 
     inflight_count_max: int = 1_000
     """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits

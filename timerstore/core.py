@@ -48,6 +48,7 @@ from timerstore.waiting import Waiters
 
 log = logging.getLogger("timerstore")
 
+OFFSETS_FILE: Final = "config/consumerOffset.json"
 _REPORTS_MAX: Final = 100
 """Damaged messages that are logged one by one; all are counted."""
 
@@ -83,7 +84,7 @@ class Core:
         """Open the files, and recover what the last life left."""
         load_kernels()
         started = time.monotonic()
-        self.offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
+        self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
         for row, topic in enumerate(self.engine.queues.topics):
             self.offsets.cut(topic, row, self.engine.queues)

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
+
+_NAMES_SHOWN: Final = 20
 
 
 def check_path(path: Any) -> Path:
@@ -77,6 +79,20 @@ def meant(name: Any, known: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), words, 1) if isinstance(name, str) else []
     asked = f"Did you mean {near[0]}? " if near else ""
     return f"{asked}Use {', '.join(words)}."
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """Return an error about the name of a topic or group that a store has never seen."""
+    words = sorted(known)
+    near = get_close_matches(name, words, 1)
+    asked = f" Did you mean {near[0]!r}?" if near else ""
+    if not words:
+        return f"There is no {what} {name!r}: the store has no {what} yet."
+    more = f", and {len(words) - _NAMES_SHOWN:,} more" if len(words) > _NAMES_SHOWN else ""
+    return (
+        f"There is no {what} {name!r} in this store.{asked} "
+        f"It has {', '.join(words[:_NAMES_SHOWN])}{more}."
+    )
 
 
 def check_names(names: Any, what: str) -> list[str]:

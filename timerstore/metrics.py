@@ -9,6 +9,7 @@ from timerstore.errors import StoreClosedError
 from timerstore.services.metrics import StatsCollector
 from timerstore.store import TimerStore
 from timerstore.watching.groupmetrics import group_families
+from timerstore.watching.partmetrics import part_families
 from timerstore.watching.topicmetrics import topic_families
 
 
@@ -31,6 +32,7 @@ def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCol
         except StoreClosedError:
             return None
 
-    collector = StatsCollector(read_stats, labels, (topic_families, group_families))
+    families = part_families, topic_families, group_families
+    collector = StatsCollector(read_stats, labels, families)
     (REGISTRY if registry is None else registry).register(collector)
     return collector

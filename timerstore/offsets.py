@@ -7,16 +7,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.errors import CorruptStoreError
 from timerstore.ranges import Ranges, merged
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import read_json, write_json
+from timerstore.timelog.jsonfile import read_json, understood, whole, write_json
+from timerstore.timelog.names import INT32_MAX, INT64_MAX
 
 AHEAD: Final = "timerstoreDoneAhead"
 """Beside a broker's table: what is done behind a committed index, [start, stop) each. By the same
 names, as one file: what a put has acknowledged is known as a whole, or not at all."""
+
+
+def read_table(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the committed indexes by queue, by topic@group; raises what `understood` takes."""
+    return {
+        name: {
+            str(whole(int(queue), 0, INT32_MAX)): whole(index, -INT64_MAX)
+            for queue, index in queues.items()
+        }
+        for name, queues in table.items()
+    }
 
 
 class CommittedIndexes:
@@ -44,20 +55,14 @@ class ConsumerOffsets:
         self._write_lock = threading.Lock()  # taken before `_lock`; one writer at the file
         self._changed = False
         content = read_json(path, disk.read) or {}
-        table = content.get("offsetTable", {})
-        try:
-            self.table: dict[str, dict[str, int]] = {
-                str(name): {str(int(queue)): int(index) for queue, index in queues.items()}
-                for name, queues in table.items()
-            }
+        with understood(path.name):
+            self.table = read_table(content.get("offsetTable", {}))
             self.ahead: dict[str, dict[str, Ranges]] = {
-                str(name): {
-                    str(int(q)): merged((int(a), int(b)) for a, b in r) for q, r in qs.items()
+                name: {
+                    str(int(q)): merged((whole(a), whole(b)) for a, b in r) for q, r in qs.items()
                 }
                 for name, qs in content.get(AHEAD, {}).items()
             }
-        except (AttributeError, TypeError, ValueError) as e:
-            raise CorruptStoreError(path.name, 0, f"offsetTable: {e}") from e
         self._durable = {name: dict(entry) for name, entry in self.table.items()}
         self._rest: dict[str, Any] = {
             k: v for k, v in content.items() if k not in ("offsetTable", AHEAD)
@@ -76,6 +81,11 @@ class ConsumerOffsets:
             topic, _, group = name.rpartition("@")
             found[topic, group] = {int(queue_id): index for queue_id, index in entry.items()}
         return found
+
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that ever committed anything."""
+        with self._lock:
+            return {name.rpartition("@")[2] for name in [*self.table, *self.ahead]}
 
     def is_new(self, topic: str, group: str) -> bool:
         """Tell whether a group never read a topic."""

@@ -28,10 +28,10 @@ from timerstore.store import TimerStore
 from timerstore.timelog.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.lockfile import LockFile
 from timerstore.timelog.mapping import MapOwner, map_bytes
+from timerstore.timelog.names import segment_name, segment_offset
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.reader import Sizes, read_sizes
 from timerstore.timelog.record import Bytes
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import KEPT_MAX, TRIES_MAX, Steady, list_names, list_segments, tries
 
@@ -143,8 +143,9 @@ class PrivateDisk(Disk):
         def listed() -> Iterator[int]:
             yield from kept
             for name in list_names(folder):
-                number = int(name) // segment_bytes if name.isdigit() else -1
-                if name == segment_name(number * segment_bytes):
+                offset = segment_offset(name)
+                if offset is not None and offset % segment_bytes == 0:
+                    number = offset // segment_bytes
                     if number not in kept:
                         yield number
                 else:

@@ -12,24 +12,22 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
 from timerstore.inside import inside
 from timerstore.services.levels import LEVEL_COUNT
-from timerstore.services.state import (
-    DELIVER_LEVELS,
-    DEQUEUE_GET,
-    DEQUEUE_PUT,
-    ENQUEUE_GET,
-    ENQUEUE_PUT,
-    SERVICE_NAMES,
-)
 from timerstore.services.world import (
     DEQUEUE_RING,
     ENQUEUE_RING,
-    LATE_RING,
     RING_HEAD,
     RING_TAIL,
     bucket_lateness_ms,
 )
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.keeper import kept_by
+from timerstore.watching.services import (
+    ServiceStats,
+    StageStats,
+    read_services,
+    read_stages,
+    unlinked_age_ms,
+)
 from timerstore.watching.shown import shown_stats
 from timerstore.watching.topics import TopicStats, read_topics
 from timerstore.wheel.near import NEAR_COUNT
@@ -49,22 +47,6 @@ class LevelStats:
     end: int
     lag_count: int
     overdue_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStats:
-    """A look at one service.
-
-    `busy_share`: of the time since the store was opened, what was spent in its steps, by whichever
-    thread. `queue_count`: entries that wait for it; of deliver-levels those that are due.
-    `done_count`: what it did since then, to tell a rate by: entries read, linked, appended.
-    """
-
-    name: str
-    busy_share: float
-    queue_count: int
-    step_count: int
-    done_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +83,8 @@ class Stats:
     linked_count: int
     fired_count: int
     rolled_count: int
+    rolled_bytes: int
+    """Of the messages that were appended again, as timers hopped towards their time."""
     dropped_count: int
     unreadable_count: int
     cancelled_count: int
@@ -109,6 +93,8 @@ class Stats:
     claimed_ms: int
     queue_index: int
     queue_end: int
+    unlinked_age_ms: int
+    """How long ago the oldest put that has no unit yet was stored; 0 where all have one."""
     commitlog_start: int
     commitlog_end: int
     durable_end: int
@@ -134,6 +120,7 @@ class Stats:
     recovery: dict[str, Any]
     levels: tuple[LevelStats, ...]
     services: tuple[ServiceStats, ...]
+    stages: tuple[StageStats, ...]
     groups: tuple[GroupStats, ...]
     """One for each topic that a group reads, and for each that none does."""
     topics: tuple[TopicStats, ...]
@@ -174,6 +161,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         linked_count=world.enqueue_put.linked_count,
         fired_count=sum(each.fired_count for each in copied),
         rolled_count=world.dequeue_put.rolled_count,
+        rolled_bytes=world.dequeue_put.rolled_bytes,
         dropped_count=sum(each.dropped_count for each in copied),
         unreadable_count=sum(each.unreadable_count for each in engine.services)
         + consuming.unreadable_count,
@@ -183,6 +171,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         claimed_ms=world.dequeue_get.claimed_slot * engine.precision_ms,
         queue_index=world.enqueue_put.linked_index,
         queue_end=engine.queues.next_index(0),
+        unlinked_age_ms=unlinked_age_ms(core),
         commitlog_start=engine.commitlog.start,
         commitlog_end=engine.commitlog.end,
         durable_end=core.flusher.durable_end,
@@ -204,6 +193,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         recovery=asdict(core.findings),
         levels=(levels := read_levels(core)),
         services=read_services(core, sum(each.lag_count for each in levels if each.overdue_ms)),
+        stages=read_stages(core),
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
         stopped_by=_said(core.failure.error),
         groups=read_groups(core, consuming),
@@ -215,33 +205,6 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
 
 def _said(error: BaseException | None) -> str | None:
     return None if error is None else f"{type(error).__name__}: {error}"
-
-
-def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
-    """Collect what each service does; `due_count`: messages of delay levels that are due."""
-    engine, rings = core.engine, core.engine.world.ring_words
-    open_ns = max(1.0, (time.monotonic() - core.opened_s) * 1e9)
-    waiting = {
-        ENQUEUE_GET: engine.queues.next_index(0) - engine.world.enqueue_get.fetched_index,
-        DELIVER_LEVELS: due_count,
-    }
-    for service, ring in (
-        (ENQUEUE_PUT, ENQUEUE_RING),
-        (DEQUEUE_GET, LATE_RING),
-        (DEQUEUE_PUT, DEQUEUE_RING),
-    ):
-        waiting[service] = int(rings[ring + RING_TAIL] - rings[ring + RING_HEAD])
-    return tuple(
-        ServiceStats(
-            name=name,
-            busy_share=min(1.0, float(thread.busy_ns) / open_ns),
-            queue_count=max(0, waiting[service]),
-            step_count=thread.step_count,
-            done_count=thread.done_count,
-        )
-        for service, name in enumerate(SERVICE_NAMES)
-        for thread in (engine.services[service],)
-    )
 
 
 def read_cleaning(core: Core) -> CleaningStats:

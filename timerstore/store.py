@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -36,20 +36,22 @@ from timerstore.pending.timers import Timer
 from timerstore.putting.putting import Putting
 from timerstore.services.clock import ManualClock
 from timerstore.stats import Stats, read_stats
+from timerstore.staying import Stays
 from timerstore.switches import Paused
 from timerstore.switching import pause, resume
 from timerstore.timelog.disk import Disk
+from timerstore.watching.find import Found, find
 from timerstore.watching.health import Health, read_health
 from timerstore.watching.topics import Upcoming, read_upcoming
 
 
-class TimerStore:
+class TimerStore(Stays):
     """An open store; made by `timerstore.open`. Any number of threads may use it.
 
         put       put, put_many
         take      consume one by one, pull many by columns; or a Consumer, with handlers
         change    cancel, cancel_many, cancel_key, reschedule
-        look      get, get_key, pending, pending_columns, count, horizon, upcoming
+        look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
         watch     stats, health; dead_letters, redrive, drop_dead_letters
         operate   pause, resume, flush, clean, backup, handover, close
 
@@ -94,7 +96,7 @@ class TimerStore:
         """The directory."""
         return self.core.path
 
-    def __enter__(self) -> TimerStore:
+    def __enter__(self) -> Self:
         """Return the store; leaving the block closes it."""
         return self
 
@@ -247,6 +249,24 @@ class TimerStore:
         """
         return self.timers.get(id)
 
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer: pending, fired, cancelled, moved, or unknown.
+
+        Of one that was fired: when, and which groups have it; of one that was cancelled: when, and
+        the id of the one that came in its place. It sees as far as the commit log is kept: once
+        retention has removed what fired, it is unknown. It looks where the id says, short where
+        timers fire in time; and through 200,000 messages at most in each place, so what fired hours
+        late in a busy topic may be unknown, which `why` then says. Of a broker's key it tells only
+        whether it is pending. No lock is held while it reads; what it tells may not be durable yet.
+        Raises UnknownTimerError for an id that is none of this store's, CorruptStoreError where it
+        is pending and its message damaged.
+
+        >>> id = store.put(b"hello", delay=timedelta(minutes=5))
+        >>> store.cancel(id), store.find(id).state
+        (True, 'cancelled')
+        """
+        return find(self.core, self.consuming, self.timers, id)
+
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return the pending timer with a key, or None; of several, as a rule the last.
 
@@ -326,12 +346,13 @@ class TimerStore:
     def health(self) -> Health:
         """Tell whether the store does its work: its state, each condition since when, what to do.
 
-        Also of a store that has stopped. O(1).
+        `warnings` name what waits for somebody though the store runs well: dead letters, and topics
+        that nobody reads. Also of a store that has stopped. O(topics).
 
         >>> store.health().ok
         True
         """
-        return read_health(self.core)
+        return read_health(self.core, self.consuming)
 
     # --- consuming
 
@@ -409,14 +430,18 @@ class TimerStore:
 
         Until `resume`, or for a `duration`. With `keep` also after the store is reopened, durable
         on return. A second pause of the same thing replaces the first. `health()` lists them.
+        Raises InvalidArgumentError for a group that never read.
 
         >>> store.pause("firing", duration=timedelta(hours=1))
         """
-        pause(self.core, what, group, duration, keep)
+        pause(self.core, self.consuming, what, group, duration, keep)
 
     def resume(self, what: Paused, *, group: str | None = None) -> None:
-        """End a pause, if there is one; of "consuming" without `group` those of all groups."""
-        resume(self.core, what, group)
+        """End a pause, if there is one; of "consuming" without `group` those of all groups.
+
+        Raises InvalidArgumentError for a group that never read, and is not paused.
+        """
+        resume(self.core, self.consuming, what, group)
 
     # --- the end
 
@@ -454,14 +479,18 @@ class TimerStore:
         """
         return clean(self.core)
 
-    def handover(self) -> None:
+    def handover(self) -> int | None:
         """Make the store fit for a RocketMQ broker, and close it.
 
         What is due goes on firing until the slot that has begun is finished, about one
-        `precision_ms`. A broker has no memory of what was fired inside a slot; after a mere
-        `close` it would fire that again. Raises TimerStoreError where R is ahead of the clock.
+        `precision_ms`; what is overdue is fired before. A broker has no memory of what was fired
+        inside a slot; after a mere `close` it would fire that again. `config/broker.conf` says how
+        a broker is to be set. Returns until when it must have opened the store, in UTC epoch ms:
+        later it skips timers; None where nothing is pending. Raises TimerStoreError where R is
+        ahead of the clock, or a broker would refuse the wheel. Everything is durable on return.
+        O(units).
         """
-        handover(self.core, self.consuming)
+        return handover(self.core, self.consuming)
 
     def close(self) -> None:
         """Stop the services, flush, and let the directory go. Closing twice does nothing.

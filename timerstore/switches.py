@@ -14,7 +14,14 @@ from typing import Any, Final, Literal
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"
@@ -75,6 +82,10 @@ class Switches:
                 return each
         return None
 
+    def groups(self) -> frozenset[str]:
+        """Return the groups that one pause each is for."""
+        return frozenset(each.group for each in self.pauses if each.group is not None)
+
     def list(self, now_ms: int) -> tuple[Pause, ...]:
         """Return the pauses that are not over."""
         return tuple(each for each in self.pauses if now_ms < each.end_ms)
@@ -98,10 +109,8 @@ class Switches:
 def _read(path: Path, disk: Disk) -> tuple[Pause, ...]:
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
-    try:
+    with understood(path.name):
         return tuple(_parse(each) for each in content.get("pauses", []))
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise CorruptStoreError(path.name, 0, f"it lists no pauses: {e!r}") from e
 
 
 def _parse(entry: dict[str, Any]) -> Pause:
@@ -109,5 +118,5 @@ def _parse(entry: dict[str, Any]) -> Pause:
     if what not in ("putting", "firing", "consuming") or not isinstance(group, str | None):
         raise ValueError(f"{what!r} of {group!r} cannot be paused")
     return Pause(
-        what, group, int(entry["since_ms"]), None if until_ms is None else int(until_ms), True
+        what, group, whole(entry["since_ms"]), None if until_ms is None else whole(until_ms), True
     )

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final, get_args
 
 from timerstore.arguments import DUE_MS_MAX, check_group, whole_ms
-from timerstore.core import Core
+from timerstore.consuming.consuming import Consuming
+from timerstore.core import OFFSETS_FILE, Core
 from timerstore.directory import lock_directory
 from timerstore.errors import InvalidArgumentError
 from timerstore.inside import inside
-from timerstore.kinds import check_bool, check_choice, check_duration
+from timerstore.kinds import check_bool, check_choice, check_duration, unknown_name
+from timerstore.offsets import ConsumerOffsets
 from timerstore.services.clock import SystemClock
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
@@ -26,13 +28,19 @@ _SETTLE_S: Final = 2.0
 
 @inside
 def pause(
-    core: Core, what: Paused, group: str | None, duration: timedelta | None, keep: bool
+    core: Core,
+    consuming: Consuming,
+    what: Paused,
+    group: str | None,
+    duration: timedelta | None,
+    keep: bool,
 ) -> None:
     """Stop something; see `TimerStore.pause`."""
     core.check_writable()
     core.check_unlocked()
     _check(what, group)
     check_bool(keep, "keep")
+    _check_known(group, consuming.group_names())
     now_ms = core.clock.now_ms
     core.switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), keep))
     core.obey_switches()
@@ -52,6 +60,10 @@ def switch_closed(
     lock = lock_directory(disk, path, create=False)
     try:
         switches = Switches(disk, path / SWITCHES_FILE)
+        known = ConsumerOffsets(disk, path / OFFSETS_FILE).group_names()
+        if not paused:
+            known |= switches.groups()
+        _check_known(group, known)
         if paused:
             switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), True))
         else:
@@ -61,11 +73,12 @@ def switch_closed(
 
 
 @inside
-def resume(core: Core, what: Paused, group: str | None) -> None:
+def resume(core: Core, consuming: Consuming, what: Paused, group: str | None) -> None:
     """Go on with something; see `TimerStore.resume`."""
     core.check_writable()
     core.check_unlocked()
     _check(what, group)
+    _check_known(group, consuming.group_names() | core.switches.groups())
     general = core.switches.find(what, core.clock.now_ms)
     if group is not None and general is not None:
         raise InvalidArgumentError(
@@ -86,6 +99,11 @@ def _check(what: str, group: str | None) -> None:
         check_group(group)
         if what != "consuming":
             raise InvalidArgumentError(f"{what.capitalize()} has no groups. Leave out group.")
+
+
+def _check_known(group: str | None, known: set[str]) -> None:
+    if group is not None and group not in known:
+        raise InvalidArgumentError(unknown_name("group", group, known))
 
 
 def _end_ms(now_ms: int, duration: timedelta | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from timerstore.timelog.format import (
     SLOT_BYTES,
@@ -15,7 +15,8 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, unit_ms
 from timerstore.wheel.slots import NO_UNIT
@@ -45,18 +46,18 @@ CHAIN_VERDICTS: Final = (
 )
 
 
-@kernel
+@kernel_later
 def audit_chains(
     timerlog: SegmentTable,
-    slots: Any,
-    indexes: Any,
+    slots: ReadBytes,
+    indexes: Words,
     start: int,
     stop: int,
     read_slot: int,
     precision_ms: int,
-    visited: Any,
-    chains: Any,
-    scratch: Any,
+    visited: Bytes,
+    chains: Rows,
+    scratch: Bytes,
 ) -> None:
     """Walk the chains of the slots at `indexes`. O(units). All segments are mapped.
 

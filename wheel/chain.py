@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from timerstore.timelog.format import (
     SLOT_BYTES,
@@ -17,7 +17,7 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
 )
 from timerstore.timelog.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
-from timerstore.timelog.kernel import kernel, kernel_ahead
+from timerstore.timelog.kernel import kernel_ahead, kernel_later
 from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
@@ -144,8 +144,8 @@ def scan_units(
     return count
 
 
-@kernel
-def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Any) -> int:
+@kernel_later
+def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Bytes) -> int:
     """Walk every slot whose last unit lies at or past `end` back to before it.
 
     Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
@@ -175,8 +175,8 @@ def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Any) 
     return changed
 
 
-@kernel
-def revise_slots(wheel: SlotArray, units: Any, count: int, precision_ms: int) -> int:
+@kernel_later
+def revise_slots(wheel: SlotArray, units: Rows, count: int, precision_ms: int) -> int:
     """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
 
     Return how many slots were changed: those that another time held, or whose last unit is older.

@@ -17,15 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.errors import MissingFileError
 from timerstore.timelog.crc import crc32
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.signatures import read_only
+from timerstore.timelog.smallfile import read_head
 
 SUMS_FILE: Final = "wheelsums"
 PAGE_BYTES: Final = 4_096
 _MARK: Final = b"TMSUMS01"
+_SEQUENCE_MAX: Final = 1 << 62
 _HEADER: Final = np.dtype(
     [
         ("mark", "S8"),
@@ -68,7 +71,12 @@ class WheelSums:
         self._either: tuple[Sums, Sums] | None = None
         self.before: Sums | None = None
         self.current: Sums | None = None
-        data = path.read_bytes() if path.is_file() else b""
+        self.is_stale = False
+        """The file says other sums: a broker wrote since."""
+        try:
+            data = read_head(path, 2 * self._copy_bytes)
+        except MissingFileError:
+            data = b""
         for place in (0, 1):
             part = data[place * self._copy_bytes : (place + 1) * self._copy_bytes]
             found = self._decode(part)
@@ -84,6 +92,8 @@ class WheelSums:
             return None
         rows = data[_HEADER.itemsize :]
         if int(header["crc"]) != zlib.crc32(data[8:24] + rows):
+            return None
+        if not 0 <= int(header["sequence"]) < _SEQUENCE_MAX:
             return None
         before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
         return int(header["sequence"]), before, after
@@ -106,8 +116,10 @@ class WheelSums:
         return self._either
 
     def adopt(self, wheel: Bytes) -> None:
-        """Take the wheel as it is for what was written: of a store that had no checksums."""
-        self.current = page_sums(wheel)
+        """Take the wheel as it is for what was written: whoever wrote it noted no checksums."""
+        sums = page_sums(wheel)
+        self.is_stale = self.current is not None and not np.array_equal(sums, self.current)
+        self.current = sums
         self._either = self.current, self.current
 
     def announce(self, runs: list[tuple[int, Bytes]]) -> None:
@@ -136,4 +148,4 @@ class WheelSums:
             os.close(fd)
         if is_new:
             self.disk.sync_folder(self.path.parent)
-        self.before, self.current = before, after
+        self.before, self.current, self.is_stale = before, after, False

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from timerstore.timelog.columns import fill_parts
 from timerstore.timelog.format import LEVEL_MARK, MESSAGE_OFFSET_AT
 from timerstore.timelog.intrinsics import get_i64, prefetch
-from timerstore.timelog.kernel import inlined_always, kernel
+from timerstore.timelog.kernel import inlined_always, kernel_later
 from timerstore.timelog.message import (
     BAD_PARTS,
     DELETES_BYTES,
@@ -29,12 +29,19 @@ from timerstore.timelog.message import (
     IDENTITY_HIGH,
     IDENTITY_LOW,
     IDENTITY_OURS,
+    REAL_TOPIC_AT,
     REAL_TOPIC_BYTES,
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
-from timerstore.timelog.scan import ROW_EXACT_DUE_MS, ROW_OFFSET, ROW_STATUS, fill_row
+from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.scan import (
+    ROW_EXACT_DUE_MS,
+    ROW_OFFSET,
+    ROW_STATUS,
+    fill_row,
+    is_half_topic,
+)
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.cancelled import names_timer
 from timerstore.wheel.sets import map_get
@@ -44,7 +51,7 @@ PENDING: Final = 0
 DONE: Final = 1
 DELETE: Final = 2
 CANCELLED: Final = 3
-NO_TIMER: Final = 4  # it says no due time, or no topic
+NO_TIMER: Final = 4  # it says no due time, or no topic; or it is half of a transaction
 GONE: Final = 5  # its segment is not there
 
 IN_MESSAGE: Final = -(1 << 63)
@@ -84,6 +91,8 @@ def judge_message(
         return DELETE
     if found[REAL_TOPIC_BYTES] <= 0 or (found[DUE_MS] < 0 and not in_level):
         return NO_TIMER
+    if in_level and is_half_topic(buf, found[REAL_TOPIC_AT], found[REAL_TOPIC_BYTES]):
+        return NO_TIMER
     if len(reading.cancelled) > 0:
         identify_timer(buf, found, reading.tag)
         high, low = found[IDENTITY_HIGH], found[IDENTITY_LOW]
@@ -94,14 +103,14 @@ def judge_message(
     return PENDING
 
 
-@kernel
+@kernel_later
 def read_places(
     commitlog: SegmentTable,
     messages: Words,
     due_ms: Words,
     reading: Reading,
-    rows: Any,
-    parts: Any,
+    rows: Rows,
+    parts: Rows,
     verdicts: Words,
     found: Words,
     state: Words,

@@ -158,7 +158,7 @@ class TimerWheel:
 
     def write(self, runs: list[tuple[int, Bytes]]) -> None:
         """Write captured pages; durable on return. What they point to must be durable before."""
-        if runs:
+        if runs or self.sums.is_stale:
             self.sums.announce(runs)
         for position, content in runs:
             self.disk.write_at(self.fd, content, position, self.path)

@@ -60,6 +60,7 @@ def test_nothing_is_missing() -> None:
         assert inspect.iscoroutinefunction(mine)
 
 
+@pytest.mark.usefixtures("any_wheel")
 @loops
 def test_every_call_works(tmp_path: Path, kind: str) -> None:
     async def main() -> dict[str, Any]:
@@ -320,6 +321,45 @@ def test_closing_ends_who_waits(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("end", ["close", "detach", "sync", "cancelled", "refused"])
+def test_no_thread_is_left_behind(tmp_path: Path, end: str) -> None:
+    """Though somebody keeps the store's object: its pool ends with it."""
+
+    def threads() -> list[str]:
+        names = [each.name for each in threading.enumerate()]
+        return [name for name in names if name.startswith("timerstore-aio")]
+
+    async def main() -> None:
+        before = threads()
+        store = await timerstore.aio.open(tmp_path / "s", config=SMALL)
+        await asyncio.gather(*(store.flush() for _ in range(8)))
+        assert threads() > before
+        kept = await timerstore.aio.attach(store.sync)
+        if end == "close":
+            await asyncio.gather(store.close(), store.close())
+        elif end == "detach":
+            await kept.close()
+            await store.close()
+        elif end == "sync":
+            await asyncio.to_thread(store.sync.close)
+        elif end == "cancelled":
+            task = asyncio.create_task(store.close())
+            await asyncio.sleep(0)
+            task.cancel()
+        else:
+            with pytest.raises(timerstore.TimerStoreError):
+                await timerstore.aio.open(tmp_path / "s", config=SMALL)
+            await store.close()
+        await until(lambda: threads() == before)
+        await store.close()
+        for each in (store, kept):
+            with pytest.raises(timerstore.StoreClosedError):
+                await each.flush()
+        assert threads() == before and store.sync.core.ended
+
+    run("asyncio", main)
+
+
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     async def main() -> dict[str, str]:
         async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:

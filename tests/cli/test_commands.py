@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -244,7 +245,10 @@ def test_verify_finds_damage(run: Run, path: Path) -> None:
 
 def test_handover(run: Run, path: Path) -> None:
     put(path, b"a")
-    assert json.loads(run("handover", path, "--json").stdout)["handed_over"] is True
+    told = json.loads(run("handover", path, "--json").stdout)
+    assert told["handed_over"] is True and Path(told["broker_conf"]).is_file()
+    assert told["open_before_ms"] > time.time_ns() // 1_000_000 + 5 * 86_400_000
+    assert "Start it before" in run("handover", path).stdout
     assert not (path / "abort").exists()
     assert json.loads(run("info", path, "--json").stdout)["pending_count"] == 1
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -219,3 +220,22 @@ def test_an_owner_that_is_silent_hinders_no_look(
         assert "It does not answer" in run("put", path, "x", exits=3).stderr
     monkeypatch.setattr("timerstore.control.client.find_owner", silent)
     assert run("count", path, "--topic", "mail").stdout == "100\n"
+
+
+def test_trace_says_what_became_of_a_timer(run: Run, path: Path) -> None:
+    with timerstore.open(path, config=SMALL) as store:
+        id = store.put(b"x", topic="t", key="k")
+        other = store.put(b"x", topic="t", delay=timedelta(hours=1))
+        moved = store.reschedule(other, delay=timedelta(hours=2))
+        store.pull("t", timeout=30).ack()
+        asked = json.loads(run("trace", path, id, "--json").stdout)  # of the process that has it
+        assert asked == asdict(store.find(id)) | {"groups": asked["groups"]}
+    told = json.loads(run("trace", path, id, "--json").stdout)
+    assert told == asked and told["state"] == "fired"
+    assert told["groups"] == [{"group": "default", "state": "done", "attempt": 0}]
+    rows = dict(line.split("\t", 1) for line in run("trace", path, id).stdout.splitlines())
+    assert (rows["state"], rows["key"], rows["group default"]) == ("fired", "k", "done, attempt 0")
+    rows = dict(line.split("\t", 1) for line in run("trace", path, other).stdout.splitlines())
+    assert (rows["state"], rows["moved to"]) == ("moved", moved)
+    told = json.loads(run("trace", path, "of-a-broker", "--json", exits=1).stdout)
+    assert (told["state"], told["due_ms"]) == ("unknown", None)

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,6 +27,13 @@ def store(path: Path) -> Iterator[TimerStore]:
     """The store, open in this process: the commands ask it as those of another process do."""
     with timerstore.open(path, config=SMALL) as store:
         yield store
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    until_s = time.monotonic() + 20
+    while not is_so() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert is_so()
 
 
 def test_health_of_a_running_store(store: TimerStore, path: Path, run: Run) -> None:
@@ -62,12 +69,29 @@ def test_firing_stops_for_an_hour(store: TimerStore, path: Path, run: Run) -> No
 
 
 def test_a_group_is_paused_until_a_time(store: TimerStore, path: Path, run: Run) -> None:
+    store.pull("t", group="g", timeout=0)
+    said = run("pause", path, "consuming", "--group", "q", exits=2).output
+    assert "There is no group 'q'" in said
     run("pause", path, "consuming", "--group", "g", "--until", "+1h", "--keep")
     (found,) = store.core.switches.pauses
     assert (found.what, found.group, found.kept) == ("consuming", "g", True)
     assert abs(found.until_ms - found.since_ms - 3_600_000) < 10_000
     assert json.loads(run("resume", path, "consuming", "--json").output)["resumed"] == "consuming"
     assert store.core.switches.pauses == ()
+
+
+def test_what_waits_for_somebody_is_a_status_where_one_asks(
+    store: TimerStore, path: Path, run: Run
+) -> None:
+    run("health", path, "--strict")
+    store.put_many([b"a", b"b"], topic="mials")
+    wait_until(lambda: store.health().warnings)
+    said = run("health", path).output
+    assert "running" in said and "2 messages fired in topic 'mials'" in said
+    assert said.count("warning") == 1 and "Have a group consume it" in said
+    assert run("health", path, "--strict", exits=5).output == said
+    found = json.loads(run("health", path, "--strict", "--json", exits=5).output)
+    assert found["ok"] and [each["topic"] for each in found["warnings"]] == ["mials"]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +138,7 @@ def test_a_store_whose_owner_cannot_be_asked(path: Path, run: Run) -> None:
 def test_tail_shows_the_last_ones(store: TimerStore, path: Path, run: Run) -> None:
     for i in range(5):
         store.put(b"body %d" % i, topic="a" if i % 2 else "b", key=f"k{i}", tag="t")
-    until_s = time.monotonic() + 20
-    while store.stats().fired_count < 5 and time.monotonic() < until_s:
-        time.sleep(0.01)
+    wait_until(lambda: store.stats().fired_count == 5)
     lines = run("tail", path, "--no-follow", "-n", "3").output.splitlines()
     assert len(lines) == 3 and all("body" in each for each in lines)
     (line, *_) = run("tail", path, "--no-follow", "--topic", "a", "--json").output.splitlines()

@@ -45,7 +45,7 @@ GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"
 SCRIPT = st.lists(
     st.sampled_from(
         [
-            *("raise", "retry", "retry 1", "retry 6", "give up", "wrong"),
+            *("raise", "retry", "retry 1", "retry 6", "retry 1234 ms", "give up", "wrong"),
             "slow",
             "slowish",
             "kill",
@@ -165,10 +165,11 @@ class ConsumerMachine(RuleBasedStateMachine):
             return None
         good = acts.index(act) if self.lists and act.startswith(("retry", "give up")) else 0
         self.settle(taken[:good])
-        self.judge(taken[good:], level, self.clock.now_ms)
+        own = timedelta(milliseconds=1_234) if act == "retry 1234 ms" else None
+        self.judge(taken[good:], level, self.clock.now_ms, own)
         if act == "raise":
             raise OSError("no luck")
-        return "done" if act == "wrong" else Retry(level, good)
+        return "done" if act == "wrong" else Retry(level, good, own)
 
     def take(self, delivery: Delivery) -> Copy:
         """Find the copy; it must be waiting, and due to the millisecond."""
@@ -198,7 +199,9 @@ class ConsumerMachine(RuleBasedStateMachine):
         for copy in copies:
             copy.state = "acknowledged"
 
-    def judge(self, copies: list[Copy], level: int, now_ms: int) -> None:
+    def judge(
+        self, copies: list[Copy], level: int, now_ms: int, own: timedelta | None = None
+    ) -> None:
         """What the rules make of copies that failed."""
         left = self.failing_count
         for copy in copies:
@@ -215,6 +218,8 @@ class ConsumerMachine(RuleBasedStateMachine):
             else:
                 copy.state = "sent"
                 wait_ms = self.config.delay_levels_ms()[(level or 3 + copy.attempt) - 1]
+                if own is not None:
+                    wait_ms = own // timedelta(milliseconds=1)
                 self.copies.append(Copy(copy.id, copy.attempt + 1, now_ms + wait_ms))
 
     @contextmanager

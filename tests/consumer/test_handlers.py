@@ -68,6 +68,39 @@ def test_hooks_may_empty_their_lists(shop: Shop) -> None:
     assert shop.new() == [b"a", b"b"]
 
 
+class Noting:
+    """A hook that notes where each message comes from."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, int, int, int, int]] = []
+
+    def before(self, deliveries: list[Delivery]) -> None:
+        for d in deliveries:
+            self.seen.append((d.group, d.topic, d.attempt, d.queue_id, d.queue_index, d.offset))
+
+    def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+        pass
+
+
+def test_a_hook_sees_group_queue_and_offset(shop: Shop) -> None:
+    noting, queues = Noting(), shop.store.core.engine.queues
+    consumer = Consumer(shop.store, "g", hooks=[noting])
+    consumer.subscribe("t", lambda d: Retry(delay_level=1) if d.attempt == 0 else None)
+    shop.put(b"a", b"b")
+    assert consumer.step() == 2
+    shop.clock.advance(2 * SECOND)
+    assert consumer.step() == 2
+
+    def offset(topic: bytes, index: int) -> int:
+        return int(queues.read(queues.row(topic), index, 1)[0]["offset"])
+
+    assert noting.seen == [
+        ("g", "t", attempt, 0, index, offset(topic, index))
+        for attempt, topic in enumerate((b"t", b"%RETRY%g"))
+        for index in range(2)
+    ]
+
+
 @pytest.mark.timeout(60)
 def test_a_handler_may_replace_bodies(shop: Shop) -> None:
     """Bytes in flight are counted by what came: else a queue's room shrinks for ever."""

@@ -93,18 +93,23 @@ class Play:
             raise Killed
         if act == "slow":
             self.clock.advance(timedelta(seconds=12))  # longer than its time: nothing comes of it
-        failed = act in ("raise", "retry 1") and d.attempt < MAX_ATTEMPTS
-        dead = act == "give up" or (act in ("raise", "retry 1") and not failed)
+        fails = act in ("raise", "retry 1", "retry 3 h")
+        failed = fails and d.attempt < MAX_ATTEMPTS
+        dead = act == "give up" or (fails and not failed)
         self.note("failed" if failed else "dead" if dead else "done", d.body, d.attempt)
         if act == "raise":
             raise OSError("no luck")
-        return {"retry 1": Retry(1), "give up": Retry(-1)}.get(act)
+        return {
+            "retry 1": Retry(1),
+            "retry 3 h": Retry(delay=timedelta(hours=3)),
+            "give up": Retry(-1),
+        }.get(act)
 
     # --- what a program does
 
     def put(self) -> None:
         body = b"%d" % len(self.scripts)
-        acts = ["raise", "raise", "retry 1", "give up", "slow", "kill", ""]
+        acts = ["raise", "raise", "retry 1", "retry 3 h", "give up", "slow", "kill", ""]
         self.scripts[body] = self.random.choices(acts, k=self.random.choice([0, 0, 0, 1, 3, 6]))
         self.keys[body] = self.random.choice(["a", "a", "b", "c", None])
         delay = timedelta(milliseconds=self.random.choice([0, 0, 1, 500, 5_000]))
@@ -138,8 +143,8 @@ class Play:
             left -= 1
             step = self.random.choice(steps)
             self.guarded(step)
-        for _ in range(200):
-            self.guarded(lambda: self.clock.advance(timedelta(minutes=1)))
+        for _ in range(400):
+            self.guarded(lambda: self.clock.advance(timedelta(minutes=5)))
             if all(not script for script in self.scripts.values()) and not self.unfinished():
                 break
         self.judge()

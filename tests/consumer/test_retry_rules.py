@@ -21,7 +21,7 @@ from timerstore import (
     Retry,
     TimerStore,
 )
-from timerstore.consumer.retry_rules import DEAD, level_after
+from timerstore.consumer.retry_rules import DEAD, Outcome, wait_after
 
 LEVELS_MS = SMALL.delay_levels_ms()
 TIMEOUT = timedelta(minutes=15)
@@ -52,7 +52,7 @@ def handler(what: str, clock: ManualClock) -> Callable[[Any], Any]:
             return None
         verb, _, value = what.partition(" ")
         assert verb == "returns"
-        return eval(value, {"Retry": Retry})
+        return eval(value, {"Retry": Retry, "timedelta": timedelta})
 
     return run
 
@@ -90,11 +90,14 @@ class Play:
 
     def becomes(self, body: bytes, dead: dict[bytes, int]) -> str:
         """What has become of a message that the handler acted on."""
-        later = [now_ms for now_ms, _, b in self.seen if b == body and now_ms > self.acting_ms]
+        acted = self.attempt if self.acting_ms else -1
+        later = [now_ms for now_ms, attempt, b in self.seen if b == body and attempt > acted]
         if later:
             assert body not in dead and len(later) == 1
             waited_ms = later[0] - self.acting_ms - self.taken_ms
-            return f"again after level {LEVELS_MS.index(waited_ms) + 1}"
+            if waited_ms in LEVELS_MS:
+                return f"again after level {LEVELS_MS.index(waited_ms) + 1}"
+            return f"again after {waited_ms} ms"
         if body in dead:
             assert dead[body] == self.attempt + 1
             return "dead letter"
@@ -144,13 +147,85 @@ def test_a_list(row: list[str], tmp_path: Path) -> None:
     play.finish()
 
 
-def test_level_after() -> None:
-    assert [level_after(n, 0, 16) for n in range(17)] == [*range(3, 19), DEAD]
-    assert level_after(0, 0, 0) == DEAD
-    assert level_after(3, 7, 4) == 7
+def outcome(delay_level: int = 0, *, timed_out: bool = False, **more: Any) -> Outcome:
+    return Outcome(0, delay_level, None, timed_out, 1.0, **more)
 
 
-@pytest.mark.parametrize("bad", [{"delay_level": 1.5}, {"ack_index": -1}, {"ack_index": True}])
+def test_what_a_message_waits_for() -> None:
+    assert [wait_after(n, outcome(), 16) for n in range(17)] == [*range(3, 19), DEAD]
+    assert wait_after(0, outcome(), 0) == DEAD
+    assert wait_after(3, outcome(7), 4) == 7
+
+
+def test_a_consumer_may_say_how_long() -> None:
+    backoff = (timedelta(seconds=1), timedelta(seconds=5))
+    found = [wait_after(n, outcome(), 3, backoff) for n in range(4)]
+    assert found == [backoff[0], backoff[1], backoff[1], DEAD]
+    assert wait_after(0, outcome(3, timed_out=True), 3, backoff) == backoff[0]
+    assert wait_after(0, outcome(3), 3, backoff) == 3
+    assert wait_after(0, outcome(DEAD), 3, backoff) == DEAD
+    minute = timedelta(minutes=1)
+    assert wait_after(0, outcome(delay=minute), 3, backoff) == minute
+
+
+WRONG_DELAYS = (5, timedelta(seconds=-1), timedelta.max, "1s")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({"delay_level": 1.5}, {"ack_index": -1}, {"ack_index": True}, {"reason": 5}),
+        *({"delay": each} for each in WRONG_DELAYS),
+        {"delay": timedelta(seconds=1), "delay_level": 1},
+    ],
+)
 def test_retry_refuses(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         Retry(**bad)
+
+
+@pytest.mark.parametrize("bad", [5, timedelta(1), "1s", [], *([each] for each in WRONG_DELAYS)])
+def test_backoff_is_refused(tmp_path: Path, bad: Any) -> None:
+    store = TimerStore(tmp_path, config=SMALL, clock=ManualClock(), disk=QuietDisk())
+    with store, pytest.raises(InvalidArgumentError, match="backoff"):
+        Consumer(store, "g", backoff=bad)
+
+
+@pytest.mark.parametrize("ordered", [False, True, "key"])
+def test_a_delay_of_ones_own_outlives_crashes_and_counts(tmp_path: Path, ordered: Any) -> None:
+    """To the millisecond, over a kill in each wait, until it is a dead letter that says why."""
+    clock, waits = ManualClock(), [timedelta(milliseconds=1_234), timedelta(hours=5)]
+    seen: list[tuple[int, int]] = []
+
+    def fail(d: Delivery) -> Retry:
+        seen.append((d.attempt, clock.now_ms))
+        asked = timedelta(seconds=9) if d.attempt == 2 else None
+        return Retry(delay=asked, reason=f"no luck in attempt {d.attempt}")
+
+    def opened() -> TimerStore:
+        store = TimerStore(tmp_path, config=SMALL, clock=clock, disk=QuietDisk())
+        consumer = Consumer(store, "g", ordered=ordered, backoff=waits, max_attempts=4)
+        consumer.subscribe("t", fail)
+        consumer.start()
+        return store
+
+    store = opened()
+    id = store.put(b"x", topic="t", key="k")
+    began_ms, expected_ms = clock.now_ms, [0]
+    for wait in (*waits, timedelta(seconds=9), waits[-1]):
+        expected_ms.append(expected_ms[-1] + wait // timedelta(milliseconds=1))
+        clock.advance(timedelta(0))
+        if not ordered:  # an ordered consumer holds the message itself back, see consumer.md
+            assert store.count() == 1
+        store.flush()
+        store.abandon()
+        clock = ManualClock(clock.now_ms)
+        store = opened()
+        clock.advance(wait - timedelta(milliseconds=1))
+        assert len(seen) == len(expected_ms) - 1
+        clock.advance(timedelta(milliseconds=1))
+    assert seen == [(i, began_ms + at_ms) for i, at_ms in enumerate(expected_ms)]
+    (letter,) = store.dead_letters("g")
+    assert (letter.id, letter.attempts, letter.error_type) == (id, 5, "retry")
+    assert letter.error_text == "no luck in attempt 4"
+    store.close()

@@ -25,7 +25,7 @@ def counted(handled: int) -> Tally:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     tallies = {("a@b", "g"): counted(3), ("t", "g"): counted(0)}
     done = {("%DLQ%g", "g"): {0: [3, 5], 1: []}}
-    held = {("a@b", "g"): {(0, 7): (2, 5, 9), (1, 3): (1, 5, 5)}, ("t", "g"): {}}
+    held = {("a@b", "g"): {(0, 7): (2, 5, 9, 4), (1, 3): (1, 5, 5, 0)}, ("t", "g"): {}}
     file_of(tmp_path).write(tallies, done, held)
     file = file_of(tmp_path)
     found, found_done = file.read()
@@ -58,7 +58,7 @@ def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
         b'{"doneAhead": {"t@g": {"0": 5}}}',
         b'{"doneAhead": {"t@g": {"0": [-5]}}}',
         b'{"heldBack": {"t@g": [[0, 1, 2, 3]]}}',
-        b'{"heldBack": {"t@g": [[0, 1, 2, 3, -1]]}}',
+        b'{"heldBack": {"t@g": [[0, 1, 2, 3, 4, -1]]}}',
         b'{"heldBack": {"t@g": 5}}',
         b"\xff",
     ],

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
@@ -216,6 +218,52 @@ def test_many_ask_at_once_and_idle_ones_keep_nobody_out(store: TimerStore) -> No
         each.close()
 
 
+def test_many_idle_connections_keep_nobody_out(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far more than are served at once: those that ask nothing go, those that ask are answered."""
+    monkeypatch.setattr(door, "IDLE_S", 60.0)  # longer than this test may take
+    idle = [client._Connection(store.path, 30) for _ in range(5 * door.GUESTS_MAX)]
+    connecting = threading.Thread(target=lambda: [each.connect() for each in idle])
+    connecting.start()
+    for _ in range(5):
+        assert Owner(store.path).call("count") == 0
+    connecting.join(30)
+    for each in idle:
+        each.close()
+
+
+def test_a_socket_that_was_removed_is_made_again(
+    store: TimerStore, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where something else stands there; a client that is connected notices nothing."""
+    monkeypatch.setattr(socketfile, "LOOK_S", 0.02)
+    with timerstore.serve(store), timerstore.connect(store.path, timeout=20) as connected:
+        for name in (SOCKET_NAME, "serve.sock"):
+            for stand in (lambda file: None, Path.touch, lambda file: file.symlink_to("/dev/null")):
+                (store.path / name).unlink()
+                stand(store.path / name)
+                while not (store.path / name).is_socket():
+                    time.sleep(0.01)
+                assert stat.S_IMODE((store.path / name).stat().st_mode) == 0o600
+        assert owner.call("count") == connected.count() == 0
+        with timerstore.connect(store.path, timeout=5) as client:
+            assert client.count() == 0
+    assert not (store.path / "serve.sock").exists()
+
+
+def test_a_folder_that_was_moved_has_its_sockets(tmp_path: Path) -> None:
+    """Nothing is made, or removed, in another store that came in its place."""
+    store = timerstore.open(tmp_path / "s", config=SMALL)
+    (tmp_path / "s").rename(tmp_path / "moved")
+    with timerstore.open(tmp_path / "s", config=SMALL) as other:
+        other.put(b"x", delay_level=3)
+        assert find_owner(tmp_path / "moved").call("count") == 0
+        store.close()
+        assert find_owner(tmp_path / "s").call("count") == 1
+    assert not (tmp_path / "moved" / SOCKET_NAME).exists()
+
+
 def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Path) -> None:
     store = timerstore.open(tmp_path / "s", config=SMALL)
     owner = find_owner(store.path)
@@ -241,7 +289,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
     pid = os.fork()
     if pid == 0:
         guests = [each.fileno() for each in listening._guests]
-        os.write(write, json.dumps([listening._socket.fileno(), *guests]).encode())
+        os.write(write, json.dumps([listening._listener.fileno(), *guests]).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     assert set(json.loads(os.read(read, 100))) == {-1}
@@ -253,7 +301,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
-    listening = socketfile.listen(tmp_path, SOCKET_NAME)
+    listening = socketfile.Listener(tmp_path, SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
     with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):
@@ -261,11 +309,25 @@ def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     listening.close()
 
 
-@pytest.mark.parametrize(
-    "value", [None, 1, "text", b"\x00", [b"a", {"b": [1.5]}], {"x": b""}, [[]], True]
+NAMES = st.sampled_from(["base64", "object", "a"])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.booleans() | st.text() | st.binary() | st.just("aGVsbG8="),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
 )
+
+
+@given(VALUES)
+@example({"base64": "aGVsbG8="})
+@example({"object": {"base64": {"object": {}}}})
 def test_values_come_back_as_they_were(value: object) -> None:
+    """Whatever a user's dict has for keys: properties named base64 are no bytes."""
     assert from_json(json.loads(json.dumps(to_json(value)))) == value
+
+
+@pytest.mark.parametrize("text", ["hello!", "é", "aGVsbG8", "\ud800", "aGVs bG8="])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(timerstore.InvalidArgumentError, match="no base64"):
+        from_json([{"body": {"base64": text}}])
 
 
 def test_http_as_others_speak_it(store: TimerStore) -> None:

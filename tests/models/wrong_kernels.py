@@ -48,10 +48,10 @@ WRONG: dict[str, list[Change]] = {
         (
             "services.dequeue_put",
             "_append_taken",
-            "    return _settle(",
+            "    done = _settle(",
             """    lock_release(world.fire_lock)
     lock_acquire(world.fire_lock)
-    return _settle(""",
+    done = _settle(""",
         )
     ],
     "levels without fire": [

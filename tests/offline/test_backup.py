@@ -17,6 +17,7 @@ import pytest
 import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.markdown import ROOT
+from tests.models.ledger import read_messages
 from tests.sparse_copy import copy_tree
 from timerstore import (
     Config,
@@ -28,7 +29,10 @@ from timerstore import (
     StoreLockedError,
 )
 from timerstore.offline.backup import take_point
+from timerstore.offline.building import built_beside
 from timerstore.offline.points import BackupLock
+from timerstore.timelog.disk import Disk
+from timerstore.validation.plain import validate
 
 START_MS = 1_700_000_000_000
 TINY = Config(
@@ -429,3 +433,52 @@ def test_killed_in_the_middle_beside_a_busy_owner(tmp_path: Path) -> None:
         writer.stdin.close()
         writer.stdout.close()
         assert writer.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("at", [2, 5, 40, 90], ids=["size", "magic", "header", "body"])
+@pytest.mark.parametrize("number", [0, 8, 22, 25])
+def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(
+    kept: Kept, number: int, at: int
+) -> None:
+    """What was fired since the point's cursors waits in R's slot, which only its copies explain."""
+    kept.clock.advance(timedelta(milliseconds=AHEAD_MS + 6))
+    assert len(list(kept.store.consume("t", group="g", timeout=0))) == 9
+    at_ms = kept.clock.now_ms
+    kept.tick()
+    kept.put(1)
+    kept.back_up()
+    kept.store.close()
+    assert kept.restore(at=at_ms).ok
+    assert timerstore.verify(kept.restored).ok and validate(kept.restored).ok
+    offset = [each.offset for each in read_messages(kept.restored)][number]
+    file = kept.restored / "commitlog" / f"{offset // 8_192 * 8_192:020d}"
+    with file.open("r+b") as opened:
+        opened.seek(offset % 8_192 + at)
+        byte = opened.read(1)[0]
+        opened.seek(-1, 1)
+        opened.write(bytes([byte ^ 4]))
+    named = {(each.file, each.offset) for each in timerstore.verify(kept.restored).problems}
+    assert ("commitlog", offset) in named
+    # Besides it, what points to it: its entry, its unit.
+    assert len(named) <= 3, named
+    assert not validate(kept.restored).ok
+
+
+@pytest.mark.parametrize(
+    "error", [StoreFullError, lambda text: OSError(errno.EIO, "broken", text.split()[-1])]
+)
+def test_an_error_names_the_folder_that_was_asked_for(
+    tmp_path: Path, error: Callable[[str], Exception]
+) -> None:
+    """The one in which it is built is gone by then."""
+    target = tmp_path / "new"
+
+    def build() -> None:
+        with built_beside(Disk(), target) as inside:
+            built.append(inside)
+            raise error(f"No space left for {inside / 'commitlog' / '0'}")
+
+    built: list[Path] = []
+    with pytest.raises((StoreFullError, OSError), match="new/commitlog/0") as found:
+        build()
+    assert built[0].name not in str(found.value) and not built[0].exists()

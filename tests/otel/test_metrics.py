@@ -44,6 +44,7 @@ def test_it_is_what_prometheus_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         prometheus.register(store, registry, name="one")
         store.put_many([b"x"] * 9, topic="t", delay_ms=100)
         store.put_many([b"x"] * 3, topic="orphan")
+        store.put(b"x", topic="leveled", delay_level=2)
         clock.advance(timedelta(seconds=2))
         store.pull("t", group="g", max_count=4, timeout=0).ack()
         clock.advance(timedelta(seconds=2))

@@ -75,6 +75,7 @@ def test_a_message_has_its_span(traced: Traced) -> None:
     assert consumer.step() == 1
     inside, span = traced.spans()
     assert (span.name, span.kind) == ("process t", SpanKind.CONSUMER)
+    row = traced.store.core.engine.queues.row(b"t")
     assert dict(span.attributes or {}) == {
         "messaging.system": "timerstore",
         "messaging.operation.name": "process",
@@ -83,6 +84,9 @@ def test_a_message_has_its_span(traced: Traced) -> None:
         "messaging.consumer.group.name": "g",
         "messaging.message.id": id,
         "messaging.message.body.size": 4,
+        "messaging.destination.partition.id": "0",
+        "timerstore.queue_index": 0,
+        "timerstore.offset": traced.store.core.engine.queues.read(row, 0, 1)[0]["offset"],
         "timerstore.attempt": 0,
         "timerstore.due_ms": traced.clock.now_ms - 1_030,
         "timerstore.lateness_ms": 0,

@@ -126,3 +126,13 @@ def test_what_was_cancelled_stays_out_of_a_listing_that_began_before_it_was_pass
         assert store.count() == 0
         found = find_pending(store.core, instant)
         assert len(found.message) == instant.pending_count == count == 300 - 100 - 11 + 19
+
+
+def test_a_plot_says_how_long_a_bar_is(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    with timerstore.open(tmp_path / "plot", clock=timerstore.ManualClock()) as store:
+        store.put(b"x", delay=timedelta(hours=1))
+        for bucket_ms, said in ((3_600_000, "1 h"), (90_000, "90 s"), (250, "250 ms")):
+            axes = pyplot.figure().subplots()
+            assert store.horizon(bucket_ms).plot(axes).get_ylabel() == f"timers in {said}"
+    pyplot.close("all")

@@ -18,6 +18,7 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import (
+    Delivery,
     InvalidArgumentError,
     ManualClock,
     PausedError,
@@ -284,6 +285,47 @@ def test_beside_who_carries_it_on(tmp_path: Path, does: str) -> None:
         assert not any(each.lag_count for each in store.stats().groups if each.topic == TOPIC)
         other.join()
         assert len(runs(store)) == (does == "start")
+
+
+class Busy:
+    """A store in which time passes with each look, so that fast jobs fire without end."""
+
+    def __init__(self, store: TimerStore, clock: ManualClock) -> None:
+        self.store, self.clock = store, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def stats(self) -> Any:
+        self.clock.advance(SECOND / 100)
+        return self.store.stats()
+
+    def consume(self, *args: Any, **given: Any) -> Iterator[Delivery]:
+        for delivery in self.store.consume(*args, **given):
+            yield delivery
+            self.clock.advance(SECOND / 100)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("key", ["slow", "fast"])
+def test_others_fire_without_end(tmp_path: Path, clock: ManualClock, key: str) -> None:
+    """A job that is started again as it is keeps its grid, and its missed run."""
+    fast: dict[str, Any] = {"body": b"x", "schedule": every(SECOND / 100)}
+    period_ms = {"slow": 3_000, "fast": 10}[key]
+    given: dict[str, Any] = {"body": b"x", "schedule": every(timedelta(milliseconds=period_ms))}
+    with TimerStore(tmp_path / "s", config=LARGER, clock=clock, disk=QuietDisk()) as store:
+        first_ms = Schedules(store).start("reports", key=key, missed="all", **given)
+        clock.advance(SECOND / 300)
+        for i in range(4):
+            Schedules(store).start("others", key=f"f{i}", **fast)
+        store.close()
+    clock.advance(SECOND * 4)
+    with TimerStore(store.path, config=LARGER, clock=clock, disk=QuietDisk()) as store:
+        next_ms = Schedules(Busy(store, clock)).start("reports", key=key, missed="all", **given)
+        assert (next_ms - first_ms) % period_ms == 0
+        assert runs(store)[0] == datetime.fromtimestamp(first_ms / 1_000, UTC).strftime(
+            "%d. %H:%M:%S"
+        )
 
 
 def test_what_could_not_go_on_does_later(store: TimerStore, clock: ManualClock) -> None:

@@ -26,7 +26,23 @@ def timer(
         "TIMER_OUT_MS": str((due_ms - 1) // 1_000 * 1_000),
         **(more or {}),
     }
-    return naive.Message(TIMERS, body, properties, born_ms=PUT_MS, stored_ms=PUT_MS, has_crc=False)
+    return of_broker(TIMERS, body, properties)
+
+
+def of_broker(
+    topic: str, body: bytes, properties: dict[str, str], *, queue_id: int = 0
+) -> naive.Message:
+    """A message that a broker stored, which has no checksum."""
+    return naive.Message(
+        topic,
+        body,
+        properties,
+        queue_id=queue_id,
+        born_ms=PUT_MS,
+        stored_ms=PUT_MS,
+        store_host=naive.BROKER_HOST,
+        has_crc=False,
+    )
 
 
 def at_level(topic: str, body: bytes, level: int, key: str) -> naive.Message:
@@ -37,15 +53,7 @@ def at_level(topic: str, body: bytes, level: int, key: str) -> naive.Message:
         "REAL_TOPIC": topic,
         "REAL_QID": "0",
     }
-    return naive.Message(
-        LEVELS,
-        body,
-        properties,
-        queue_id=level - 1,
-        born_ms=PUT_MS,
-        stored_ms=PUT_MS,
-        has_crc=False,
-    )
+    return of_broker(LEVELS, body, properties, queue_id=level - 1)
 
 
 def filling(message: naive.Message, segment_bytes: int) -> naive.Message:

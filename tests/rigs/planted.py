@@ -289,6 +289,15 @@ def _(store: Patient) -> Place:
     return LOG, store.append(copy)
 
 
+@fault("reached_once")
+def _(store: Patient) -> Place:
+    """A store that was merely closed says that it was handed over."""
+    store.set_checkpoint(handed_over=True)
+    ahead = {int(u["message_offset"]) for u in _units_ahead(store)}
+    origins = {int(m.properties.get("TIMER_ORIGIN", -1)) for m in store.messages.values()}
+    return LOG, min(ahead & origins)
+
+
 @fault("settled")
 def _(store: Patient) -> Place:
     """Opening would begin to look for copies behind those of the slot that has begun."""

@@ -7,10 +7,11 @@ A store lives through a day of manual time: short timers are fired, consumed bes
 is pending is cleaned out of the oldest segments again and again, files are used again. Then it is
 handed over, and `OpenStore.java`, with RocketMQ's message store and timer store, opens it and runs
 while a third of what is pending falls due. It has to find the log's start and end where they are,
-fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. A second
-store is killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
+fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. Another
+store is killed in the midst of cleaning first, and handed over by who opens it next. A third is
+killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
 
-Needs a JDK; four minutes, most of which it waits for timers to fall due.
+Needs a JDK; eight minutes, most of which it waits for timers to fall due.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from datetime import timedelta
@@ -28,6 +30,7 @@ import numpy as np
 
 from tests import naive
 from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore.validation import validate
 
 TOPIC = "t"
 RUN_S = 40
@@ -102,8 +105,14 @@ def messages_reached(path: Path) -> list[int]:
     ]
 
 
-def open_with_rocketmq(jars: str, path: Path, run_s: int) -> list[list[str]]:
-    """Run OpenStore.java; return its lines as words."""
+SAID = ("loaded", "log", "timers", "queue", "closed")
+"""How the lines of OpenStore.java begin; others are its libraries'."""
+
+
+def open_with_rocketmq(
+    jars: str, path: Path, run_s: int, kill_after_s: float = 0
+) -> list[list[str]]:
+    """Run OpenStore.java; return its lines as words. `kill_after_s`: since it began to fire."""
     source = Path(__file__).with_name("OpenStore.java")
     with tempfile.TemporaryDirectory() as home:
         # On a full disk it removes all but the log's last file, whatever is pending.
@@ -113,16 +122,54 @@ def open_with_rocketmq(jars: str, path: Path, run_s: int) -> list[list[str]]:
         command += [str(CONFIG.precision_ms), str(CONFIG.roll_window_slots)]
         command += [str(CONFIG.commitlog_segment_bytes), str(CONFIG.consumequeue_segment_bytes)]
         command += [str(CONFIG.timerlog_segment_bytes), TOPIC]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=run_s + 120)
-    print(done.stdout, done.stderr[-2_000:], sep="\n")
-    assert done.returncode == 0
-    return [line.split() for line in done.stdout.splitlines()]
+        lines = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+            watchdog = threading.Timer(run_s + 120, broker.kill)
+            watchdog.start()
+            assert broker.stdout is not None
+            for line in broker.stdout:
+                if line.startswith(SAID):
+                    print(line, end="", flush=True)
+                    lines.append(line.split())
+                if kill_after_s and line.startswith("timers"):
+                    time.sleep(kill_after_s)
+                    broker.kill()
+            watchdog.cancel()
+    assert broker.returncode == (-9 if kill_after_s else 0)
+    return lines
 
 
-def after_a_handover(jars: str, path: Path) -> None:
-    """Let a broker go on with a store that was cleaned."""
+def killed_while_cleaning(store: TimerStore) -> TimerStore:
+    """Copy a part of what is pending, and end the process; return the store opened by another."""
+    cleaner, clock = store.core.cleaner, store.core.clock
+    assert isinstance(clock, ManualClock)
+    cleaner.stopped = True
+    store.put_many([b"short"] * 8_000, topic=TOPIC, delay_ms=1_000)
+    clock.advance(timedelta(seconds=2))
+    while len(batch := store.pull(TOPIC, max_count=4_096, timeout=0)):
+        batch.ack()
+    store.flush()
+    before, cleaner.stopped, cleaner.units_at_once = store.stats().cleaning.copied_count, False, 500
+    while store.stats().cleaning.copied_count < before + 800 and cleaner.step():
+        pass
+    path = store.core.path
+    copied = store.stats().cleaning.copied_count - before
+    store.abandon()
+    again = TimerStore(path, config=CONFIG, clock=clock)
+    print(f"killed with {copied} copied, {again.core.findings.copies_count} copies are known")
+    assert copied
+    return again
+
+
+def after_a_handover(jars: str, path: Path, *, by_another: bool) -> None:
+    """Let a broker go on with a store that was cleaned.
+
+    `by_another`: not the process that cleaned it hands it over.
+    """
     start_ms = int(time.time() * 1_000) + 120_000
     store, pending, cancelled = live(path, start_ms)
+    if by_another:
+        store = killed_while_cleaning(store)
     clock = store.core.clock
     assert isinstance(clock, ManualClock) and store.count() == len(pending)
     # Cleaning waits for what it left in place: that moves the clock.
@@ -154,6 +201,51 @@ def after_a_handover(jars: str, path: Path) -> None:
     assert report.ok, str(report)
 
 
+def after_a_killed_broker(jars: str, path: Path) -> None:
+    """Go on with a store whose broker was killed while it fired."""
+    start_ms = int(time.time() * 1_000) + 120_000
+    store, pending, cancelled = live(path, start_ms)
+    store = killed_while_cleaning(store)
+    clock = store.core.clock
+    assert isinstance(clock, ManualClock)
+    failed = [store.put(b"fails %d" % i, topic=TOPIC, delay=timedelta(0)) for i in range(60)]
+    clock.advance(timedelta(seconds=1))
+    batch = store.pull(TOPIC, max_count=100, timeout=0)
+    for i, delivery in enumerate(batch):
+        delivery.nack(timedelta(milliseconds=start_ms - clock.now_ms + 200 * i + 15_000))
+    assert len(batch) == len(failed)
+    store.handover()
+    end = log_of(path).end
+    time.sleep(max(0, start_ms + 15_000 - int(time.time() * 1_000)) / 1_000)
+    open_with_rocketmq(jars, path, RUN_S, kill_after_s=12)
+    by_broker = fired_behind(path, end)
+    print(f"{len(pending)} pending, {len(by_broker)} fired by RocketMQ, which was killed")
+    assert by_broker and set(by_broker.values()) == {1}
+    report = validate(path)
+    assert report.ok, str(report)
+    clock = ManualClock(int(time.time() * 1_000))
+    with TimerStore(path, config=CONFIG, clock=clock) as again:
+        clock.advance(timedelta(seconds=60))
+        again.flush()
+        fired = fired_behind(path, end)
+        due = {id for id, due_ms in pending.items() if due_ms < start_ms + 1_000 * RUN_S - 5_000}
+        twice = {id for id, count in fired.items() if count > 1}
+        print(f"{len(fired)} fired in the end, {len(twice)} of them twice")
+        assert not twice and due | set(failed) <= set(fired) and not cancelled & set(fired)
+    for report in verify(path), validate(path):
+        assert report.ok, str(report)
+
+
+def fired_behind(path: Path, end: int) -> Counter[str]:
+    """Return how often each timer was fired behind an offset of the log."""
+    topics = {TOPIC, f"%RETRY%{TOPIC}", "%RETRY%default"}
+    return Counter(
+        message.properties["UNIQ_KEY"]
+        for message in log_of(path).messages
+        if message.offset >= end and message.topic in topics
+    )
+
+
 def before_names(path: Path, offset: int) -> list[str]:
     """Return the name of the log's segment that an offset is in."""
     return [f"{offset // CONFIG.commitlog_segment_bytes * CONFIG.commitlog_segment_bytes}"]
@@ -176,12 +268,14 @@ def after_a_kill(jars: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Do both."""
+    """Do all."""
     folder = Path(tempfile.mkdtemp(prefix="timerstore-rocketmq-"))
     try:
         after_a_kill(sys.argv[1], folder / "killed")
-        after_a_handover(sys.argv[1], folder / "handed")
-        print("RocketMQ opened both")
+        after_a_handover(sys.argv[1], folder / "handed", by_another=False)
+        after_a_handover(sys.argv[1], folder / "another", by_another=True)
+        after_a_killed_broker(sys.argv[1], folder / "broker")
+        print("RocketMQ opened all")
     finally:
         shutil.rmtree(folder)
 

@@ -383,7 +383,8 @@ def test_topics_that_appear_while_segments_are_made_ahead(
             monkeypatch.undo()
 
 
-@pytest.mark.parametrize("step", ["_place_deletes", "_append_last", "_write_topics"])
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("step", ["_place_deletes", "_append_last", "write_broker_files"])
 @pytest.mark.parametrize("manual", [False, True], ids=["wall clock", "manual clock"])
 def test_time_goes_on_where_a_handover_fails(
     tmp_path: Path, manual: bool, step: str, monkeypatch: pytest.MonkeyPatch

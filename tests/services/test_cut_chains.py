@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests import naive
 from tests.services.test_cleaning import SECOND, START_MS, drain, is_sound, live_on, open_small
 from timerstore import ManualClock
 from timerstore.services.cut_chains import cut_chains
 
 
+@pytest.mark.usefixtures("any_wheel")
 def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
     clock, path = ManualClock(START_MS), tmp_path / "s"
     store = open_small(path, clock)

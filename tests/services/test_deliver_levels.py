@@ -459,3 +459,22 @@ def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None
     clock.advance(-timedelta(hours=1))
     assert bodies(store) == [b"back"]
     store.close()
+
+
+def test_a_shorter_level_delivers_nothing_early_and_in_order(tmp_path: Path) -> None:
+    """What waits stays due when its entry says, and what is put behind it waits for it."""
+    clock = ManualClock(START_MS)
+    store = open_store(tmp_path, clock)
+    id = store.put(b"an hour and more", delay_level=4)
+    store.close()
+    store = open_store(tmp_path, clock, config=replace(SMALL, delay_levels="1s 1s 1s 1s"))
+    row = store.core.engine.queues.row(LEVEL_TOPIC.encode(), 3)
+    due_ms = int(store.core.engine.queues.read(row, 0, 1)[0]["tags_code"])
+    timer = store.get(id)
+    assert timer is not None and timer.due_ms == due_ms == START_MS + 7_200_000
+    store.put(b"a second", delay_level=4)
+    clock.advance(timedelta(milliseconds=due_ms - 1 - START_MS))
+    assert bodies(store) == []
+    clock.advance(timedelta(milliseconds=1))
+    assert bodies(store) == [b"an hour and more", b"a second"]
+    store.close()

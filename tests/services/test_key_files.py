@@ -203,6 +203,7 @@ def test_switched_off_and_on(closed: Path, tmp_path: Path) -> None:
         assert store.get_key("t", "meanwhile") is not None
 
 
+@pytest.mark.usefixtures("any_wheel")
 def test_a_handover_leaves_none(closed: Path, tmp_path: Path) -> None:
     path = copy_tree(closed, tmp_path / "s")
     open_store(path).handover()

@@ -4,7 +4,11 @@ import pytest
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
+from timerstore.services import mend_entries
+from timerstore.services.engine import Engine
 from timerstore.services.mend_entries import mend_entry, mend_timer_entry
+from timerstore.services.recover_queues import is_sound
+from timerstore.timelog.consumequeue import Entries
 
 
 def filled(alone: Alone) -> list[naive.Entry]:
@@ -64,3 +68,35 @@ def test_enqueue_get_goes_on_behind_it() -> None:
             60,
             before[5].message_offset,
         ]
+
+
+def test_a_run_of_lost_messages_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked from each entry to the nearest sound one, thousands take hours."""
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        for entry in before[3:17]:
+            alone.spoil(entry.message_offset, 80)
+        looked: list[int] = []
+
+        def sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
+            looked.append(index)
+            return is_sound(engine, row, index, entry)
+
+        monkeypatch.setattr(mend_entries, "is_sound", sound)
+        alone.engine.world.settings.recovering = 1
+        assert not any(mend_entry(alone.engine, 0, each) for each in range(3, 17))
+        assert len(looked) == 15 and set(looked) == set(range(2, 18)) - {3}
+        assert alone.entries(0) == before
+
+
+def test_what_was_found_of_a_run_serves_all_its_entries() -> None:
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        for each in range(4, 12):
+            alone.write_entry(0, each, before[each]._replace(message_offset=1 << 40))
+        alone.spoil(before[7].message_offset, 80)
+        alone.engine.world.settings.recovering = 1
+        mended = [mend_entry(alone.engine, 0, each) for each in range(4, 12)]
+        assert mended == [each != 7 for each in range(4, 12)]
+        found = alone.entries(0)
+        assert found[:7] + found[8:] == before[:7] + before[8:]

@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, metrics
-from timerstore.services.metrics import COUNTERS, GAUGES, QUANTILES, TIMES_MS
+from timerstore.services.metrics import AGES_MS, COUNTERS, GAUGES, QUANTILES, TIMES_MS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -54,7 +54,7 @@ def test_two_stores_in_one_registry(tmp_path: Path) -> None:
 
 
 def test_every_number_of_stats_is_known() -> None:
-    known = {*COUNTERS, *GAUGES, *TIMES_MS, *QUANTILES.values()}
+    known = {*COUNTERS, *GAUGES, *TIMES_MS, *AGES_MS, *QUANTILES.values()}
     numbers = {
         name
         for name, kind in timerstore.Stats.__annotations__.items()

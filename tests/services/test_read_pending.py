@@ -36,6 +36,7 @@ def test_timers_alone_are_read(kinds: Any) -> None:
                 expected.append(one)
         alone.use_sets(done=done)
         columns = np.zeros((6, len(placed)), np.int64)
+        verdicts = np.zeros(len(placed), np.int64)
         count = read_pending(
             engine.commitlog.shared_table,
             engine.queues.table,
@@ -43,5 +44,8 @@ def test_timers_alone_are_read(kinds: Any) -> None:
             reading_of(engine, np.zeros(0, np.int64)),
             np.zeros(FOUND_WORDS, np.int64),
             columns,
+            verdicts,
         )
+        spoilt = np.array([kind == "spoilt" for kind, _ in kinds], np.bool_)
+        assert ((verdicts < 0) == spoilt).all()
         assert [tuple(each) for each in columns[:, :count].T.tolist()] == expected

@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from timerstore import Config, ManualClock
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.segments import segment_name
+from timerstore.timelog.names import segment_name
 
 SECOND = timedelta(seconds=1)
 SMALL = Config(

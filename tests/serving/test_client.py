@@ -97,6 +97,7 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert client.stats().topics == store.stats().topics
     assert client.health().state == "running" and client.flush() is None
     assert client.cancel(ids[0]) and client.get(ids[0]) is None
+    assert client.find(ids[0]) == store.find(ids[0]) and client.find(ids[0]).state == "cancelled"
     assert client.cancel_many(ids[:2]).tolist() == [True, True]
     moved = client.reschedule(ids[2], delay=HOUR, body=b"zz", properties={"a": "b"})
     assert store.get(ids[2]) is None and store.get(moved).body == b"zz"  # type: ignore[union-attr]
@@ -106,6 +107,25 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert client.get_key("t", "nobody") is None
     assert [each.id for each in client.pending(topic="t", key="a")] == [other]
     assert client.cancel_key("t", "a") == 1
+    fired = client.put(b"now", topic="w")
+    client.pull("w", group="g", timeout=30).ack()
+    found = client.find(fired)
+    assert found == store.find(fired) and found.groups[0].state == "done"
+
+
+def test_properties_are_text_whatever_their_names(store: TimerStore, client: Client) -> None:
+    for properties in ({"base64": "aGVsbG8="}, {"base64": "hello!"}, {"object": "x"}):
+        id = client.put(b"x", delay=HOUR, key="k", replace=True, properties=properties)
+        for each in (store.get(id), client.get(id), client.get_key("default", "k")):
+            assert each is not None and each.properties == properties
+        assert [each.properties for each in client.pending()] == [properties]
+        id = client.reschedule(id, properties={"base64": "aGVsbG8="})
+        assert store.get(id).properties == {"base64": "aGVsbG8="}  # type: ignore[union-attr]
+        client.put(b"now", topic="t", properties=properties)
+        for d in client.consume("t", timeout=5):
+            assert d.properties == properties
+            client.cancel(d.ack_and_put(b"next", delay=HOUR, properties=properties))
+            break
 
 
 def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> None:

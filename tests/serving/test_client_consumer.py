@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.consumer.test_handlers import Noting
 from tests.small_store import SMALL
 from timerstore import (
     Client,
@@ -60,6 +61,8 @@ def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) ->
         seen.append((d.body, d.attempt, d.key))
         if d.body == b"bad":
             raise ValueError("no such address")
+        if d.body == b"asked":
+            return Retry(delay=timedelta(milliseconds=30), reason="not today")
         return Retry(delay_level=3) if d.body == b"again" and d.attempt == 0 else None
 
     @consumer.on("tagged", tags="a||b")
@@ -70,26 +73,30 @@ def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) ->
         client.put(b"good", topic="mail", key="k")
         client.put(b"bad", topic="mail")
         client.put(b"again", topic="mail")
+        client.put(b"asked", topic="mail")
         for tag in "abc":
             client.put(tag.encode(), topic="tagged", tag=tag)
-        until(lambda: consumer.dead_letters() and len(seen) >= 7)
+        until(lambda: len(consumer.dead_letters()) == 2 and len(seen) >= 9)
         by_topic = {each.topic: each for each in consumer.stats()}
-    (letter,) = store.dead_letters("mailer")
+    letters = {each.body: each for each in store.dead_letters("mailer")}
+    assert (letters[b"asked"].attempts, letters[b"asked"].error_text) == (2, "not today")
+    letter = letters[b"bad"]
     assert (letter.body, letter.topic, letter.attempts) == (b"bad", "mail", 2)
     assert letter.error_type == "ValueError" and letter.error_text == "no such address"
     assert sorted(seen) == [
-        *((b"a", 0, "a"), (b"again", 0, None), (b"again", 1, None), (b"b", 0, "b")),
+        *((b"a", 0, "a"), (b"again", 0, None), (b"again", 1, None), (b"asked", 0, None)),
+        *((b"asked", 1, None), (b"b", 0, "b")),
         *((b"bad", 0, None), (b"bad", 1, None), (b"good", 0, "k")),
     ]
     mail = by_topic["mail"].group
     assert (mail.handled_count, mail.failed_count, mail.retried_count, mail.dead_count) == (
         2,
+        5,
         3,
         2,
-        1,
     )
     assert len(store.pull("mail", group="mailer", timeout=0)) == 0
-    assert consumer.redrive() == 1 and consumer.drop_dead_letters() == 0
+    assert consumer.redrive() == 2 and consumer.drop_dead_letters() == 0
 
 
 def test_a_list_at_a_time_and_what_was_not_begun(store: TimerStore, client: Client) -> None:
@@ -145,3 +152,18 @@ def test_what_needs_the_owner_is_refused(store: TimerStore, client: Client) -> N
     client.close()
     with pytest.raises(StoreClosedError):
         consumer.start()
+
+
+def test_a_hook_sees_group_queue_and_offset(store: TimerStore, client: Client) -> None:
+    noting = Noting()
+    consumer = Consumer(client, "mailer", hooks=[noting])
+    consumer.subscribe("mail", lambda d: None)
+    with consumer:
+        store.put(b"a", topic="mail")
+        until(lambda: noting.seen)
+    queues = store.core.engine.queues
+    offset = int(queues.read(queues.row(b"mail"), 0, 1)[0]["offset"])
+    assert noting.seen == [("mailer", "mail", 0, 0, 0, offset)]
+    store.put(b"b", topic="mail")
+    (delivery,) = client.pull("mail", group="other", timeout=30, max_count=1)
+    assert (delivery.group, delivery.queue_index) == ("other", 0)

@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,6 +209,24 @@ def test_the_number_of_connections_is_bounded(
             timerstore.connect(store.path)
         assert client.count() == 0
         third.close()
+
+
+def test_who_says_nothing_keeps_nobody_out(
+    store: TimerStore, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(server_module, "_HELLO_S", 60.0)  # longer than this test may take
+    idle = [connect(store.path, SOCKET_NAME, 10) for _ in range(20)]
+    with timerstore.connect(store.path, timeout=30) as client:
+        assert client.put(b"x", delay_level=3) and client.count() == 1
+        idle += [connect(store.path, SOCKET_NAME, 10) for _ in range(20)]
+        assert client.count() == 1
+    for each in idle:
+        each.close()
+    until_s = time.monotonic() + 30
+    while (server._strangers or server._wires) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not server._strangers and not server._wires
 
 
 def test_the_owner_closes_while_clients_wait(store: TimerStore, server: Server) -> None:

@@ -209,3 +209,48 @@ def test_no_other_store_is_begun_where_it_has_gone(tmp_path: Path) -> None:
         other.put(b"y", delay=timedelta(hours=1))
         assert other.count() == 2
     end(owner)
+
+
+def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> None:
+    """And in the next owner, which goes on where that one was; not elsewhere."""
+    path, seen = tmp_path / "s", list[bytes]()
+
+    def handle(d: timerstore.Delivery) -> timerstore.Retry | None:
+        seen.append(d.body)
+        return timerstore.Retry(delay_level=1) if d.body == b"5" else None
+
+    def consumer(store: SharedStore) -> timerstore.Consumer:
+        made = timerstore.Consumer(store, "g", ordered=True, threads=4)
+        made.subscribe("t", handle)
+        return made
+
+    first, second = open_shared(path), open_shared(path)
+    assert (first.is_owner, second.is_owner) == (True, False)
+    with pytest.raises(InvalidArgumentError, match="where `is_owner` is True"):
+        consumer(second).start()
+    ordered = consumer(first)
+    assert ordered.store is first  # type: ignore[comparison-overlap]
+    with ordered:
+        second.put_many([b"%d" % i for i in range(9)], topic="t")
+        while seen[-1:] != [b"5"]:
+            time.sleep(0.01)
+        with pytest.raises(InvalidArgumentError, match="ordered consumer of group 'g' reads this"):
+            second.pull("t", group="g", timeout=0)
+        assert [each.topic for each in ordered.stats()] == ["t"]
+    assert seen == [b"%d" % i for i in range(6)]
+    first.close()
+    while not second.is_owner:
+        time.sleep(0.01)
+    seen.clear()
+    with consumer(second):
+        while not seen:
+            time.sleep(0.01)
+    assert seen[0] == b"5"
+    broadcast = timerstore.Consumer(second, "g", broadcast=True)
+    broadcast.subscribe("t", lambda d: seen.append(d.body))
+    with broadcast:
+        while seen[-1] != b"8":
+            time.sleep(0.01)
+    second.close()
+    with pytest.raises(StoreClosedError):
+        consumer(second).start()

@@ -195,3 +195,15 @@ def test_what_is_no_store(tmp_path: Path) -> None:
     for path, words in (("s", "holds no commit log"), ("t", "is not there"), ("t*", "is not ther")):
         with pytest.raises(timerstore.NotAStoreError, match=f"{re.escape(path)} {words}"):
             timerstore.read(tmp_path / path)
+
+
+def test_rows_of_several_stores_keep_their_store_in_spark(tmp_path: Path) -> None:
+    from timerstore.spark.options import read_options
+
+    for name in "ab":
+        timerstore.open(tmp_path / name).close()
+    several = {"path": str(tmp_path), "table": "timers", "columns": "id,due_ms"}
+    assert read_options(several).column_names() == ("id", "due_ms", "store")
+    assert read_options(several | {"columns": "store,id"}).column_names() == ("store", "id")
+    one = several | {"path": str(tmp_path / "a")}
+    assert read_options(one).column_names() == ("id", "due_ms")

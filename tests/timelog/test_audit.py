@@ -180,25 +180,3 @@ def test_identities_of_copies_as_the_twin(drawn: list[naive.Message]) -> None:
     for i, message in enumerate(log):
         key = message.properties.get("UNIQ_KEY", "").encode()
         assert (high[i], low[i]) == naive.identity(b"t", key, TAG)
-
-
-def test_a_broker_may_write_no_checksum() -> None:
-    """Its copy of our message has the source's among its properties, where it says nothing."""
-    key = naive.encode_unique_key(naive.UniqueKey(1_800_000_000_000, 64, TAG))
-    crc, more = {"__CRC32#": "0123456789"}, {"TIMER_DEQUEUE_MS": "1800000000000"}
-    mine = {"UNIQ_KEY": key}
-    log = as_log(
-        [
-            naive.Message("t", b"sound", mine),
-            naive.Message("t", b"lost", mine | more, has_crc=False),
-            naive.Message("t", b"a broker's copy", mine | crc | more, has_crc=False),
-            naive.Message("t", b"a broker's", {"UNIQ_KEY": "K"} | more, has_crc=False),
-        ]
-    )
-    table, _ = table_and_end(log)
-    rows = np.zeros((len(log), scan.ROW_COLUMNS), np.int64)
-    rows[:, scan.ROW_OFFSET] = [message.offset for message in log]
-    marks = np.zeros(len(log), np.int64)
-    audit.mark_messages(table, rows, TAG, np.zeros(FOUND_WORDS, np.int64), marks)
-    ours, lost = audit.MARK_OURS, audit.MARK_OURS | audit.MARK_NO_CHECKSUM
-    assert marks.tolist() == [ours, lost, ours, 0]

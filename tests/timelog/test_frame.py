@@ -248,7 +248,9 @@ def test_copies(message: naive.Message, topic: str, times: tuple[int, int], offs
 
 
 def test_a_copy_closes_the_last_value() -> None:
-    source = naive.Message("t", b"b", {"REAL_TOPIC": "r", "a": "b"}, has_crc=False)
+    source = naive.Message(
+        "t", b"b", {"REAL_TOPIC": "r", "a": "b"}, has_crc=False, store_host=naive.BROKER_HOST
+    )
     data = bytearray(naive.encode_message(source))[:-1]
     data[0:4] = len(data).to_bytes(4, "big")
     at = len(data) - len("REAL_TOPIC r a b") - 2

@@ -120,8 +120,7 @@ def test_a_message_is_found_whole(message: naive.Message, before: bytes, behind:
             assert (found[at], found[count]) == (-1, -1), name
     for name, place in NUMBERS.items():
         assert found[place] == naive.number(message.properties.get(name)), name
-    origin = message.properties.get("TIMER_ORIGIN")
-    assert found[own.ORIGIN] == (-1 if origin is None else int(origin))
+    assert found[own.ORIGIN] == naive.origin_of(message)
 
 
 @given(
@@ -257,7 +256,9 @@ def test_a_name_that_the_message_ends_in(name: str) -> None:
     # The rest of the name, and what would close it, stand behind the message.
     whole = name.encode() + b"\x01" + b"1" * 40
     for cut in range(1, len(whole)):
-        body = naive.encode_message(naive.Message("t", b"b", {"a": "b"}, has_crc=False))
+        body = naive.encode_message(
+            naive.Message("t", b"b", {"a": "b"}, has_crc=False, store_host=naive.BROKER_HOST)
+        )
         size = len(body) + cut
         head = bytearray(body + whole[:cut])
         head[0:4] = size.to_bytes(4, "big")
@@ -271,15 +272,52 @@ def test_a_name_that_the_message_ends_in(name: str) -> None:
 def test_a_changed_byte_is_noticed(message: naive.Message, place: int, change: int) -> None:
     message.has_crc = True
     data = bytearray(naive.encode_message(message))
-    place %= len(data)
-    # A changed name of the CRC's property only takes the check away; the rest is what it was.
-    assume(not len(data) - 20 <= place < len(data) - 11 and place != len(data) - 1)
-    data[place] ^= change
+    data[place % len(data)] ^= change
     assert read(bytes(data) + bytes(8))[0] != GOOD
 
 
+CRC = {naive.CRC_NAME: "0123456789"}
+ORIGIN = {"TIMER_ORIGIN": f"{4096:020d}"}
+OURS, BROKERS = naive.OUR_HOST, naive.BROKER_HOST
+
+
+@pytest.mark.parametrize(
+    ("properties", "host", "status"),
+    [
+        ({}, OURS, BAD_CRC),  # ours by the host
+        ({"a": "b"}, OURS, BAD_CRC),
+        ({"a": "b"}, BROKERS, GOOD),
+        ({"a": "b"} | ORIGIN | {"x": "y" * 17}, BROKERS, BAD_CRC),  # our copy of a broker's timer
+        ({"a": "b"} | ORIGIN, BROKERS, GOOD),
+        (CRC | {"a": "b"} | ORIGIN, OURS, GOOD),  # a broker's copy of ours
+        ({"a": "b", "__CRC30#": "0123456789"}, BROKERS, BAD_CRC),  # it was the CRC's name
+        ({"a": "b", "UNIQ_KEY": "0123456789"}, BROKERS, GOOD),
+        ({"name__CRC32#": "0123456789", "a": "b"}, OURS, BAD_CRC),  # another name
+    ],
+)
+def test_what_we_write_must_have_its_crc(
+    properties: dict[str, str], host: tuple[str, int], status: int
+) -> None:
+    message = naive.Message("t", b"body", properties, has_crc=False, store_host=host)
+    assert read(naive.encode_message(message) + bytes(8))[0] == status
+
+
+def test_only_our_copies_say_what_they_were_made_from() -> None:
+    """A broker keeps our property, in whatever place, and then it says nothing of its copy."""
+    ours = naive.Message("t", b"body", {"a": "b"} | ORIGIN)
+    assert read(naive.encode_message(ours) + bytes(8))[2][own.ORIGIN] == 4096
+    for properties in (CRC | {"a": "b"} | ORIGIN, ORIGIN | CRC | {"a": "b"}):
+        copy = naive.Message("t", b"body", properties, has_crc=False)
+        status, _, found = read(naive.encode_message(copy) + bytes(8))
+        assert (status, found[own.ORIGIN]) == (GOOD, -1)
+
+
 def test_a_changed_body_is_noticed_without_a_crc_of_the_whole() -> None:
-    data = bytearray(naive.encode_message(naive.Message("t", b"body", has_crc=False)))
+    data = bytearray(
+        naive.encode_message(
+            naive.Message("t", b"body", has_crc=False, store_host=naive.BROKER_HOST)
+        )
+    )
     data[89] ^= 1
     assert read(bytes(data) + bytes(8))[0] == BAD_CRC
     assert read(bytes(data) + bytes(8), verify=False)[0] == GOOD

@@ -8,8 +8,8 @@ import pytest
 from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.timelog import reader as reader_module
+from timerstore.timelog.names import segment_name
 from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.steady import Steady
 
 

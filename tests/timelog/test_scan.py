@@ -94,7 +94,7 @@ def expected_row(message: naive.Message, precision_ms: int, tag: int) -> dict[in
         scan.ROW_DUE_MS: due_ms,
         scan.ROW_EXACT_DUE_MS: exact_ms,
         scan.ROW_ROLL_TIMES: max(0, naive.number(properties.get("TIMER_ROLL_TIMES"))),
-        scan.ROW_ORIGIN: naive.number(properties.get("TIMER_ORIGIN"), 20),
+        scan.ROW_ORIGIN: naive.origin_of(message),
         scan.ROW_IS_DELETE: int(deletes is not None),
         scan.ROW_IS_REPLACEMENT: int("TIMER_REPLACES" in properties),
         scan.ROW_IDENTITY_HIGH: identity[0],

@@ -25,7 +25,8 @@ from timerstore.timelog.intrinsics import get_u8
 from timerstore.timelog.kernel import kernel
 from timerstore.timelog.locks import SpinLock
 from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, segment_name, step_bytes
+from timerstore.timelog.names import segment_name
+from timerstore.timelog.segments import AHEAD_TICKS, SegmentedFile, step_bytes
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
@@ -214,6 +215,15 @@ def test_trimming_keeps_the_last_used(log: SegmentedFile) -> None:
     assert mapped == [0, 2, 4]
     # What was written must be durable before its descriptor goes.
     assert disk.events == [("sync", segment_name(SIZE)), ("sync", segment_name(3 * SIZE))]
+
+
+def test_what_an_append_may_reach_takes_no_room_from_what_is_read(log: SegmentedFile) -> None:
+    log.end, log.reach_bytes, log.open_count_max = 3 * SIZE, 9 * SIZE, 4
+    for number in (*range(4, 9), 2, 0, 1):
+        log.ensure(number)
+    log.trim()
+    mapped = [number for number in range(9) if number in log._mapped]
+    assert mapped == [0, 1, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("offset", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 500, 5 * SIZE, 9 * SIZE])

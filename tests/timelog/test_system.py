@@ -15,6 +15,7 @@ from timerstore.timelog.system import (
     poll_words,
     set_timer_slack_us,
     sleep_while,
+    steady_ns,
     wait_readable,
     wake,
     wake_sleepers,
@@ -25,6 +26,7 @@ from timerstore.timelog.system import (
 def _clocks(scratch: Any, out: Any) -> None:
     out[0] = clock_ns(scratch)
     out[1] = clock_ms(scratch)
+    out[2] = steady_ns(scratch)
 
 
 @kernel
@@ -71,10 +73,11 @@ def test_who_sleeps_at_a_word_is_woken() -> None:
 
 
 def test_clocks() -> None:
-    scratch, out = np.zeros(8, np.int64), np.zeros(2, np.int64)
-    before = time.time_ns()
+    scratch, out = np.zeros(8, np.int64), np.zeros(3, np.int64)
+    before, steady_before = time.time_ns(), time.monotonic_ns()
     _clocks(scratch, out)
-    after = time.time_ns()
+    after, steady_after = time.time_ns(), time.monotonic_ns()
+    assert steady_before <= out[2] <= steady_after
     assert before <= out[0] <= after
     assert before // 1_000_000 <= out[1] <= after // 1_000_000
 

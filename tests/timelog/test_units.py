@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import table_of
 from timerstore.timelog import units as units_of
+from timerstore.timelog.names import segment_name
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.units import EVERY_UNIT, NOT_SAID, Wanted, walk_units
 
 UNITS = st.builds(

@@ -14,7 +14,15 @@ import pytest
 import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.small_store import SMALL
-from timerstore import Health, ManualClock, StoreFullError, TimerStore, TimerStoreError
+from timerstore import (
+    Consumer,
+    Health,
+    ManualClock,
+    Retry,
+    StoreFullError,
+    TimerStore,
+    TimerStoreError,
+)
 from timerstore.services.findings import Findings
 
 
@@ -41,6 +49,7 @@ def test_pauses_are_listed_with_what_ends_them(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
         store.pause("firing")
         clock.advance(timedelta(seconds=60))
+        store.pull("mails", group="mailer", timeout=0)
         store.pause("consuming", group="mailer", duration=timedelta(seconds=9))
         found = store.health()
         assert found.state == "paused" and found.ok
@@ -51,6 +60,31 @@ def test_pauses_are_listed_with_what_ends_them(tmp_path: Path) -> None:
         assert "--group mailer" in consuming.cure
         clock.advance(timedelta(seconds=9))
         assert len(store.health().conditions) == 1
+
+
+def test_what_waits_for_somebody_is_a_warning(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
+        store.put_many([b"a", b"b", b"c"], topic="mails")
+        store.put(b"typo", topic="mials")
+        consumer = Consumer(store, "mailer", max_attempts=0)
+        consumer.subscribe("mails", lambda d: Retry(-1))
+        assert consumer.step() == 3
+        clock.advance(timedelta(seconds=60))
+        found = store.health()
+        assert (found.state, found.ok, found.conditions) == ("running", True, ())
+        letters, unread = sorted(found.warnings, key=lambda each: each.kind)
+        assert (letters.kind, letters.group, letters.count) == ("dead letters", "mailer", 3)
+        assert "'mailer' gave up 3 messages" in letters.what and "dead PATH mailer" in letters.cure
+        assert (unread.kind, unread.topic, unread.group, unread.count) == (
+            *("nobody reads", "mials"),
+            *(None, 1),
+        )
+        assert clock.now_ms - unread.since_ms == clock.now_ms - letters.since_ms == 60_000
+        json.dumps(found.to_dict())
+        store.drop_dead_letters("mailer")
+        store.pull("mials", timeout=0).ack()
+        assert store.health().warnings == ()
 
 
 def test_no_space_is_told_and_goes_away(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         metrics.register(store, registry)
         store.put_many([b"x"] * 4, topic="t", delay_ms=1_000)
         store.put_many([b"x"] * 4, topic="orphan", delay_ms=1_000)
+        store.put(b"x", topic="t", delay_level=1)
         clock.advance(timedelta(seconds=2))
         store.pull("t", group="g", max_count=2, timeout=0).ack()
         return list(registry.collect())

@@ -91,3 +91,15 @@ def test_sums_of_which_none_can_be_read_are_damage(tmp_path: Path) -> None:
     change(wheel.sums.path, wheel.sums.path.stat().st_size - 1)  # the only copy so far
     with pytest.raises(CorruptStoreError, match="checksum"):
         opened(tmp_path)
+
+
+def test_what_a_broker_changed_is_noted_by_the_next_write(tmp_path: Path) -> None:
+    write(opened(tmp_path), 1, 5)
+    change(tmp_path / "timerwheel", 3 * PAGE_BYTES + 100)
+    wheel = TimerWheel(QuietDisk(), tmp_path / "timerwheel", SLOTS)
+    wheel.check_pages(is_unknown=True)
+    wheel.write(wheel.capture())  # nothing has changed since
+    opened(tmp_path)
+    sums = (tmp_path / "config" / SUMS_FILE).read_bytes()
+    wheel.write(wheel.capture())
+    assert (tmp_path / "config" / SUMS_FILE).read_bytes() == sums

@@ -26,6 +26,7 @@ from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_bool, check_duration, check_int, check_kind
+from timerstore.staying import Stays
 
 log = logging.getLogger("timerstore")
 
@@ -39,7 +40,7 @@ Handler = (
 _H = TypeVar("_H", bound=Handler)
 
 
-class Consumer:
+class Consumer(Stays):
     """Awaits handlers with what falls due, and sees to what fails; as `timerstore.Consumer`.
 
     A handler is an `async def`. What it returns, or raises, decides as there. One that takes longer
@@ -56,6 +57,7 @@ class Consumer:
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
+        backoff: Sequence[timedelta] | None = None,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
@@ -77,6 +79,7 @@ class Consumer:
             batch_count=batch_count,
             pull_count=pull_count,
             max_attempts=max_attempts,
+            backoff=backoff,
             timeout=timeout,
             broadcast=broadcast,
             instance=instance,

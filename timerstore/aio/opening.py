@@ -70,7 +70,8 @@ def open(
             store = await asyncio.shield(asyncio.wrap_future(opening))
             return await _begin(store, pool, owns=True)
         except BaseException:
-            opening.add_done_callback(lambda done: _close(done, pool))
+            opening.add_done_callback(_close)
+            pool.shutdown(wait=False)
             raise
 
     return Opening(begin)
@@ -100,7 +101,9 @@ async def _begin(store: PlainStore, pool: ThreadPoolExecutor, *, owns: bool) -> 
     return TimerStore(side, owns=owns)
 
 
-def _close(opening: Future[PlainStore], pool: ThreadPoolExecutor) -> None:
-    """Close what was opened for nobody."""
+def _close(opening: Future[PlainStore]) -> None:
+    """Close what was opened for nobody, in a thread that ends with it."""
     if not opening.cancelled() and opening.exception() is None:
+        pool = new_pool()
         pool.submit(opening.result().close)
+        pool.shutdown(wait=False)

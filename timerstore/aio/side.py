@@ -16,7 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
 from timerstore.aio.commits import Commits
@@ -86,6 +86,7 @@ class LoopSide:
         self.stopped = True
         self.arrivals.stop()
         self._room.stop()
+        self._pool.shutdown(wait=False)  # what it does is done
 
     def check(self) -> None:
         """Refuse another loop, another process, a store that was let go."""
@@ -148,9 +149,19 @@ class LoopSide:
     async def apart_always(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do so whatever has become of the store, for what ends it."""
         self.check_loop()
-        future = self._pool.submit(call, *args, **kwargs)
+        future = self._submit(call, *args, **kwargs)
         # Not wrap_future alone: a cancelled task would take back a call that waits for a thread.
         return await asyncio.shield(asyncio.wrap_future(future, loop=self.loop))
+
+    def _submit(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        try:
+            return self._pool.submit(call, *args, **kwargs)
+        except RuntimeError:  # its threads have gone with the store: one more, for this call
+            last = new_pool()
+            try:
+                return last.submit(call, *args, **kwargs)
+            finally:
+                last.shutdown(wait=False)
 
     async def durable(self) -> None:
         """Wait until all that was appended is as durable as the store promises."""

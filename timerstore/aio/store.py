@@ -27,7 +27,9 @@ from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
 from timerstore.stats import Stats
+from timerstore.staying import Stays
 from timerstore.switches import Paused
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -39,7 +41,7 @@ HERE_BYTES_MAX: Final = 1 << 20
 _LISTED_AT_ONCE: Final = 256
 
 
-class TimerStore:
+class TimerStore(Stays):
     """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
 
     Any number of its tasks may use it. A task that is cancelled while it waits for durability has
@@ -215,6 +217,13 @@ class TimerStore:
         await self._side.turn()
         return self.sync.get(id)
 
+    async def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `timerstore.TimerStore.find`.
+
+        Another thread looks.
+        """
+        return await self._side.apart(self.sync.find, id)
+
     async def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `timerstore.TimerStore.get_key`.
 
@@ -384,9 +393,11 @@ class TimerStore:
         """Copy what is pending out of all old segments; see `timerstore.TimerStore.clean`."""
         return await self._side.apart(self.sync.clean)
 
-    async def handover(self) -> None:
-        """Make the store fit for a RocketMQ broker, and close it."""
-        await self._side.apart(self.sync.handover)
+    async def handover(self) -> int | None:
+        """Make the store fit for a RocketMQ broker, and close it; return until when one must open
+        it, in UTC epoch ms. See `timerstore.TimerStore.handover`.
+        """
+        return await self._side.apart(self.sync.handover)
 
     async def close(self) -> None:
         """Stop the services, flush, and let the directory go; see `timerstore.TimerStore.close`.

@@ -5,6 +5,7 @@ app.py         the options that commands share, and what becomes of an error
 status.py      what an end means to the shell
 commands.py    all commands, in the order of --help
 reading.py     info, pending, get, count, horizon
+tracing.py     trace
 operating.py   health, pause, resume
 top.py         top
 topview.py     what top draws

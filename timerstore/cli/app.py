@@ -45,9 +45,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from timerstore.version import __version__
 
-        sys.stdout.write(f"timerstore {version('timerstore')}\n")
+        sys.stdout.write(f"timerstore {__version__}\n")
         raise typer.Exit
 
 
@@ -75,7 +75,9 @@ def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(each for each in fitting if not each.startswith(hidden))
 
 
-StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's folder.")]
+StorePath = Annotated[
+    Path, typer.Argument(metavar="PATH", help="The store's folder.", readable=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
 ConfigFile = Annotated[
     Path | None,

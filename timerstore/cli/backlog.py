@@ -38,6 +38,8 @@ def groups(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) 
         elif out.on_terminal:
             out.table(GROUP_COLUMNS, list(group_rows(found)))
         else:
+            names = (name.removesuffix("_count").replace("_", " ") for name in _COUNTS)
+            out.line("topic", "group", "oldest", *names)
             for each in found:
                 oldest_ms = each["oldest_fired_ms"]
                 since = "" if oldest_ms is None else shown_time(oldest_ms)

@@ -2,6 +2,7 @@
 
 from timerstore.cli import (  # isort: skip
     reading,
+    tracing,
     operating,
     top,
     tail,
@@ -33,6 +34,7 @@ __all__ = [
     "serving",
     "tail",
     "top",
+    "tracing",
     "trying",
     "upkeep",
     "writing",

@@ -79,6 +79,7 @@ def list_(
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         letters = look.dead_letters(group, out.rows_max if limit is None else limit)
         if not letters and limit != 0:
+            look.check_group(group)
             out.note(f"There are no dead letters of the group {group}.")
         if as_json:
             for each in letters:
@@ -95,6 +96,8 @@ def list_(
                 rows.append(row + more if wide else row)
             out.table([*columns, "key", "tag", "body"] if wide else columns, rows)
         else:
+            names = ("topic", "id", "key", "tag", "tries")
+            out.line("died", *names, "body", "error")
             for each in letters:
                 described = (each[name] or "" for name in ("topic", "id", "key", "tag", "attempts"))
                 died, body = shown_time(each["died_ms"]), whole_text(each["body"])

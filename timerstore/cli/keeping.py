@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
 
-BackupPath = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
+BackupPath = Annotated[
+    Path, typer.Argument(metavar="BACKUP", help="The backup's folder.", readable=False)
+]
 
 
 @app.command(rich_help_panel=CHECK)
@@ -93,7 +95,9 @@ def restore(
 
 @app.command(rich_help_panel=CHECK)
 def salvage(
-    path: Annotated[Path, typer.Argument(metavar="SRC", help="What is left of a store.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="SRC", help="What is left of a store.", readable=False)
+    ],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="A new folder.")],
     as_json: AsJson = False,
     config: ConfigFile = None,

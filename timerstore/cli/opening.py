@@ -19,7 +19,13 @@ from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms
-from timerstore.errors import NotAStoreError, StoreAccessError, StoreClosedError
+from timerstore.errors import (
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreClosedError,
+)
+from timerstore.kinds import unknown_name
 
 if TYPE_CHECKING:
     from timerstore.control.client import Owner
@@ -67,7 +73,26 @@ class Look:
 
     def count(self, topic: str | None) -> int:
         """Return how many timers are pending."""
-        return self._ask("count", lambda: self.store.count(topic), topic=topic)
+        number: int = self._ask("count", lambda: self.store.count(topic), topic=topic)
+        if not number:
+            self.check_topic(topic)
+        return number
+
+    def check_topic(self, topic: str | None) -> None:
+        """Refuse a topic of which nothing was found, where the store has never seen it."""
+        self._check_name("topic", topic)
+
+    def check_group(self, group: str) -> None:
+        """Refuse a group of which nothing was found, where the store has never seen it."""
+        self._check_name("group", group)
+
+    def _check_name(self, what: str, name: str | None) -> None:
+        if name is not None:
+            stats = self.stats()
+            rows = [*stats["groups"], *(stats["topics"] if what == "topic" else [])]
+            known = {each[what] for each in rows} - {""}
+            if name not in known:
+                raise InvalidArgumentError(unknown_name(what, name, known))
 
     def get(self, id: str) -> Timer | None:
         """Return a pending timer."""
@@ -75,6 +100,10 @@ class Look:
 
         told = self._ask("get", lambda: self.store.get(id), id=id)
         return Timer(**told) if isinstance(told, dict) else told
+
+    def find(self, id: str) -> dict[str, Any]:
+        """Return what became of a timer."""
+        return self._ask("find", lambda: asdict(self.store.find(id)), id=id)
 
     def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
         """Return a group's dead letters."""

@@ -10,7 +10,7 @@ import typer
 from timerstore.cli.app import LOOK, OPERATE, AsJson, StorePath, answering, app
 from timerstore.cli.opening import check_is_there, held_by
 from timerstore.cli.output import Output
-from timerstore.cli.status import DAMAGED, Status
+from timerstore.cli.status import DAMAGED, WARNED, Status
 from timerstore.cli.texts import shown_from, shown_here, shown_time
 from timerstore.cli.times import now_ms, parse_delay, parse_instant
 from timerstore.errors import InvalidArgumentError, StoreLockedError
@@ -43,11 +43,18 @@ def owner_of(path: Path) -> Owner | None:
 
 
 @app.command(rich_help_panel=LOOK)
-def health(path: StorePath, as_json: AsJson = False) -> None:
+def health(
+    path: StorePath,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 5 where messages wait for somebody.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Tell whether the program that has the store open does its work, and what to do if not.
 
-    Exit status: 0 it runs (paused or behind, it says so), 1 damaged, 4 it waits for space, could
-    not flush, or has stopped, 3 no process has the store open.
+    It warns of dead letters, and of topics that nobody reads. Exit status: 0 it runs (paused or
+    behind, it says so), 1 damaged, 4 it waits for space, could not flush, or has stopped, 3 no
+    process has the store open; with --strict 5 where it runs, but warns.
 
     Example: timerstore health timers/ || page-somebody
     """
@@ -65,6 +72,8 @@ def health(path: StorePath, as_json: AsJson = False) -> None:
             out.status = DAMAGED
         elif found["state"] in _REFUSED:
             out.status = Status.REFUSED
+        elif strict and found["warnings"]:
+            out.status = WARNED
         if as_json:
             out.json({"path": str(path), **found})
         else:
@@ -72,12 +81,12 @@ def health(path: StorePath, as_json: AsJson = False) -> None:
 
 
 def show_health(out: Output, path: Path, found: dict[str, Any]) -> None:
-    """Show the verdict, then each condition with its cure."""
+    """Show the verdict, then each condition and each warning with its cure."""
     now = found["now_ms"]
     out.say(f"{path}: {found['state']}, open since {shown_time(found['opened_ms'])}")
-    for each in found["conditions"]:
+    for each in [*found["conditions"], *found["warnings"]]:
         since = "" if each["since_ms"] is None else f", {shown_from(each['since_ms'], now)}"
-        out.say(f"\n{each['state']}{since}: {each['what']}")
+        out.say(f"\n{each.get('state', 'warning')}{since}: {each['what']}")
         out.say(f"  {each['cure'].replace('PATH', str(path))}")
 
 

@@ -21,11 +21,13 @@ from typing import Any
 
 from timerstore.cli.rows import Row
 from timerstore.errors import (
+    CorruptStoreError,
     InvalidArgumentError,
     MissingFileError,
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.timelog.jsonfile import understood, whole
 from timerstore.timelog.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
@@ -57,13 +59,14 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
     try:
-        values = json.loads(read_small(path))
-        old = Progress(**values)
+        with understood(path.name):
+            old = _parse(json.loads(read_small(path)))
     except MissingFileError:
         return new
-    except (ValueError, TypeError) as e:
+    except CorruptStoreError as e:
         raise InvalidArgumentError(
-            f"{path} cannot be read: {e}. It says how much of {file} was imported; put it back."
+            f"{path} cannot be read: {e.reason}. It says how much of {file} was imported; put it "
+            "back."
         ) from e
     if old.sha256 != new.sha256 and not old.is_whole:
         raise InvalidArgumentError(
@@ -84,6 +87,22 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
             f"The import of {file} was begun with other options: {old.options}. Use the same."
         )
     return old
+
+
+def _parse(values: dict[str, Any]) -> Progress:
+    """Return what a file says; raises what `understood` takes for a file that says something else.
+
+    Files of other versions may lack what has a default.
+    """
+    found = Progress(**values)
+    counts = (found.base_ms, found.byte_count, found.row_count, found.done_count)
+    for each in counts:
+        whole(each)
+    whole(found.log_end, -1)
+    kinds = (found.sha256, str), (found.options, dict), (found.is_whole, bool)
+    if not all(isinstance(value, kind) for value, kind in kinds):
+        raise TypeError("a value is of another type")
+    return found
 
 
 def write_progress(path: Path, progress: Progress) -> None:

@@ -1,8 +1,9 @@
-"""Commands that only look at a store: info, pending, get, count, horizon."""
+"""Commands that only look at a store: info, pending, find, get, count, horizon."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,10 @@ from timerstore.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
 
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
+]
 _BAR_WIDTH = 30
 _AHEAD = {
     1_000: "1 s",
@@ -68,6 +73,8 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
         if as_json:
             out.json({"path": str(path), "as_of_ms": look.as_of_ms} | stats)
             return
+        if not out.on_terminal:
+            out.line("what", "value")
         out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
         show_topics(out, stats["topics"], look.as_of_ms)
         show_levels(out, stats["levels"])
@@ -83,6 +90,8 @@ def show_services(out: Output, services: Iterable[dict[str, Any]]) -> None:
     ]
     if out.on_terminal:
         out.say()
+    else:
+        out.line("service", "busy", "waiting")
     out.table(["", ">busy", ">waiting"], rows)
 
 
@@ -137,6 +146,8 @@ def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
         return
     if out.on_terminal:
         out.say()
+    else:
+        out.line("level", "delay", "offset", "end", "lag", "overdue")
     out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
 
 
@@ -191,11 +202,8 @@ def pending(
     topic: OfTopic = None,
     start: Start = None,
     end: End = None,
-    key: Annotated[str | None, typer.Option(help="Of this key; with --topic.")] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Of this key; at once with --topic.")] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -207,29 +215,73 @@ def pending(
         start_ms, end_ms = read_instant(out, start, "--start"), read_instant(out, end, "--end")
         with looking(out, path, config) as look:
             shown_limit = out.rows_max if limit is None else limit
-            timers = look.store.pending(
-                topic=topic, start_ms=start_ms, end_ms=end_ms, limit=shown_limit, key=key
-            )
-            if as_json:
-                for timer in timers:
-                    out.json(timer_fields(timer))
-                return
-            if not out.on_terminal:
-                for timer in timers:
-                    out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
-                return
-            rows = [
-                timer_row(
-                    timer,
-                    shown_from(timer.due_ms, look.as_of_ms),
-                    shown_body(timer.body, out.console.width),
+            bounds: dict[str, Any] = {"topic": topic, "start_ms": start_ms, "end_ms": end_ms}
+            if key is not None and topic is None:
+                every = look.store.pending(**bounds)
+                timers: Iterable[Timer] = islice(
+                    (each for each in every if each.key == key), shown_limit
                 )
-                for timer in timers
-            ]
-            out.table(["due", "topic", "id", "key", "tag", "body"], rows)
-            if limit is None and key is None and len(rows) == out.rows_max:
-                count = look.count(topic)
-                out.note(f"The first {len(rows)} of {count:,} pending; --limit shows more.")
+            else:
+                timers = look.store.pending(**bounds, limit=shown_limit, key=key)
+            count = show_timers(out, look, timers)
+            if not count and limit != 0:
+                look.check_topic(topic)
+            if limit is None and key is None and count == out.rows_max:
+                total = look.count(topic)
+                out.note(f"The first {count} of {total:,} pending; --limit shows more.")
+
+
+@app.command(rich_help_panel=LOOK)
+def find(
+    path: StorePath,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A part of what is looked for.")],
+    topic: OfTopic = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """List pending timers with a text in their id, key, tag, properties or body, in any case.
+
+    It looks at each of them. Exit status: 1 where there is none.
+
+    Example: timerstore find timers/ ann@example.org
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        every = look.store.pending(topic=topic)
+        wanted = text.casefold()
+        found = (each for each in every if any(wanted in part for part in parts_of(each)))
+        shown_limit = out.rows_max if limit is None else limit
+        if show_timers(out, look, islice(found, shown_limit)) or limit == 0:
+            return
+        look.check_topic(topic)
+        out.status = TOO_LATE
+        out.note(f"Nothing that is pending has {text!r}.")
+
+
+def parts_of(timer: Timer) -> Iterator[str]:
+    """Yield the texts of a timer, in which one may look for a part, in lower case."""
+    yield timer.id.casefold()
+    for each in (timer.key, timer.tag, *timer.properties.values()):
+        yield (each or "").casefold()
+    yield timer.body.decode("utf-8", "replace").casefold()
+
+
+def show_timers(out: Output, look: Look, timers: Iterable[Timer]) -> int:
+    """List timers; return how many they were."""
+    rows = []
+    count = 0
+    for timer in timers:
+        count += 1
+        if out.as_json:
+            out.json(timer_fields(timer))
+        elif not out.on_terminal:
+            out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
+        else:
+            due = shown_from(timer.due_ms, look.as_of_ms)
+            rows.append(timer_row(timer, due, shown_body(timer.body, out.console.width)))
+    if out.on_terminal:
+        out.table(["due", "topic", "id", "key", "tag", "body"], rows)
+    return count
 
 
 def timer_fields(timer: Timer) -> dict[str, Any]:
@@ -249,16 +301,23 @@ def timer_row(timer: Timer, due: str, body: str) -> tuple[str, ...]:
 @app.command(rich_help_panel=LOOK)
 def get(
     path: StorePath,
-    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="As put wrote it.", show_default=False)
+    ] = None,
+    topic: OfTopic = None,
+    key: Annotated[str | None, typer.Option(help="The one of this key, in place of an id.")] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show all of one pending timer. Exit status 1: it is not pending any more.
+    """Show all of one pending timer, by its id or its key. Exit status 1: it is not pending.
 
     Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        timer = look.get(id)
+        if (id is None) == (key is None) or (topic is not None and key is None):
+            raise InvalidArgumentError("Pass an id, or --key, with --topic where you know it.")
+        timer = look.get(id) if id is not None else get_key(look, topic, key or "")
+        id = id or f"A timer of the key {key}"
         if timer is None:
             out.status = TOO_LATE
             if as_json:
@@ -281,6 +340,22 @@ def get(
         shown |= {"rolled": f"{timer.roll_count} times", "offset": fields["offset"]}
         shown |= {f"property {name}": value for name, value in timer.properties.items()}
         out.table(["what", "value"], as_rows(shown | {"body": whole_text(timer.body)}))
+
+
+def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
+    """Return the timer that has a key, of a topic or of any; None where there is none."""
+    if topic is not None:
+        found = look.store.get_key(topic, key)
+        if found is None:
+            look.check_topic(topic)
+        return found
+    every = list(islice((each for each in look.store.pending() if each.key == key), 2))
+    if len(every) > 1:
+        raise InvalidArgumentError(
+            f"Several timers have the key {key!r}. Pass --topic, or an id that "
+            "`timerstore pending --key` lists."
+        )
+    return every[0] if every else None
 
 
 def offset_of(id: str) -> int | None:
@@ -335,6 +410,8 @@ def horizon(
         if bucket_ms is not None and bucket_ms < 1:
             raise InvalidArgumentError(f"--bucket is {bucket}. Use 1ms or more.")
         with looking(out, path, config) as look:
+            if topic is not None:
+                look.count(topic)  # an unknown one is refused
             if (bucket_ms, start_ms, end_ms) == (None, None, None) and look.owner is not None:
                 rows = look_ahead(look, topic)
             else:

@@ -26,20 +26,23 @@ class Status(IntEnum):
     WRONG_USAGE = 2
     NO_STORE = 3
     REFUSED = 4
+    WARNED = 5
     OWN_ERROR = 70
     INTERRUPTED = 130
 
 
 DAMAGED = Status.DAMAGED
 """Damage was found. With 1 Python ends for any uncaught exception too; see `end_of`."""
+WARNED = Status.WARNED
+"""Of `health --strict`: the store runs, but messages wait for somebody."""
 TOO_LATE = Status.TOO_LATE
 """Of `get`, `cancel`, `reschedule`: the timer was fired or cancelled before. The same number, for a
 script asks each command one question, to which 1 is "no"; of all other commands it is damage."""
 
 MEANING = (
     "Exit status: 0 fine, 1 damage found (of get, cancel, reschedule: the timer is pending no "
-    "more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 70 an error of "
-    "timerstore's own, 130 interrupted."
+    "more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 5 a warning (of "
+    "health --strict), 70 an error of timerstore's own, 130 interrupted."
 )
 
 _OF_ERRORS: tuple[tuple[tuple[type[Exception], ...], Status], ...] = (

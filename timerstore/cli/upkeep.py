@@ -7,6 +7,7 @@ from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, 
 from timerstore.cli.opening import open_to_change
 from timerstore.cli.owner import changing
 from timerstore.cli.reading import space_rows
+from timerstore.cli.texts import shown_time
 
 
 @app.command(rich_help_panel=CHECK)
@@ -36,8 +37,15 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
     """
     with answering(as_json=as_json) as out, open_to_change(path, config) as store:
         with out.progress("handing over"):
-            store.handover()
+            until_ms = store.handover()
+        from timerstore.closing.broker_files import CONFIG_FILE
+
+        settings = str(path / CONFIG_FILE)
         if as_json:
-            out.json({"path": str(path), "handed_over": True})
-        else:
-            out.say(f"{path} can be opened by a RocketMQ broker now, as its storePathRootDir.")
+            found = {"path": str(path), "handed_over": True}
+            out.json(found | {"broker_conf": settings, "open_before_ms": until_ms})
+            return
+        out.say(f"A RocketMQ broker can open {path} now, with the settings in {settings}.")
+        if until_ms is not None:
+            until = shown_time(until_ms)
+            out.say(f"Start it before {until}: a broker that opens later skips the first timers.")

@@ -2,6 +2,7 @@
 
     close.py     it is flushed and let go
     handover.py  it is made fit for a RocketMQ broker before
+    broker_files.py  what a broker wants to read besides
 
 A room imports `core.py`, never the store.
 """

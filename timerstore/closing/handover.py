@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 
 from timerstore.clockmark import remove_clock_mark
+from timerstore.closing.broker_files import check_wheel, open_before_ms, write_broker_files
 from timerstore.closing.close import close
 from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.services.broker_deletes import identify_all, link_delete
 from timerstore.services.clock import ManualClock
-from timerstore.services.cut_chains import cut_chains
+from timerstore.services.cut_chains import cut_chains, move_units
 from timerstore.services.deletes import append_all, compose_delete
 from timerstore.services.engine import Engine
 from timerstore.services.levels import LEVEL_STOP
 from timerstore.services.provide import provide
+from timerstore.services.reached import check_reached
 from timerstore.services.recover_deletes import live_units
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import run
@@ -40,21 +42,20 @@ from timerstore.services.world import (
     RING_TAIL,
 )
 from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.decode import text
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.jsonfile import write_json
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.wheel import chain
 
 _HANDOVER_TOPIC = b"timerstore_handover"
 
 
-def handover(core: Core, consuming: Consuming) -> None:
+def handover(core: Core, consuming: Consuming) -> int | None:
     """Make the store fit for a broker and close it; see `TimerStore.handover`."""
     core.check_open()
     core.check_unlocked()
     engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
+    check_wheel(engine)
     if engine.read_slot > core.clock.now_ms // precision + 1:
         raise TimerStoreError(
             f"The store has fired up to {engine.read_slot * precision} ms, which the clock has not "
@@ -70,14 +71,19 @@ def handover(core: Core, consuming: Consuming) -> None:
             _stop_levels(core)
             _finish_cleaning(core)
             _finish_slot(core)
-            _place_deletes(core)
-            _append_last(core)
             core.flusher.flush()  # F and the copies of what is cut off have to be durable before
             cut_chains(engine)
+            core.flusher.flush()  # the wheel leads past what is moved now
+            move_units(engine)
+            _place_deletes(core)
+            until_ms = open_before_ms(engine)
+            _append_last(core)
+            check_reached(engine)
             core.check_open()
-            _write_topics(core)
+            write_broker_files(core, until_ms)
             engine.keys.remove()
             remove_clock_mark(engine)
+            engine.handed_over = True
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
         engine.levels.words[LEVEL_STOP] = 0
@@ -87,6 +93,7 @@ def handover(core: Core, consuming: Consuming) -> None:
         raise
     core.refuse(None)
     close(core, consuming, flush=True)
+    return until_ms
 
 
 # --- the delay levels
@@ -117,11 +124,15 @@ def _finish_cleaning(core: Core) -> None:
 
 
 def _finish_slot(core: Core) -> None:
-    """Fire until R is behind the last slot from which anything was taken."""
+    """Fire until R is behind the last slot from which anything was taken, and up to now.
+
+    A broker that opens skips what lies too far back.
+    """
     engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
     with engine.locks:
         last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
+        last = max(last, core.clock.now_ms // precision - 1)
         world.callers.take_limit_ms = (last + 1) * precision - 1
     while True:
         with engine.locks:
@@ -164,7 +175,8 @@ def _place_deletes(core: Core) -> None:
             if units[i, chain.WALK_MAGIC] & UNIT_DELETE:
                 message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
                 deletes[who] = int(message), int(size)
-                beside.add((*who, times_ms[i]))
+                if not units[i, chain.WALK_MAGIC] & UNIT_ROLL:  # which a broker only rolls on
+                    beside.add((*who, times_ms[i]))
             else:
                 timers.append((who, times_ms[i], topic_hash))
     for who, unit_ms, topic_hash in timers:
@@ -219,19 +231,3 @@ def _latest_taken_ms(engine: Engine) -> int:
     is_delete = world.dequeue_ring[at + DEQUEUE_INFO] & (UNIT_DELETE | UNIT_ROLL) == UNIT_DELETE
     taken_ms = world.dequeue_ring[at + DEQUEUE_MS][~is_delete]  # of a delete it is no time
     return int(taken_ms.max()) if len(taken_ms) else -1
-
-
-def _write_topics(core: Core) -> None:
-    """Write the JSON files that a broker wants besides the cursors."""
-    engine = core.engine
-    version = {"counter": 1, "stateVersion": 0, "timestamp": core.clock.now_ms}
-    table: dict[str, dict[str, Any]] = {}
-    for row, topic in enumerate(engine.queues.topics):
-        queues = int(engine.queues.table.queue_id[row]) + 1
-        entry = table.setdefault(text(topic), {"readQueueNums": queues})
-        entry["readQueueNums"] = max(entry["readQueueNums"], queues)
-    for name, entry in table.items():
-        entry |= {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicName": name}
-        entry |= {"topicSysFlag": 0, "writeQueueNums": entry["readQueueNums"]}
-    content = {"dataVersion": version, "topicConfigTable": table}
-    write_json(engine.disk, engine.path / "config" / "topics.json", content)

@@ -11,14 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from timerstore.anystore import AnyStore
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.handling import Handling
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.lines import Ordered
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
+from timerstore.consumer.retry_rules import check_backoff
 from timerstore.consumer.running import Signals, check_main_thread, exit_status
 from timerstore.consumer.subscription import (
     Handler,
@@ -42,6 +44,7 @@ from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.kinds import check_bool, check_duration, check_int, check_kind
 from timerstore.pending.found import find_pending
 from timerstore.services.clock import ManualClock
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 
 log = logging.getLogger("timerstore")
@@ -56,15 +59,7 @@ _NEW, _STARTED, _CLOSED = "new", "started", "closed"
 _H = TypeVar("_H", bound=Handler)
 
 
-class Served(Protocol):
-    """A store that another process serves."""
-
-    @staticmethod
-    def _consumer_kind() -> type[Consumer]:
-        """Return the class of its consumers."""
-
-
-class Consumer:
+class Consumer(Stays):
     """Calls handlers with what falls due, in threads, and sees to what fails.
 
     A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. When it returns None
@@ -89,13 +84,14 @@ class Consumer:
 
     def __init__(
         self,
-        store: TimerStore | Served,
+        store: AnyStore,
         group: str,
         *,
         threads: int = 20,
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
+        backoff: Sequence[timedelta] | None = None,
         timeout: timedelta = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
@@ -106,7 +102,9 @@ class Consumer:
         """Prepare; `start` begins.
 
         `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
-        retries before a message is given up, None for ever. `timeout`: after this a handler's
+        retries before a message is given up, None for ever. `backoff`: how long a message waits
+        after its first failure, after its second, …, to the millisecond, and the last for all
+        further ones, in place of the delay levels. `timeout`: after this a handler's
         messages are sent back; it is not stopped, and keeps its thread until it ends. `hooks`: see
         `Hook`.
 
@@ -129,9 +127,13 @@ class Consumer:
         check_start(start)
         check_group(group)
         here: Any = store
-        if hasattr(here, "_consumer_kind"):  # a client's, which asks the owner
-            self.__class__ = here._consumer_kind()
-            here = self._face_of(here)
+        if hasattr(here, "_consumer_kind"):
+            owned = here._owned() if ordered or broadcast else None
+            if owned is None:  # a client's, which asks the owner
+                self.__class__ = here._consumer_kind()
+                here = self._face_of(here)
+            else:  # what these need is here
+                here = owned
         check_kind(here, self._store_kind, "store")
         check_kind(instance, str, "instance")
         check_bool(broadcast, "broadcast")
@@ -145,8 +147,8 @@ class Consumer:
             )
         if instance and not broadcast:
             raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
-        client: Any = here.store if here is not store else here
-        self.store: TimerStore = client
+        given: Any = store
+        self.store: AnyStore = given
         self.group = group
         self._core, self._consuming = here.core, here.consuming
         self._reads_as = group
@@ -165,6 +167,7 @@ class Consumer:
             group,
             as_list=batch_count > 1,
             max_attempts=max_attempts,
+            backoff=check_backoff(backoff),
             timeout_ms=timeout / timedelta(milliseconds=1),
             broadcast=broadcast,
             ordered=ordered is not False,
@@ -466,4 +469,4 @@ def _seconds(timeout: timedelta | None) -> float | None:
     return check_duration(timeout, "timeout").total_seconds()
 
 
-_broadcasting: weakref.WeakKeyDictionary[TimerStore, set[str]] = weakref.WeakKeyDictionary()
+_broadcasting: weakref.WeakKeyDictionary[AnyStore, set[str]] = weakref.WeakKeyDictionary()

@@ -13,11 +13,20 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
+from timerstore.arguments import whole_ms
 from timerstore.consumer.hooks import Hook, call_after, call_before
 from timerstore.consumer.needs import Store
-from timerstore.consumer.retry_rules import DEAD, TIMEOUT_LEVEL, Outcome, Retry, level_after
+from timerstore.consumer.retry_rules import (
+    DEAD,
+    TIMEOUT_LEVEL,
+    Outcome,
+    Retry,
+    Wait,
+    wait_after,
+)
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.delivery import Delivery, body_bytes
 from timerstore.consuming.failures import Failure
@@ -41,6 +50,7 @@ class Handling:
         *,
         as_list: bool,
         max_attempts: int,
+        backoff: Sequence[timedelta],
         timeout_ms: float,
         broadcast: bool,
         ordered: bool,
@@ -49,7 +59,7 @@ class Handling:
         """Begin with nothing to do."""
         self._putting, self._group = putting, group
         self._store: Store = putting.core
-        self._as_list, self._max_attempts = as_list, max_attempts
+        self._as_list, self._max_attempts, self._backoff = as_list, max_attempts, backoff
         self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
         self._ordered = ordered
         self.on_room: Callable[[], None] | None = None
@@ -143,7 +153,10 @@ class Handling:
             return Outcome(count, None, None, False, elapsed_ms)
         if error is None and isinstance(result, Retry):
             if result.ack_index < count:
-                return Outcome(result.ack_index, result.delay_level, None, False, elapsed_ms)
+                asked = result.delay, result.reason
+                return Outcome(
+                    result.ack_index, result.delay_level, None, False, elapsed_ms, *asked
+                )
             if result.ack_index == count and self._as_list:
                 return Outcome(count, None, None, False, elapsed_ms)
             error = ValueError(
@@ -193,25 +206,29 @@ class Handling:
             "ids": ids,
             "attempt": rest.deliveries[0].attempt,
         }
+        why = f": {outcome.reason}" if outcome.reason else ""
         if outcome.timed_out:
             text = "%s: message %s: no end after %d ms"
             log.error(text, topic, names, outcome.elapsed_ms, extra=fields)
         elif outcome.error is not None:
             log.error("%s: message %s failed", topic, names, exc_info=outcome.error, extra=fields)
         elif self._broadcast:
-            log.error("%s: message %s failed", topic, names, extra=fields)
+            log.error("%s: message %s failed%s", topic, names, why, extra=fields)
         else:
-            log.info("%s: message %s shall come again", topic, names, extra=fields)
+            log.info("%s: message %s shall come again%s", topic, names, why, extra=fields)
 
     def _held_back_ms(self, task: Task, outcome: Outcome) -> int:
         """Return how long a message holds its line back; -1: it is sent somewhere."""
         if not self._ordered or _is_done(task.deliveries[0]):
             return -1
-        level = level_after(
-            task.deliveries[0].attempt, outcome.delay_level or 0, self._max_attempts
-        )
+        wait = self._wait_after(task.deliveries[0].attempt, outcome)
+        if isinstance(wait, timedelta):
+            return whole_ms(wait)
         levels_ms = self._putting.core.engine.level_ms
-        return -1 if level == DEAD else int(levels_ms[min(level, len(levels_ms)) - 1])
+        return -1 if wait == DEAD else int(levels_ms[min(wait, len(levels_ms)) - 1])
+
+    def _wait_after(self, attempt: int, outcome: Outcome) -> Wait:
+        return wait_after(attempt, outcome, self._max_attempts, self._backoff)
 
     def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
         """Send each message of a task back; where that fails, hand them in again later."""
@@ -246,15 +263,17 @@ class Handling:
 
     def _send_again(self, delivery: Delivery, outcome: Outcome) -> bool:
         message = delivery._batch.message(delivery._i)
-        level = level_after(message.reconsume_times, outcome.delay_level or 0, self._max_attempts)
-        if level == DEAD:
+        wait = self._wait_after(message.reconsume_times, outcome)
+        if wait == DEAD:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
             send_to_dead(self._putting, self._group, message, failure_of(outcome), wait=False)
         else:
-            send_back(self._putting, self._group, message, delay_level=level, wait=False)
-        return level == DEAD
+            level, delay = (None, wait) if isinstance(wait, timedelta) else (wait, None)
+            putting, group = self._putting, self._group
+            send_back(putting, group, message, delay_level=level, delay=delay, wait=False)
+        return wait == DEAD
 
     def _done(
         self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
@@ -362,4 +381,6 @@ def failure_of(outcome: Outcome) -> Failure:
     """Return what a dead letter is to say that it died of; the words are those of traces."""
     if outcome.timed_out:
         return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")
-    return Failure("retry") if outcome.error is None else Failure.of(outcome.error)
+    if outcome.error is None:
+        return Failure("retry", outcome.reason)
+    return Failure.of(outcome.error)

@@ -98,15 +98,14 @@ class OrderedSubscription(Subscription):
         """Go on counting where an earlier life held the message back."""
         known = self._held_back.get(self._place(task) or (-1, -1))
         if known is not None:
-            attempt, first_ms, task.again_ms = known
+            attempt, first_ms, task.again_ms, task.wait_ms = known
             _say_failed(task, attempt, first_ms)
 
     def _is_early(self, task: Task) -> bool:
         left_ms = task.again_ms - self.group.core.clock.now_ms
         if left_ms <= 0:
             return False
-        longest_ms = int(self.group.core.engine.level_ms.max())  # the clock may have been set
-        self.hold_back(task, min(left_ms, longest_ms))
+        self.hold_back(task, min(left_ms, task.wait_ms))  # the clock may have been set
         return True
 
     def _place(self, task: Task) -> tuple[int, int] | None:
@@ -129,7 +128,7 @@ class OrderedSubscription(Subscription):
         place = self._place(task)
         if place is not None:
             with self.group.lock:
-                self._held_back[place] = attempt, first_ms, now_ms + wait_ms
+                self._held_back[place] = attempt, first_ms, now_ms + wait_ms, wait_ms
         self.group.count_failed(0, 1, 0)
         self.hold_back(task, wait_ms)
 

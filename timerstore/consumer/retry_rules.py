@@ -5,16 +5,23 @@ They are a table in docs/consumer.md, which the tests read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.kinds import check_duration, check_kind
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""
 TIMEOUT_LEVEL: Final = 3
 """The delay level after a handler took too long."""
 DEAD: Final = -1
+DELAY_MAX: Final = timedelta(days=365 * 1_000)
+"""A longer wait is a mistake: it would end after the last time that a timer can have."""
+Wait = int | timedelta
+"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +29,19 @@ class Retry:
     """What a handler returns for messages that shall come again.
 
     `delay_level`: after which of the store's delay levels, counted from 1; 0: 3 + the attempts so
-    far; below 0: never, it goes to the dead letters. `ack_index`: of a list, how many succeeded:
-    `deliveries[:ack_index]` are acknowledged, the rest comes again.
+    far, or what the consumer's `backoff` says; below 0: never, it goes to the dead letters.
+    `ack_index`: of a list, how many succeeded: `deliveries[:ack_index]` are acknowledged, the rest
+    comes again. `delay`: after so long, to the millisecond, in place of a level. `reason`: what the
+    log says, and the dead letter, if it becomes one.
 
-    >>> Retry(delay_level=5)
-    Retry(delay_level=5, ack_index=0)
+    >>> Retry(delay=timedelta(seconds=90), reason="the server asked for it").delay.seconds
+    90
     """
 
     delay_level: int = 0
     ack_index: int = 0
+    delay: timedelta | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -42,15 +53,23 @@ class Retry:
             raise InvalidArgumentError(
                 f"ack_index is {self.ack_index}. Pass how many of the list succeeded."
             )
+        check_kind(self.reason, str, "reason")
+        if self.delay is not None:
+            check_wait(self.delay, "delay")
+            if self.delay_level != 0:
+                raise InvalidArgumentError(
+                    "delay and delay_level exclude each other. Pass one of them."
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one call of a handler ended; hooks are told it.
 
-    `ack_count`: how many of its messages succeeded. `delay_level`: what the handler asked for the
-    others, None where all succeeded. `error`: what it raised. `timed_out`: it took too long, and
-    what it does from now on counts for nothing. `elapsed_ms`: how long it took.
+    `ack_count`: how many of its messages succeeded. `delay_level`, `delay`, `reason`: what the
+    handler asked for the others, and why; the first is None where all succeeded. `error`: what it
+    raised. `timed_out`: it took too long, and what it does from now on counts for nothing.
+    `elapsed_ms`: how long it took.
     """
 
     ack_count: int
@@ -58,16 +77,48 @@ class Outcome:
     error: Exception | None
     timed_out: bool
     elapsed_ms: float
+    delay: timedelta | None = None
+    reason: str = ""
 
 
-def level_after(attempt: int, delay_level: int, max_attempts: int) -> int:
-    """Return the delay level at which a message comes again, or DEAD.
+def wait_after(
+    attempt: int, outcome: Outcome, max_attempts: int, backoff: Sequence[timedelta] = ()
+) -> Wait:
+    """Return what a message waits for before it comes again, or DEAD.
 
-    `attempt`: the one that failed, from 0; `delay_level`: what the handler asked for.
+    `attempt`: the one that failed, from 0; `backoff`: how long after the first failure, after the
+    second …, the last one for all further ones.
 
-    >>> [level_after(attempt, 0, 16) for attempt in (0, 1, 15, 16)]
+    >>> failed = Outcome(0, 0, None, False, 1.0)
+    >>> [wait_after(attempt, failed, 16) for attempt in (0, 1, 15, 16)]
     [3, 4, 18, -1]
     """
-    if delay_level < 0 or attempt >= max_attempts:
+    asked = outcome.delay_level or 0
+    if asked < 0 or attempt >= max_attempts:
         return DEAD
-    return delay_level or FIRST_LEVEL + attempt
+    if outcome.delay is not None:
+        return outcome.delay
+    if backoff and (asked == 0 or outcome.timed_out):
+        return backoff[min(attempt, len(backoff) - 1)]
+    return asked or FIRST_LEVEL + attempt
+
+
+def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
+    """Return a consumer's own waits as a tuple, or refuse them; none of them: the delay levels."""
+    if backoff is None:
+        return ()
+    if isinstance(backoff, str | bytes) or not isinstance(backoff, Sequence) or not backoff:
+        raise InvalidArgumentError(
+            f"backoff is {backoff!r}. Pass a list of timedeltas: the wait after the first failure, "
+            "after the second, …; the last holds for all further ones."
+        )
+    return tuple(check_wait(each, "backoff") for each in backoff)
+
+
+def check_wait(value: Any, what: str) -> timedelta:
+    """Return how long a message shall wait, or refuse it."""
+    if not timedelta(0) <= check_duration(value, what) <= DELAY_MAX:
+        raise InvalidArgumentError(
+            f"{what} is {value!r}. Pass a timedelta from 0 to {DELAY_MAX.days:,} days."
+        )
+    return value  # type: ignore[no-any-return]

@@ -32,7 +32,16 @@ class Task:
     """What one call of a handler gets: a message, or a list of them."""
 
     __slots__ = (
-        *("again_ms", "batch", "bytes_held", "deliveries", "is_late", "line", "started_ms"),
+        *(
+            "again_ms",
+            "batch",
+            "bytes_held",
+            "deliveries",
+            "is_late",
+            "line",
+            "started_ms",
+            "wait_ms",
+        ),
         "subscription",
     )
 
@@ -45,7 +54,7 @@ class Task:
         self.is_late = False
         self.line: str | None = None
         """Of an ordered consumer: whom it waits for."""
-        self.again_ms = 0
+        self.again_ms = self.wait_ms = 0
         """When it is to be handled again, where it was held back in an earlier life."""
 
     def part(self, deliveries: list[Delivery], bytes_held: int) -> Task:

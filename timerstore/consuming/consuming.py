@@ -9,6 +9,7 @@ from typing import Final
 
 from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consuming.blocks import Blocks
+from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.group import Batch, Delivery, Group
 from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
@@ -193,6 +194,15 @@ class Consuming:
         done = self.done_ahead(topic, name).get(queue_id, ())
         return self.core.offsets.get(topic, name, queue_id), frozenset(done)
 
+    def state_of(self, topic: str, name: str, row: int, index: int) -> HandedState:
+        """Tell what a group did with an entry of a queue. O(entries in flight)."""
+        for reader in self.known_groups():
+            if reader.name == name and (cursor := reader.cursors.get(row)) is not None:
+                with reader.lock:
+                    return cursor.state_of(index)
+        first, done = self.not_done(topic, name, row)
+        return "done" if index < first or index in done else "waiting"
+
     def _all_done_ahead(self) -> DoneAhead:
         """Return what is done behind the committed index; of dead letters alone it is kept."""
         found: DoneAhead = {}
@@ -226,6 +236,10 @@ class Consuming:
     def known_groups(self) -> list[Group]:
         """Return the groups that read since the store was opened."""
         return list(self._groups.values())
+
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that read, or ever committed anything."""
+        return self.core.offsets.group_names() | {group.name for group in self.known_groups()}
 
     def committed_indexes(self) -> CommittedIndexes:
         """Return what all groups have consumed."""

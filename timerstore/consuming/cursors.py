@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal
 
 from timerstore.ranges import Ranges, behind, merged
+
+HandedState = Literal["waiting", "handed out", "done"]
 
 
 class Flight:
@@ -77,6 +80,15 @@ class QueueCursor:
         """How many were handed out, and are neither done nor given back."""
         return self.open_count - len(self.given_back)
 
+    def state_of(self, index: int) -> HandedState:
+        """Tell what became of one entry. O(entries in flight)."""
+        if index >= self.next or index in self.given_back:
+            return "waiting"
+        for flight in self.flights:
+            if flight.start <= index < flight.stop:
+                return "done" if flight.is_done(index) else "handed out"
+        return "done"
+
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there is anything to hand out."""
         return bool(self.given_back) or visible_end > self.next
@@ -136,6 +148,22 @@ class QueueCursor:
         """Say that an entry that was taken is done."""
         next(each for each in self.flights if each.start <= index < each.stop).settle(index)
         self.trim()
+
+    def settle_anywhere(self, index: int) -> bool:
+        """Say that an entry is done, whoever has it, or nobody yet; tell whether it was not.
+
+        O(entries before it that are not handed out).
+        """
+        if index < self.committed:
+            return False
+        flight = self.take(index)
+        if flight is None:
+            flight = next((each for each in self.flights if each.start <= index < each.stop), None)
+        if flight is None or flight.is_done(index):
+            return False
+        flight.settle(index)
+        self.trim()
+        return True
 
     def done_ahead(self) -> list[int]:
         """Return the indexes behind the committed one that are done. O(entries in flight)."""

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from timerstore.consuming.ackput import Handed, Put
+from timerstore.moments import moment
+from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, user_properties
 
 
@@ -31,7 +33,7 @@ class HandedOut(Handed, Protocol):
     def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]: ...
 
 
-class Delivery:
+class Delivery(Stays):
     """One message that was handed out. Acknowledge it, or it comes again after reopening.
 
     A handler of a `Consumer` gets it and returns; who calls `consume`, or goes through a `Batch`,
@@ -71,6 +73,31 @@ class Delivery:
     def topic(self) -> str:
         """The topic it was put to."""
         return self._batch.topic
+
+    @property
+    def due(self) -> datetime:
+        """When it was due, in UTC."""
+        return moment(self.due_ms)
+
+    @property
+    def group(self) -> str:
+        """The group that it was handed out to."""
+        return str(self._batch._group.name)
+
+    @property
+    def queue_id(self) -> int:
+        """Its topic's queue in which it stands, from 0; once sent back, that of `%RETRY%group`."""
+        return self._batch.message(self._i).queue_id
+
+    @property
+    def queue_index(self) -> int:
+        """Its place in that queue, from 0."""
+        return self._batch.message(self._i).queue_index
+
+    @property
+    def offset(self) -> int:
+        """Where its message begins in the commit log."""
+        return self._batch.message(self._i).offset
 
     @property
     def lateness_ms(self) -> int:

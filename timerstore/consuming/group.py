@@ -31,6 +31,7 @@ from timerstore.inside import inside
 from timerstore.kinds import check_int
 from timerstore.putting.putting import Putting
 from timerstore.ranges import Ranges
+from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, decode_message, text
 from timerstore.timelog.format import ENTRY_BYTES
 from timerstore.timelog.message import FOUND_WORDS
@@ -55,7 +56,7 @@ Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 
 
-class Batch:
+class Batch(Stays):
     """Messages handed out together, by columns.
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
@@ -147,14 +148,8 @@ class Batch:
 
     def to_arrow(self) -> pa.Table:
         """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
-        return pa.table(
-            {
-                "id": self.ids,
-                "body": self.bodies,
-                "due_ms": pa.array(self.due_ms),
-                "fired_ms": pa.array(self.fired_ms),
-            }
-        )
+        columns = [self.ids, self.bodies, pa.array(self.due_ms), pa.array(self.fired_ms)]
+        return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
 
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""

@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict, deque
 from typing import Final
 
-from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.cursors import Flight, HandedState, QueueCursor
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.decode import decode_message, text
@@ -38,6 +38,12 @@ class RetryCursor(QueueCursor):
         waiting = sum(len(each) for each in list(self._waiting.values()))
         return super().in_flight_count - waiting
 
+    def state_of(self, index: int) -> HandedState:
+        """Tell what became of one entry. O(entries in flight)."""
+        if any(index == waiting for each in list(self._waiting.values()) for _, waiting in each):
+            return "waiting"
+        return super().state_of(index)
+
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there may be retries of a topic; what is new is not routed yet."""
         return bool(self._waiting.get(topic)) or super().has_more(topic, visible_end)
@@ -58,6 +64,15 @@ class RetryCursor(QueueCursor):
             waiting.popleft()
             stop += 1
         return start, stop, flight
+
+    def take(self, index: int) -> Flight | None:
+        """Hand out one entry, wherever it stands; None where it is done, or in flight."""
+        for waiting in self._waiting.values():
+            for each in waiting:
+                if each[1] == index:
+                    waiting.remove(each)
+                    return each[0]
+        return super().take(index)
 
     def _route(self, flight: Flight, start: int, stop: int) -> None:
         engine = self.core.engine

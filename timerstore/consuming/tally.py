@@ -12,6 +12,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final
 
+from timerstore.timelog.jsonfile import whole
+
 RESPONSE_BOUNDS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
     *(60_000, 300_000, 900_000),
@@ -113,10 +115,7 @@ class Tally:
     def go_on_from(self, counters: dict[str, Any]) -> None:
         """Take what was kept; raises ValueError for what cannot have been."""
         for name in COUNTERS:
-            value = counters.get(name, 0)
-            if type(value) is not int or value < 0:
-                raise ValueError(f"{name} is {value!r}")
-            setattr(self, name, value)
+            setattr(self, name, whole(counters.get(name, 0)))
 
 
 def response_quantile_ms(buckets: tuple[int, ...], share: float, max_ms: float) -> float:

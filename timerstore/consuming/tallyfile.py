@@ -24,7 +24,14 @@ from timerstore.consuming.tally import Tally
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 
 log = logging.getLogger("timerstore")
 
@@ -36,8 +43,9 @@ _NAME_END: Final = "@"
 Tallies = dict[tuple[str, str], Tally]
 DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
 """By (topic, group) and queue id, the indexes behind the committed one that are done."""
-HeldBack = dict[tuple[int, int], tuple[int, int, int]]
-"""By queue id and index: how often a message failed, when first, when it is to come again."""
+HeldBack = dict[tuple[int, int], tuple[int, int, int, int]]
+"""By queue id and index: how often a message failed, when first, when it is to come again, and how
+long that was to take: a clock that was set back holds it no longer than that."""
 AllHeldBack = dict[tuple[str, str], HeldBack]
 
 
@@ -85,20 +93,15 @@ def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBac
     tallies: Tallies = {}
     done: DoneAhead = {}
     held: AllHeldBack = {}
-    try:
+    with understood(path.name):
         for name, counters in content.get("groups", {}).items():
             tally = tallies[_pair(name)] = Tally()
             tally.go_on_from(counters)
         for name, queues in content.get("doneAhead", {}).items():
-            indexes = {
-                int(queue): [_index(each) for each in many] for queue, many in queues.items()
-            }
+            indexes = {int(queue): [whole(each) for each in many] for queue, many in queues.items()}
             done[_pair(name)] = indexes
         for name, rows in content.get("heldBack", {}).items():
-            entries = [[_index(each) for each in row] for row in rows]
-            held[_pair(name)] = {(a, b): (n, first, again) for a, b, n, first, again in entries}
-    except (AttributeError, TypeError, ValueError) as e:
-        raise CorruptStoreError(path.name, 0, str(e)) from e
+            held[_pair(name)] = dict(_held_back([whole(each) for each in row]) for row in rows)
     return tallies, done, held
 
 
@@ -133,10 +136,10 @@ def _pair(name: str) -> tuple[str, str]:
     return topic, group
 
 
-def _index(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"an index is {value!r}")
-    return value
+def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Read a row; an older version's, which does not say how long it waits, comes at once."""
+    queue_id, index, count, first_ms, again_ms, wait_ms = row if len(row) > 5 else (*row, 0)
+    return (queue_id, index), (count, first_ms, again_ms, wait_ms)
 
 
 def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:

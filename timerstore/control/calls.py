@@ -13,7 +13,7 @@ from timerstore.errors import InvalidArgumentError
 Call = Callable[..., Any]
 
 NAMES = (
-    *("put", "cancel", "cancel_many", "reschedule", "get", "count", "horizon", "upcoming"),
+    *("put", "cancel", "cancel_many", "reschedule", "get", "find", "count", "horizon", "upcoming"),
     *("get_key", "cancel_key", "dead_letters", "redrive", "drop_dead_letters", "health"),
     *("pause", "resume", "flush", "clean"),
 )
@@ -28,6 +28,14 @@ def calls_of(store: Any) -> dict[str, Call]:
     return calls
 
 
+def duration(name: str, seconds: Any) -> timedelta:
+    """Return a number of seconds as a duration, or refuse it."""
+    try:
+        return timedelta(seconds=float(seconds))
+    except (TypeError, ValueError, OverflowError) as e:
+        raise InvalidArgumentError(f"{name} is {seconds!r}. Pass seconds.") from e
+
+
 def ask(calls: Mapping[str, Call], name: str, arguments: dict[str, Any]) -> Any:
     """Make a call by its name; durations are in seconds (`delay_s`, `duration_s`)."""
     call = calls.get(name)
@@ -37,10 +45,7 @@ def ask(calls: Mapping[str, Call], name: str, arguments: dict[str, Any]) -> Any:
         if seconds in arguments:
             value = arguments.pop(seconds)
             if value is not None:
-                try:
-                    arguments[plain] = timedelta(seconds=float(value))
-                except (TypeError, ValueError, OverflowError) as e:
-                    raise InvalidArgumentError(f"{seconds} is {value!r}. Pass seconds.") from e
+                arguments[plain] = duration(seconds, value)
     try:
         inspect.signature(call).bind(**arguments)
     except TypeError as e:

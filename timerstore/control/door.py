@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
+import select
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.control.calls import Call, ask
-from timerstore.control.socketfile import end_listening, is_allowed, listen
+from timerstore.control.socketfile import Listener, is_allowed
 from timerstore.control.wire import (
     SOCKET_NAME,
     error_to_json,
@@ -29,9 +32,11 @@ from timerstore.services.background import BackgroundThread, Flag
 log = logging.getLogger("timerstore")
 
 GUESTS_MAX: Final = 32
-"""Connections that are served at once; others wait in the kernel's queue."""
+"""Connections that are served at once; of those that ask nothing the oldest makes room."""
 IDLE_S: Final = 5.0
 """A connection on which nothing is asked for so long is closed."""
+_SILENT_S: Final = 0.5
+"""Who has asked nothing for so long may be sent away for others."""
 _CLOSE_S: Final = 5.0
 
 
@@ -41,22 +46,24 @@ class Door:
     def __init__(self, path: Path, calls: Mapping[str, Call]) -> None:
         """Listen; raises OSError where the file system knows no sockets."""
         self._path, self._calls = path, dict(calls)
-        self._guests: set[socket.socket] = set()
-        self._lock, self._room = threading.Lock(), threading.Semaphore(GUESTS_MAX)
-        self._closing = Flag()
-        self._socket = listen(path, SOCKET_NAME)
+        self._guests: dict[socket.socket, float] = {}
+        """Who is inside, the first one first, and since when it asks nothing."""
+        self._lock = threading.Lock()
+        self._left, self._closing = Flag(), Flag()
+        self._listener = Listener(path, SOCKET_NAME)
         _doors.add(self)
         try:
             self._thread = BackgroundThread("timerstore-door", self._run, self._ended)
             self._thread.start()
         except BaseException:
-            self._let_go()
+            self._listener.close()
             raise
 
     def close(self) -> None:
         """Let nobody in any more; who is inside gets an end. Not from inside a call."""
         self._closing.set()
-        self._let_go()
+        self._left.set()
+        self._listener.close()
         with self._lock:
             guests = list(self._guests)
         for guest in guests:
@@ -68,35 +75,48 @@ class Door:
     def forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
         self._closing.set()
-        self._socket.close()
+        self._listener.forget()
         for guest in list(self._guests):  # `close` would wait for the handler's files
             with contextlib.suppress(OSError):
                 os.close(guest.detach())
-
-    def _let_go(self) -> None:
-        end_listening(self._socket, self._path, SOCKET_NAME)
 
     def _ended(self, error: BaseException) -> None:
         log.error("%s: nobody can ask it from outside any more: %r", self._path, error)
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._room.acquire()
             try:
-                guest, _ = self._socket.accept()
+                guest = self._listener.accept()
             except OSError:
-                self._room.release()
-                if self._closing.is_set() or self._socket.fileno() < 0:
+                if self._closing.is_set() or self._listener.fileno() < 0:
                     return
                 self._closing.wait(0.2)  # no descriptor is left, say
                 continue
+            if guest is None:
+                continue
+            self._make_room()
             with self._lock:
-                self._guests.add(guest)
+                self._guests[guest] = time.monotonic()
             thread = BackgroundThread("timerstore-guest", partial(self._serve, guest), _dropped)
             try:
                 thread.start()
             except RuntimeError:  # the system has no thread left
                 self._leave(guest)
+
+    def _make_room(self) -> None:
+        """Wait until one more may be served; the first one that asks nothing has to go."""
+        while not self._closing.is_set():
+            self._left.clear()
+            with self._lock:
+                if len(self._guests) < GUESTS_MAX:
+                    return
+                before_s = time.monotonic() - _SILENT_S
+                idle = [g for g, s in self._guests.items() if s < before_s and not _is_asking(g)]
+                for guest in idle[:1]:
+                    self._guests[guest] = math.inf  # once
+                    with contextlib.suppress(OSError):
+                        guest.shutdown(socket.SHUT_RDWR)
+            self._left.wait(_SILENT_S / 5)
 
     def _serve(self, guest: socket.socket) -> None:
         from timerstore.control.handler import handle  # http.server takes its time
@@ -104,7 +124,7 @@ class Door:
         try:
             if is_allowed(guest):
                 guest.settimeout(IDLE_S)
-                handle(guest, self._answer)
+                handle(guest, partial(self._answer_guest, guest))
         except OSError:
             pass  # it went
         finally:
@@ -112,9 +132,24 @@ class Door:
 
     def _leave(self, guest: socket.socket) -> None:
         with self._lock:
-            self._guests.discard(guest)
+            self._guests.pop(guest, None)
         guest.close()
-        self._room.release()
+        self._left.set()
+
+    def _answer_guest(
+        self, guest: socket.socket, name: str, content: bytes
+    ) -> tuple[int, dict[str, Any]]:
+        """Answer, while the guest is not sent away."""
+        self._note(guest, math.inf)
+        try:
+            return self._answer(name, content)
+        finally:
+            self._note(guest, time.monotonic())
+
+    def _note(self, guest: socket.socket, since_s: float) -> None:
+        with self._lock:
+            if self._guests.pop(guest, None) is not None:
+                self._guests[guest] = since_s
 
     def _answer(self, name: str, content: bytes) -> tuple[int, dict[str, Any]]:
         """Return an HTTP status with the answer's object."""
@@ -143,6 +178,13 @@ def open_door(core: Core, calls: Mapping[str, Call]) -> None:
         log.info("%s cannot be asked by other processes: %s", core.path, e, extra=fields)
         return
     core.at_close.append(door.close)
+
+
+def _is_asking(guest: socket.socket) -> bool:
+    """Tell whether something has come that was not read yet."""
+    poll = select.poll()
+    poll.register(guest, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _dropped(error: BaseException) -> None:

@@ -2,43 +2,110 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
 import struct
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+LOOK_S: Final = 1.0
+"""So often a listener looks whether its file is there."""
 _QUEUE_S: Final = 10.0
+_QUEUE_COUNT: Final = 128
+"""So many may have connected, and wait to be accepted."""
 
 
-def listen(path: Path, name: str) -> socket.socket:
-    """Return a socket of the folder that its owner alone may use; the store's lock is held."""
-    file = path / name
-    file.unlink(missing_ok=True)  # of a life that was killed
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        os.fchmod(listening.fileno(), 0o600)  # what the file will have
-        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+class Listener:
+    """Listens in a store's folder, whose lock is held; a file that was removed is made again.
+
+    One thread accepts; any may close, more than once. The folder is held by a descriptor, so that
+    nothing is made elsewhere where it was moved.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Listen; raises OSError where the file system knows no sockets."""
+        self._name, self._lock, self._closed = name, threading.Lock(), False
+        self._folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listening.bind(f"/proc/self/fd/{folder}/{name}")  # a path has 108 bytes at most
-        finally:
+            self._socket, self._file = self._listen()
+        except BaseException:
+            os.close(self._folder)
+            raise
+
+    def _listen(self) -> tuple[socket.socket, tuple[int, ...]]:
+        """Make the file, in place of what is there, of a life that was killed say."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._folder)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            os.fchmod(listening.fileno(), 0o600)  # what the file will have
+            # A path has 108 bytes at most.
+            listening.bind(f"/proc/self/fd/{self._folder}/{self._name}")
+            listening.listen(_QUEUE_COUNT)
+            listening.settimeout(LOOK_S)
+            found = self._find()
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._name)
+        except BaseException:
+            listening.close()
+            raise
+        return listening, found
+
+    def _find(self) -> tuple[int, ...] | None:
+        """Return which file stands there; a number alone may be another file's by now."""
+        try:
+            status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode), status.st_mtime_ns
+
+    def accept(self) -> socket.socket | None:
+        """Return who comes; None where nobody did for a moment. Raises OSError once closed."""
+        try:
+            return self._socket.accept()[0]
+        except TimeoutError:
+            self._look()
+            return None
+
+    def _look(self) -> None:
+        """Make the file again where it is not ours any more; where that fails, look again later."""
+        with self._lock, suppress(OSError):
+            if not self._closed and self._find() != self._file:
+                before = self._socket
+                self._socket, self._file = self._listen()
+                before.close()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, −1 once it is closed."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Let nobody in any more, also under an `accept` that waits, and remove the file."""
+        with self._lock:
+            self._closed = True
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            if self._find() == self._file:
+                with suppress(OSError):
+                    os.unlink(self._name, dir_fd=self._folder)
+            self._leave()
+
+    def forget(self) -> None:
+        """Close what a forked child inherited; the file is the parent's."""
+        self._lock, self._closed = threading.Lock(), True
+        self._socket.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
             os.close(folder)
-        listening.listen(128)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def end_listening(listening: socket.socket, path: Path, name: str) -> None:
-    """Close a socket of the folder, also under an `accept` that waits, and remove its file."""
-    with suppress(OSError):
-        listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    with suppress(OSError):
-        (path / name).unlink()
 
 
 def is_allowed(guest: socket.socket) -> bool:

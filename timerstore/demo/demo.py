@@ -9,11 +9,14 @@ It runs on the default configuration, against the wall clock.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,6 @@ from typing import Any
 import numpy as np
 
 import timerstore
-from timerstore.ahead import load_kernels
 from timerstore.amounts import shown_bytes
 from timerstore.cli.output import Output
 from timerstore.demo.child import TOPIC
@@ -38,7 +40,7 @@ from timerstore.demo.ledger import (
     read_ledger,
 )
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.warmup import compile_kernels, quiet
+from timerstore.warmup import compile_kernels
 
 TIMER_COUNT = 400_000
 SPAN_S = 20.0
@@ -84,17 +86,31 @@ def demonstrate(
     """Run it in `path`, which is kept, or in a temporary folder; `timer_count` over `span_s`."""
     if path is not None and path.exists() and any(path.iterdir()):
         raise InvalidArgumentError(f"{path} is not empty. Pass a new folder for the demonstration.")
-    load_kernels()
     with out.progress("loading the kernels"):
         compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="timerstore-demo-"))
     try:
         store_path = folder / "store" if path is None else path
-        with quiet(str(store_path)):
+        with _quiet(str(store_path)):
             span_ms = int(span_s * 1000)
             return _demonstrate(out, store_path, folder / "ledger", timer_count, span_ms)
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def _quiet(folder: str) -> Iterator[None]:
+    """Keep a store out of the log: that it was not closed cleanly is meant."""
+    log = logging.getLogger("timerstore")
+
+    def concerns_others(record: logging.LogRecord) -> bool:
+        return folder not in record.getMessage()
+
+    log.addFilter(concerns_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(concerns_others)
 
 
 def _demonstrate(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from timerstore.errors import CorruptStoreError
+from timerstore.offsets import read_table
 from timerstore.services.level_file import LevelOffsetFile
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import CHECKPOINT_EXTENSION, LEVEL_TOPIC, TIMER_CHECKPOINT
-from timerstore.timelog.jsonfile import parse_json
+from timerstore.timelog.jsonfile import parse_json, understood, whole
 from timerstore.timelog.reader import Fault, StoreReader
 
 CURSORS_FILE: Final = "config/timercheck"
@@ -92,16 +92,13 @@ def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
     data = reader.steady.read(reader.path / GROUPS_FILE)
     if data is None:
         return {}
-    try:
-        table = parse_json(data.decode("utf-8"))["offsetTable"]
+    with understood(GROUPS_FILE):
+        table = read_table(parse_json(data.decode("utf-8"))["offsetTable"])
         return {
-            (name, int(queue)): int(index)
+            (name, int(queue)): index
             for name, queues in table.items()
             for queue, index in queues.items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        reason = "it has no offsetTable of whole numbers"
-        raise CorruptStoreError(GROUPS_FILE, 0, reason) from e
 
 
 def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
@@ -123,10 +120,7 @@ def stored_pending_count(reader: StoreReader) -> int | None:
     data = reader.steady.read(reader.path / COUNTS_FILE)
     if data is None:
         return None
-    try:
+    with understood(COUNTS_FILE):
         metrics = parse_json(data.decode("utf-8"))
         counts = [*metrics["timingCount"].values(), *metrics.get("levelCount", {}).values()]
-        return sum(int(entry["count"]) for entry in counts)
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        reason = "it has no timingCount of whole numbers"
-        raise CorruptStoreError(COUNTS_FILE, 0, reason) from e
+        return sum(whole(entry["count"]) for entry in counts)

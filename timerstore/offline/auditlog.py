@@ -11,19 +11,15 @@ from timerstore.offline.report import Audit
 from timerstore.timelog import scan
 from timerstore.timelog.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.audit import (
-    MARK_BAD_CHECKSUM,
-    MARK_NO_CHECKSUM,
     MARK_NOT_INDEXED,
     find_rows,
     mark_messages,
 )
-from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.consumequeue import enter_queue
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import (
     BLANK_BYTES,
-    BLANK_CRC_AT,
     ENTRY_BYTES,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
@@ -32,8 +28,9 @@ from timerstore.timelog.format import (
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.logend import log_used_end
+from timerstore.timelog.logranges import LogRanges
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import ReadSegments
 from timerstore.timelog.record import Words
 
@@ -101,8 +98,10 @@ class LogAudit:
         self.log = audit.reader.commitlog
         self.end = self.log.start
         self.message_count = self.entry_count = 0
-        self.damaged: list[tuple[int, int]] = []
-        self.salvaged: list[tuple[int, int]] = []  # fillers, where something was lost once
+        self.damaged = LogRanges()
+        self.salvaged = LogRanges()  # fillers, where something was lost once
+        self.has_unread = False  # nothing is known of some message
+        self._resumed = -1  # where it can be read again behind the last damage
         self.queue_ends: dict[tuple[str, int], int] = {}
         self._table = new_queue_table(1)
         self._queues: list[_Queue] = []
@@ -130,10 +129,12 @@ class LogAudit:
                 for entry in queue.read(index, 1):
                     try:
                         view = self.log.view(int(entry["offset"]))
-                        properties = decode_message(view, int(entry["offset"])).properties
+                        message = decode_message(view, int(entry["offset"]))
                     except CorruptStoreError:
                         return False
-                    return "TIMER_OUT_MS" in properties and "REAL_TOPIC" in properties
+                    is_timer = "TIMER_OUT_MS" in message.properties
+                    is_timer &= "REAL_TOPIC" in message.properties
+                    return is_timer and message.queue_index == index
         return False
 
     def run(self) -> None:
@@ -172,15 +173,17 @@ class LogAudit:
         """Note damage; tell whether the log ends there."""
         offset, reason = damage.offset, damage.reason
         behind = offset >= self.audit.durable
+        self.has_unread |= len(damage.framed) == 0
         if damage.end >= used_end and damage.following < 0:
             # Nothing sound follows: a torn tail, where it was not flushed.
             at = self.log.next_used(offset, used_end)
             if damage.is_message or at < offset + BLANK_BYTES:
                 at = offset  # it was a message once
-            self.damaged.append((offset, self.log.files_end))
+            self.damaged.add(offset, self.log.files_end)
             self.audit.torn("commitlog", at, reason, behind=behind)
             return True
-        self.damaged.append((offset, damage.resume))
+        self.damaged.add(offset, damage.resume)
+        self._resumed = damage.resume
         reason = f"{reason}; {damage.resume - offset} bytes up to the next message are lost"
         self.audit.torn("commitlog", offset, reason, behind=behind and not self.audit.by_broker)
         return False
@@ -198,9 +201,6 @@ class LogAudit:
             if number in self.log.numbers:
                 self.log.map(number)
         mark_messages(self.log.table, rows, self.reader.store_tag, self._found, marks)
-        for i in np.flatnonzero(marks & (MARK_BAD_CHECKSUM | MARK_NO_CHECKSUM))[:_NAMED_MAX]:
-            reason = "the message has lost its checksum"
-            self.audit.problem("commitlog", int(rows[i, scan.ROW_OFFSET]), reason)
         self._check_blanks(rows)
         rows = rows[marks & MARK_NOT_INDEXED == 0]
         if not len(rows):
@@ -223,7 +223,8 @@ class LogAudit:
             if self._queues[each].topic == text(SALVAGED_TOPIC):
                 starts = rows[queue_rows == each, scan.ROW_OFFSET]
                 stops = starts + rows[queue_rows == each, scan.ROW_SIZE]
-                self.salvaged += zip(starts.tolist(), stops.tolist(), strict=True)
+                for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                    self.salvaged.add(start, stop)
         for each in np.unique(queue_rows).tolist():
             self._compare(self._queues[each], rows[queue_rows == each])
 
@@ -233,20 +234,16 @@ class LogAudit:
         starts = rows[:, scan.ROW_OFFSET]
         ends = np.append(self.end, starts[:-1] + rows[:-1, scan.ROW_SIZE])
         crossed = starts // segment_bytes > ends // segment_bytes
-        if self.damaged and self.damaged[-1][1] == starts[0]:
+        if self._resumed == starts[0]:
             crossed[0] = False
         for end in ends[crossed].tolist():
             self._check_blank(end)
 
     def _check_blank(self, end: int) -> None:
-        stop = (end // self.log.segment_bytes + 1) * self.log.segment_bytes
         if end % self.log.segment_bytes == 0 or end // self.log.segment_bytes in self._closed:
             return
         self._closed.add(end // self.log.segment_bytes)
-        start = end + BLANK_BYTES
-        if stop - start >= BLANK_BYTES and blank_kind(self.log.view(end), 0, end) == BLANK_SEALED:
-            start = min(end + BLANK_CRC_AT + 4, stop)
-        used = self.log.next_used(start, stop)
+        used, stop = used_behind_blank(self.log, end)
         if used < stop:
             self.audit.problem("commitlog", used, "the rest of the segment is not empty")
 
@@ -280,13 +277,21 @@ class LogAudit:
             behind = offset >= self.audit.durable
             self.audit.torn(queue.name, int(indexes[i]) * ENTRY_BYTES, reason, behind=behind)
 
+    def _is_lost(self, offsets: Words) -> Flags:
+        """Tell which offsets lie where a message is damaged, or was lost before a salvage."""
+        lost: Flags = self.damaged.contains(offsets) | self.salvaged.contains(offsets)
+        return lost
+
     def _check_gap(self, queue: _Queue, low: int, high: int, message: int) -> None:
         """Check a jump of the index: its entries must point to messages that are damaged."""
+        if queue.file is not None and high == low + 1 and low > 0:
+            if low * ENTRY_BYTES % queue.file.segment_bytes == 0:
+                reason = "a broker has left out the first entry of this file"
+                self.audit.warning(queue.name, low * ENTRY_BYTES, reason)
+                return
         lost = queue.read(low, min(high - low, 1 << 20)) if high > low else queue.read(0, 0)
         explained = len(lost) == high - low and len(lost) > 0
-        for offset in lost["offset"].tolist() if explained else []:
-            lost_there = self.damaged + self.salvaged
-            explained &= any(start <= offset < stop for start, stop in lost_there)
+        explained = explained and bool(self._is_lost(lost["offset"]).all())
         if not explained:
             reason = f"its queue offset is {high} where {low} was expected in {queue.name}"
             self.audit.torn("commitlog", message, reason, behind=message >= self.audit.durable)
@@ -301,9 +306,7 @@ class LogAudit:
         old = queue.read(first, stop - first)
         blank = (old["offset"] == 0) & (old["size"] == QUEUE_BLANK_SIZE) & (old["tags_code"] == 0)
         gone = (old["offset"] < self.log.start) & (old["offset"] >= 0) & (old["size"] > 0) & ~blank
-        lost = np.zeros(len(old), np.bool_)
-        for low, high in self.damaged + self.salvaged:
-            lost |= (old["offset"] >= low) & (old["offset"] < high)
+        lost = self._is_lost(old["offset"])
         wrong = ~(blank | gone | lost)
         wrong[1:] |= gone[1:] & gone[:-1] & (old["offset"][1:] <= old["offset"][:-1])
         for i in np.flatnonzero(wrong)[:_NAMED_MAX].tolist():
@@ -328,7 +331,7 @@ class LogAudit:
         if at < queue.file.files_end:
             entry = queue.read(at // ENTRY_BYTES, 1)
             points = int(entry[0]["offset"]) if len(entry) else -1
-            if any(low <= points < high for low, high in self.damaged + self.salvaged):
+            if points in self.damaged or points in self.salvaged:
                 used = -(-queue.file.used_end() // ENTRY_BYTES)
                 self.queue_ends[queue.topic, queue.queue_id] = used
                 return  # its message is damaged, and named

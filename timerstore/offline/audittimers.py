@@ -169,9 +169,18 @@ class TimerAudit:
         offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
         early = np.flatnonzero(verdicts == kernels.TOO_EARLY)
         if len(early):
-            # What recovery found to be copied waits in R's slot, to be passed over.
-            done = np.isin(part[early, kernels.AUDIT_MESSAGE], self._copied)
+            # What recovery found to be copied waits in R's slot, to be passed over; a handover
+            # moves that, and what is superseded, to a passed slot. A copy of which nothing can be
+            # read may be the one.
+            messages = part[early, kernels.AUDIT_MESSAGE]
+            done = (messages < self._floor) | self.log.has_unread
+            done[~done] = np.isin(messages[~done], self._copied)
             verdicts[early[done]] = kernels.SOUND
+        # A unit that differs from a message that is damaged, and named, is not damaged itself.
+        differs = np.isin(verdicts, kernels.DIFFERS)
+        verdicts[differs & self.log.damaged.contains(part[:, kernels.AUDIT_MESSAGE])] = (
+            kernels.SOUND
+        )
         for i in np.flatnonzero(verdicts)[:_NAMED_MAX].tolist():
             behind = int(offsets[i]) >= self._flushed or self.audit.by_broker
             reason = kernels.VERDICTS[int(verdicts[i])]

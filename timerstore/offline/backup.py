@@ -42,6 +42,7 @@ from timerstore.offline.timeline import find_divergence
 from timerstore.timelog import scan
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.mapping import sync_mapping
+from timerstore.timelog.names import number_of, segment_offset
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import StoreReader
@@ -325,7 +326,8 @@ class _Run:
         size, folder = log.segment_bytes, listed.path / "commitlog"
         last = -(-end // size)
         for path in sorted(folder.iterdir()):
-            if path.name.isdigit() and int(path.name) >= end:  # an interrupted run left it
+            offset = segment_offset(path.name)
+            if offset is not None and offset >= end:  # an interrupted run left it
                 self.disk.remove(path)
         for number in range(start // size, last):
             base, marks = number * size, listed.marks_of(listed.chain, number)
@@ -420,11 +422,12 @@ class _Run:
                 remove_tree(disk, folder)
         earlier = listed.path / EARLIER_FOLDER
         for folder in sorted(earlier.iterdir()) if earlier.is_dir() else []:
-            if not folder.name.isdigit() or int(folder.name) not in needed:
+            if number_of(folder.name) not in needed:
                 remove_tree(disk, folder)
         for chain, numbers in needed.items():
             for path in sorted(listed.log_folder(chain).iterdir()):
-                if path.name.isdigit() and int(path.name) // size not in numbers:
+                offset = segment_offset(path.name)
+                if offset is not None and offset // size not in numbers:
                     disk.remove(path)
 
 

@@ -32,11 +32,22 @@ def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
         yield building
         building.rename(target)
         disk.sync_folder(target.parent)
-    except BaseException:
+    except BaseException as e:
         remove_tree(disk, building)
+        _name(e, building, target)
         raise
     finally:
         lock.release()
+
+
+def _name(error: BaseException, building: Path, target: Path) -> None:
+    """Have an error name the folder that was asked for, not the one that is gone."""
+    error.args = tuple(
+        each.replace(str(building), str(target)) if isinstance(each, str) else each
+        for each in error.args
+    )
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        error.filename = error.filename.replace(str(building), str(target))
 
 
 def _is_free(path: Path) -> bool:

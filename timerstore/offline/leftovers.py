@@ -20,10 +20,9 @@ from timerstore.offline.report import Problem
 from timerstore.offsets import ConsumerOffsets
 from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import SEGMENT_NAME_DIGITS
 from timerstore.timelog.identity import Identity, find_identity
 from timerstore.timelog.jsonfile import check_seal, read_json
-from timerstore.timelog.segments import segment_name
+from timerstore.timelog.names import segment_name, segment_offset
 from timerstore.timelog.smallfile import read_small
 from timerstore.timelog.steady import list_names, ranges_of, read_file
 
@@ -55,10 +54,10 @@ def look_at(path: Path) -> Leftovers:
     if not folder.is_dir():
         folder = path  # the bare segments
     files = {
-        int(name): (folder / name).stat().st_size
+        offset: (folder / name).stat().st_size
         for name in list_names(folder)
-        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
-        if (folder / name).is_file()
+        if (offset := segment_offset(name)) is not None
+        if (folder / name).is_file() and not (folder / name).is_symlink()
     }
     if not any(files.values()):
         raise NotAStoreError(
@@ -129,7 +128,7 @@ def _copy_readable(
     disk: Disk, source: Path, target: int, base: int, size: int, told: Callable[[int], None]
 ) -> Iterator[Problem]:
     """Copy what the disk gives; where it fails, sector by sector."""
-    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for first, last in ranges_of(fd, 0, size):
             at = first

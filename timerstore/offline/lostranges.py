@@ -8,7 +8,8 @@ it. The filler in its place then says it instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,10 +21,9 @@ from timerstore.timelog.blank import put_blank_at
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
 from timerstore.timelog.format import BLANK_BYTES, TIMER_TOPIC
-from timerstore.timelog.pastdamage import Damage, read_past_damage
+from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import StoreReader
 from timerstore.timelog.record import Words
-from timerstore.timelog.segments import segment_name
 
 _WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
 
@@ -39,12 +39,6 @@ class LostRange:
     """When the message before it was stored."""
     origins: list[int] = field(default_factory=list)
     """Messages whose copies stood here."""
-    covered: int = 0
-    """Up to where there are fillers."""
-
-    def __post_init__(self) -> None:
-        """Begin with none."""
-        self.covered = self.start
 
 
 @dataclass
@@ -56,6 +50,8 @@ class LogFound:
     """Behind its last message, or behind what was flushed where that is lost."""
     message_count: int = 0
     ranges: list[LostRange] = field(default_factory=list)
+    blanks: list[int] = field(default_factory=list)
+    """Those that have something behind them, which is no part of the log."""
     queue_id: int = 0
     """For fillers: a queue of their topic that has none yet."""
 
@@ -66,10 +62,10 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
     `flushed`: so much was durable once; what is wrong behind the last message and behind that is a
     torn tail. O(bytes).
     """
-    log = reader.commitlog
+    log, size = reader.commitlog, reader.commitlog.segment_bytes
     found = LogFound(log.start, log.start)
     trailing: list[LostRange] = []
-    stored_ms, copies = 0, list[Words]()
+    stored_ms, copies, previous = 0, list[Words](), log.start
     for item in read_past_damage(reader, log.start, log.files_end):
         if isinstance(item, Damage):
             lost = LostRange(item.offset, item.resume, item.reason, stored_ms)
@@ -77,11 +73,16 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
             if source >= 0:
                 lost.origins.append(source)
             trailing.append(lost)
+            previous = item.resume
             continue
         found.ranges += trailing
         trailing.clear()
         found.message_count += len(item)
-        found.end = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
+        starts = item[:, scan.ROW_OFFSET]
+        ends = np.append(previous, starts[:-1] + item[:-1, scan.ROW_SIZE])
+        closed = ends[(starts // size > ends // size) & (ends % size != 0)].tolist()
+        found.blanks += [end for end in closed if len(set(used_behind_blank(log, end))) > 1]
+        found.end = previous = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
         stored_ms = int(item[-1, scan.ROW_STORED_MS])
         copied = item[:, scan.ROW_ORIGIN] >= 0
         copies.append(item[copied][:, [scan.ROW_ORIGIN, *_WHO]].copy())
@@ -118,27 +119,28 @@ def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
 
     `copies`: origin, and who it is, of each sound copy. O(log) where there is any such.
     """
-    wanted: dict[tuple[int, ...], list[LostRange]] = {}
-    for lost in found.ranges:
-        inside = (copies[:, 0] >= lost.start) & (copies[:, 0] < lost.stop)
-        for who in {tuple(each) for each in copies[inside, 1:].tolist()}:
-            wanted.setdefault(who, []).append(lost)
+    wanted: dict[tuple[int, ...], dict[int, LostRange]] = {}
+    starts, stops = np.array([(each.start, each.stop) for each in found.ranges], np.int64).T
+    place = np.searchsorted(starts, copies[:, 0], "right") - 1
+    inside = np.flatnonzero((place >= 0) & (copies[:, 0] < stops[place]))
+    for i, *who in np.column_stack((place, copies[:, 1:]))[inside].tolist():
+        wanted.setdefault(tuple(who), {})[i] = found.ranges[i]
     if not wanted:
         return
     sources: dict[tuple[tuple[int, ...], int], int] = {}  # by who it is, where its range begins
-    low = [who[1] for who in wanted]
+    low = np.array([who[1] for who in wanted], np.int64)
     for item in read_past_damage(reader, reader.commitlog.start, found.end):
         if isinstance(item, Damage):
             continue
         for row in item[np.isin(item[:, scan.ROW_IDENTITY_LOW], low)]:
             who, offset = tuple(row[_WHO].tolist()), int(row[scan.ROW_OFFSET])
             if who in wanted and _topic(reader, row) == TIMER_TOPIC:
-                for lost in wanted[who]:
+                for lost in wanted[who].values():
                     if offset < lost.start:
                         sources[who, lost.start] = offset
     known = set(copies[:, 0].tolist())
     for who, ranges in wanted.items():
-        for lost in ranges:
+        for lost in ranges.values():
             source = sources.get((who, lost.start), -1)
             if source >= 0 and source not in known:
                 lost.origins.append(source)
@@ -155,27 +157,64 @@ def _topic(reader: StoreReader, row: Words) -> bytes:
 def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
     """Write fillers into the ranges; return how many. Durable on return. O(ranges).
 
-    A range that is shorter than any filler, which only a broker's message can be, stays as it is:
-    who reads passes it.
+    What stands behind a blank becomes zeros. A range that is shorter than any filler, which only a
+    broker's message can be, stays as it is: who reads passes it.
     """
     index, size = 0, reader.commitlog.segment_bytes
-    for lost in found.ranges:
-        base = lost.start - lost.start % size
-        path = reader.commitlog.folder / segment_name(base)
-        fd = disk.open_file(path)
-        try:
+    with _writer(disk, reader) as write:
+        for offset in found.blanks:
+            write(offset, _blank(size, offset))
+        for lost in found.ranges:
+            covered = lost.start
             for offset, data in _fillers(size, lost, found.queue_id, index):
-                disk.write_at(fd, data, offset - base, path)
-                index += 1
-                lost.covered = offset + len(data)
-            if lost.stop % size == 0 and lost.stop - lost.covered >= BLANK_BYTES:
-                blank = np.zeros(lost.stop - lost.covered, np.uint8)
-                put_blank_at(blank, 0, lost.covered)
-                disk.write_at(fd, blank, lost.covered - base, path)
-            disk.sync(fd, path)
+                write(offset, data)
+                index, covered = index + 1, offset + len(data)
+            if lost.stop % size == 0 and lost.stop - covered >= BLANK_BYTES:
+                write(covered, _blank(size, covered))
+    return index
+
+
+def _blank(segment_bytes: int, offset: int) -> bytes:
+    """Return what closes a segment at `offset`, up to its end."""
+    blank = np.zeros(segment_bytes - offset % segment_bytes, np.uint8)
+    put_blank_at(blank, 0, offset)
+    return blank.tobytes()
+
+
+@contextmanager
+def _writer(disk: Disk, reader: StoreReader) -> Iterator[Callable[[int, bytes], None]]:
+    """Yield what writes bytes at an offset, best in order; durable when it ends without an error.
+
+    A segment is made durable once the next one is written to: there may be thousands of pieces.
+    """
+    size, number, fd = reader.commitlog.segment_bytes, -1, -1
+    path = reader.commitlog.folder
+
+    def close(*, durable: bool) -> None:
+        nonlocal fd
+        if fd < 0:
+            return
+        try:
+            if durable:
+                disk.sync(fd, path)
         finally:
             os.close(fd)
-    return index
+            fd = -1
+
+    def write(offset: int, data: bytes) -> None:
+        nonlocal number, fd, path
+        if offset // size != number or fd < 0:
+            close(durable=True)
+            number = offset // size
+            path = reader.commitlog.path(number)
+            fd = disk.open_file(path)
+        disk.write_at(fd, data, offset % size, path)
+
+    try:
+        yield write
+        close(durable=True)
+    finally:
+        close(durable=False)
 
 
 def _fillers(

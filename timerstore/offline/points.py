@@ -21,15 +21,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
+from timerstore.errors import NotAStoreError, StoreLockedError
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import check_seal, read_json, sealed, write_json
-from timerstore.timelog.segments import segment_name
+from timerstore.timelog.identity import SIZES
+from timerstore.timelog.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
+from timerstore.timelog.names import INT32_MAX, is_small_file, segment_name
 
 LIST_FILE: Final = "backup.json"
 POINTS_FOLDER: Final = "points"
 EARLIER_FOLDER: Final = "earlier"
 _VERSION: Final = 1
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 
 Mark = tuple[int, int]
 """So many first bytes of a segment, their CRC-32."""
@@ -137,23 +147,42 @@ def read_list(path: Path) -> BackupList:
             f"{file} has version {content.get('version')!r}; this program knows {_VERSION}. "
             "Use the version that made it."
         )
-    try:
-        return BackupList(
+    with understood(LIST_FILE):
+        found = BackupList(
             path,
-            int(content["store_tag"]),
-            dict(content["sizes"]),
-            int(content["chain"]),
-            [BackupPoint(**each) for each in content["points"]],
+            whole(content["store_tag"], -1),
+            {name: _size(content["sizes"], name) for name in SIZES},
+            whole(content["chain"], 1),
+            [_point(each) for each in content["points"]],
             {
-                int(chain): {
-                    int(number): [(int(count), int(crc)) for count, crc in each]
+                whole(int(chain), 1): {
+                    whole(int(number)): [(whole(count), whole(crc)) for count, crc in each]
                     for number, each in segments.items()
                 }
                 for chain, segments in content["marks"].items()
             },
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise CorruptStoreError(LIST_FILE, 0, f"{e!r}") from e
+        whole(found.segment_bytes, 1)
+        return found
+
+
+def _size(sizes: dict[str, Any], name: str) -> int | None:
+    return None if sizes[name] is None else whole(sizes[name], 1)
+
+
+def _point(told: dict[str, Any]) -> BackupPoint:
+    """Return a point; raises what `understood` takes for a list that is none."""
+    for name in told["files"]:
+        if not is_small_file(name):
+            raise ValueError(f"a store has no file {name!r:.80}")
+    return BackupPoint(
+        number=whole(told["number"], 1, INT32_MAX),
+        time_ms=whole(told["time_ms"], 0, TIME_MS_MAX),
+        chain=whole(told["chain"], 1, INT32_MAX),
+        log_start=whole(told["log_start"]),
+        log_end=whole(told["log_end"], told["log_start"]),
+        files={name: whole(crc) for name, crc in told["files"].items()},
+    )
 
 
 class BackupLock:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -24,24 +24,30 @@ from timerstore.kinds import check_int, check_kind, check_path
 from timerstore.offline.backup import refuse_inside
 from timerstore.offline.building import bring_to_life, built_beside, write_files
 from timerstore.offline.copying import CheckedFile, copy_checked
-from timerstore.offline.points import BackupList, BackupLock, BackupPoint, read_list, shown_time
+from timerstore.offline.points import (
+    TIME_MS_MAX,
+    BackupList,
+    BackupLock,
+    BackupPoint,
+    read_list,
+    shown_time,
+)
 from timerstore.offline.report import Problem, shown_problems
 from timerstore.offline.timeline import note_restore
 from timerstore.offline.verify import verify
+from timerstore.offsets import ConsumerOffsets
 from timerstore.services.clock import ManualClock
 from timerstore.timelog import scan
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.identity import find_identity
-from timerstore.timelog.jsonfile import read_json
+from timerstore.timelog.names import segment_name
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.segments import segment_name
 from timerstore.timelog.steady import read_file
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
-_MS_MAX: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +161,7 @@ def floor_ms(at: object) -> int:
         if at.utcoffset() is None:
             raise InvalidArgumentError("at has no time zone. Pass an aware datetime.")
         return (at - EPOCH) // timedelta(milliseconds=1)
-    return check_int(at, "at", 0, _MS_MAX)
+    return check_int(at, "at", 0, TIME_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +280,8 @@ class _Restoring:
             config = replace(config, **sizes)  # type: ignore[arg-type]
         findings = bring_to_life(self.path, self.disk, config, clock)
         report = verify(self.path, config=config)
-        offsets = read_json(self.path / "config" / "consumerOffset.json") or {}
-        groups = {name.rpartition("@")[2] for name in offsets.get("offsetTable", {})}
+        offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
+        groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms
         return RestoreReport(
             path=os.fspath(self.list.path),

@@ -156,6 +156,8 @@ def _check_json_files(audit: Audit) -> None:
             audit.problem(name, e.start, "this is no UTF-8")
         except json.JSONDecodeError as e:
             audit.problem(name, min(e.pos, len(data)), f"this is no JSON: {e.msg}")
+        except ValueError as e:  # a number, or a name, that nothing can have
+            audit.problem(name, 0, f"this is no JSON that a store has: {e}")
         except RecursionError:
             audit.problem(name, 0, "this is nested too deep for a store's JSON")
 

@@ -12,6 +12,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from timerstore.errors import StoreClosedError
 from timerstore.services.metrics import (
+    AGES_MS,
     COUNTERS,
     GAUGES,
     SERVICE_DONE,
@@ -22,6 +23,7 @@ from timerstore.services.metrics import (
 from timerstore.store import TimerStore
 from timerstore.watching import groupmetrics, topicmetrics
 from timerstore.watching.groupmetrics import DEAD_LETTERS, LEFT_OUT, UNREAD, shown_rows
+from timerstore.watching.partmetrics import METRICS, Metric
 
 PREFIX: Final = "timerstore."
 FRESH_S: Final = 0.5
@@ -90,6 +92,9 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
         yield field.removesuffix("_by"), "1", text, _state(field)
     for field, text in TIMES_MS.items():
         yield field.removesuffix("_ms") + "_timestamp_seconds", "s", text, _value(field, 1000)
+    for field, text in AGES_MS.items():
+        yield field.removesuffix("_ms") + "_seconds", "s", text, _value(field, 1000)
+    yield from _parts("gauge")
     for field, text in SERVICE_GAUGES.items():
         yield "service_" + field, "1", text, _services(field)
     for field, (name, divisor, text) in groupmetrics.GAUGES.items():
@@ -106,7 +111,9 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
 
 def _counters() -> Iterator[tuple[str, str, str, Values]]:
     for field, text in COUNTERS.items():
-        yield field.removesuffix("_count"), "1", text, _value(field)
+        unit = "By" if field.endswith("_bytes") else "1"
+        yield field.removesuffix("_count"), unit, text, _value(field)
+    yield from _parts("counter")
     yield SERVICE_DONE[0], "{entry}", SERVICE_DONE[1], _services("done_count")
     for field, (name, text) in topicmetrics.COUNTERS.items():
         yield name, "{timer}", text, _topics(field)
@@ -114,7 +121,20 @@ def _counters() -> Iterator[tuple[str, str, str, Values]]:
         yield name, "{message}", text, _groups(field, 1)
 
 
+def _parts(kind: str) -> Iterator[tuple[str, str, str, Values]]:
+    for each in METRICS:
+        if each.kind == kind:
+            yield each.name, each.unit, each.text, _part(each)
+
+
 # --- what an instrument observes
+
+
+def _part(metric: Metric) -> Values:
+    return lambda stats: [
+        (value, dict(zip(metric.labels, labels, strict=True)))
+        for value, labels in metric.rows(stats)
+    ]
 
 
 def _value(field: str, divisor: int = 1) -> Values:

@@ -143,7 +143,7 @@ def _shared(delivery: Delivery) -> Attributes:
         "messaging.operation.name": OPERATION,
         "messaging.operation.type": OPERATION,
         "messaging.destination.name": delivery.topic,
-        "messaging.consumer.group.name": delivery._batch._group.name,
+        "messaging.consumer.group.name": delivery.group,
     }
 
 
@@ -152,6 +152,9 @@ def _of(delivery: Delivery) -> Attributes:
     return {
         "messaging.message.id": delivery.id,
         "messaging.message.body.size": len(delivery.body),
+        "messaging.destination.partition.id": str(delivery.queue_id),
+        "timerstore.queue_index": delivery.queue_index,
+        "timerstore.offset": delivery.offset,
         "timerstore.attempt": delivery.attempt,
         "timerstore.due_ms": delivery.due_ms,
         "timerstore.lateness_ms": delivery.lateness_ms,

@@ -63,19 +63,13 @@ def _described(view: Bytes, found: Words, part: list[int], payload: Payload) -> 
     return java_hash_of(properties.get("TAGS", "")), encode_described(properties)
 
 
-def _digits_of(id: object) -> bytes | None:
-    """Return what may be the digits of an id; None where it cannot be one of ours."""
-    if type(id) is not str or len(id) != ID_DIGITS or not id.isascii():
-        return None
-    return id.encode()
-
-
 class ById:
     """The short way into one engine; any number of threads may use it."""
 
     def __init__(self, engine: Engine) -> None:
         """Begin with no topic known."""
         self._engine, self._tag, self._kernels = engine, engine.store_tag, Kernels()
+        self._uncounted = engine.uncounted
         self._places: list[Place] = []
         self._topics: dict[int, str] = {}
         self._templates: dict[int, tuple[Template, Template]] = {}
@@ -98,7 +92,7 @@ class ById:
 
     def _cancel(self, id: object, now_ms: int) -> tuple[int, int]:
         """Return the kernel's verdict, and when the timer is due."""
-        digits = _digits_of(id)
+        digits = self._digits_of(id)
         if digits is None:
             return NOT_JUDGED, 0
         place = self._take()
@@ -114,7 +108,7 @@ class ById:
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""
-        digits = _digits_of(id)
+        digits = self._digits_of(id)
         if digits is None:
             return None
         log = self._engine.commitlog
@@ -136,7 +130,7 @@ class ById:
 
     def is_pending(self, id: object) -> bool | None:
         """Tell whether a timer is pending; None: go the long way."""
-        digits = _digits_of(id)
+        digits = self._digits_of(id)
         if digits is None:
             return None
         place = self._take()
@@ -152,7 +146,7 @@ class ById:
 
         Neither message is durable yet.
         """
-        digits = _digits_of(id)
+        digits = self._digits_of(id)
         if digits is None:
             return None
         engine, log = self._engine, self._engine.commitlog
@@ -181,6 +175,16 @@ class ById:
             return None  # its segment was removed just now
         finally:
             self._places.append(place)
+
+    def _digits_of(self, id: object) -> bytes | None:
+        """Return what may be the digits of an id; None where it cannot be one of ours.
+
+        None as well while it is known that messages are damaged: a later copy may be one of them,
+        which the long way looks for.
+        """
+        if type(id) is not str or len(id) != ID_DIGITS or not id.isascii() or self._uncounted:
+            return None
+        return id.encode()
 
     def _take(self) -> Place:
         """Return what one call at a time works with."""

@@ -19,6 +19,8 @@ from timerstore.services.cancel_ahead import (
     NOT_JUDGED,
     cancel_ahead,
 )
+from timerstore.services.first_puts import DAMAGED
+from timerstore.services.pass_lost import name_lost
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.nonzero import nonzero_places
@@ -55,7 +57,11 @@ def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
 def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, digits: Bytes, now_ms: int) -> Bools:
     """Cancel timers of this store; `digits`: their ids, uint8[n, 32]."""
     found = find(core, due_ms, offsets)
-    verdicts = _cancel_ahead(core, found, digits, now_ms)
+    for offset in offsets[found.row == DAMAGED].tolist():
+        name_lost(core.engine, offset & ~LEVEL_MARK)
+    verdicts = np.zeros(len(offsets), np.int8)
+    if not core.engine.uncounted:  # else a later copy may be damaged
+        verdicts = _cancel_ahead(core, found, digits, now_ms)
     cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
     done: Bools = (verdicts == CANCELLED_NOW) | cancelled_before
     left = np.flatnonzero(verdicts == NOT_JUDGED)

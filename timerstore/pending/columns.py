@@ -13,6 +13,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import check_names
 from timerstore.pending.listing import check_range
 from timerstore.services.instant import Instant, capture_instant
+from timerstore.services.pass_lost import name_lost
 from timerstore.services.pending_rows import read_rows
 from timerstore.services.places import find_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
@@ -74,7 +75,7 @@ class _Listing:
             yield choose_timers(TimerRows(log, rows, parts, nowhere, nowhere), self._bounds)
 
     def _tell(self, message: int) -> None:
-        self._core.report_unreadable("commitlog", message, "the message is damaged")
+        name_lost(self._engine, message)
 
     def keep_first(self, limit: int) -> None:
         """Keep those that fall due first, in the order of due time, then of arrival."""

@@ -10,6 +10,7 @@ from timerstore.core import Core
 from timerstore.services.floor import read_floor
 from timerstore.services.instant import Instant, Snapshot, capture_instant
 from timerstore.services.level_timers import find_waiting
+from timerstore.services.pass_lost import name_lost
 from timerstore.services.pending_rows import reading_of
 from timerstore.services.places import wheel_messages
 from timerstore.services.read_pending import read_pending
@@ -30,10 +31,13 @@ class Found(NamedTuple):
     low: Int64s
     rolls: Int64s
     row: Int64s  # queue of the real topic
+    damaged: Int64s  # messages that cannot be read; they are in no row
 
 
 def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) -> Found:
     """Read messages into a `Found`, segment by segment; sources that are done are left out.
+
+    So is what cannot be read, for its checksum is compared; `find_pending` names it. O(bytes).
 
     `cancelled`: the table of what was cancelled, and is left out as well.
     """
@@ -41,16 +45,19 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     messages = np.sort(messages)
     segment_bytes, log = engine.commitlog.segment_bytes, PinnedLog(engine.commitlog)
     reading = reading_of(engine, cancelled)
-    parts, found = [], np.zeros(FOUND_WORDS, np.int64)
+    parts, damaged = [np.empty((6, 0), np.int64)], [_NOTHING]
+    found = np.zeros(FOUND_WORDS, np.int64)
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
         if not log.map_from(int(part[0])):
             continue  # fired and removed since
-        columns = np.empty((6, len(part)), np.int64)
-        count = read_pending(log.table, engine.queues.table, part, reading, found, columns)
+        columns, verdicts = np.empty((6, len(part)), np.int64), np.empty(len(part), np.int64)
+        tables = log.table, engine.queues.table
+        count = read_pending(*tables, part, reading, found, columns, verdicts)
         parts.append(columns[:, :count])
-    columns = np.concatenate(parts, axis=1) if parts else np.empty((6, 0), np.int64)
-    return Found(*(column.copy() for column in columns))
+        damaged.append(part[verdicts < 0])
+    columns = np.concatenate(parts, axis=1)
+    return Found(*(*columns.copy(), np.concatenate(damaged)))
 
 
 def capture_locked(core: Core) -> Snapshot:
@@ -72,9 +79,10 @@ def capture_locked(core: Core) -> Snapshot:
 
 
 def find_pending(core: Core, instant: Instant | None = None) -> Found:
-    """Return all timers that were pending at an instant, or now. O(pending).
+    """Return all timers that were pending at an instant, or now. O(bytes).
 
-    What was fired since is among them, as long as retention has not removed it.
+    What was fired since is among them, as long as retention has not removed it. What cannot be
+    read is left out, and named.
     """
     with core.gate:
         core.check_open()
@@ -88,5 +96,9 @@ def _find_pending(core: Core, instant: Instant | None) -> Found:
     timers = read_messages(core, wheel_messages(core.engine, instant), instant.cancelled)
     levels = find_waiting(core.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
-    in_levels = Found(*(levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row))
-    return Found(*map(np.concatenate, zip(timers, in_levels, strict=True)))
+    columns = levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row
+    in_levels = Found(*columns, levels.damaged)
+    found = Found(*map(np.concatenate, zip(timers, in_levels, strict=True)))
+    for message in found.damaged.tolist():
+        name_lost(core.engine, message)
+    return found

@@ -10,6 +10,7 @@ from timerstore.ids import parse_id
 from timerstore.pending.found import find_pending, read_messages
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
+from timerstore.services.first_puts import DAMAGED
 from timerstore.services.instant import capture_instant
 from timerstore.services.places import half_claimed, slot_messages, unlinked_messages
 from timerstore.wheel.place import may_have_rolled
@@ -26,7 +27,7 @@ def get(core: Core, id: str) -> Timer | None:
     while True:
         verdict = judge(core, [id])
         message = int(verdict.message[0])
-        if not verdict.pending[0]:
+        if not verdict.pending[0] and (verdict.row[0] != DAMAGED or due_ms <= core.clock.now_ms):
             return None
         try:
             first = read_timer(core, message, due_ms)

@@ -110,10 +110,13 @@ class Keyed:
                 return
 
     def _find(self, id: str) -> Timer | None:
-        """Return a pending timer, the long way."""
+        """Return a pending timer, the long way; what is damaged is named, and none."""
         try:
             return get(self.core, id)
         except UnknownTimerError:  # what the message says cannot be
+            return None
+        except CorruptStoreError as e:
+            self.core.engine.damage.note(e.file, e.offset, e.reason)
             return None
 
     def _scan(self, topic: bytes, key: bytes) -> Iterator[str]:

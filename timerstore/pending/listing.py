@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.amounts import exact_span
 from timerstore.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.core import Core
 from timerstore.kinds import check_int, check_name
@@ -38,7 +39,7 @@ class Horizon:
         times = self.start_ms.astype("datetime64[ms]")
         axes.bar(times, self.count, width=np.timedelta64(self.bucket_ms, "ms"), align="edge")
         axes.set_xlabel("due (UTC)")
-        axes.set_ylabel(f"timers in {self.bucket_ms} ms")
+        axes.set_ylabel(f"timers in {exact_span(self.bucket_ms)}")
         return axes
 
     def _repr_html_(self) -> str:

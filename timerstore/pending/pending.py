@@ -41,6 +41,12 @@ class PendingTimers:
             self.core.check_unlocked()
             return self._by_id.get(id) or get(self.core, id)
 
+    def is_pending(self, id: str) -> bool | None:
+        """Tell whether one that lies ahead is pending, without a lock; None: `get` it."""
+        with self.gate:
+            self.core.check_open()
+            return self._by_id.is_pending(id)
+
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a timer by its key; see `TimerStore.get_key`."""
         with self.gate:

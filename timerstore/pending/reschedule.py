@@ -13,6 +13,7 @@ from timerstore.services.cancel_ahead import (
     replace_timer,
 )
 from timerstore.services.deletes import compose_delete
+from timerstore.services.first_puts import DAMAGED
 from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.format import (
     LEVEL_MARK,
@@ -33,7 +34,7 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) 
         )
     with engine.locks:
         verdict = judge(core, [id], locked=True)
-        if not verdict.pending[0]:
+        if not verdict.pending[0] and verdict.row[0] != DAMAGED:
             raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
         offset, old_due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
         timer = read_timer(core, int(verdict.message[0]), old_due_ms)

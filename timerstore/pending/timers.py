@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from timerstore.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.moments import moment
 from timerstore.services.timer_parts import (
     PART_COLUMNS,
     PART_ROW,
@@ -26,7 +28,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A pending timer."""
+    """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due` is a datetime in UTC."""
 
     id: str
     topic: str
@@ -37,6 +39,11 @@ class Timer:
     due_ms: int
     put_ms: int
     roll_count: int
+
+    @property
+    def due(self) -> datetime:
+        """When it falls due, in UTC."""
+        return moment(self.due_ms)
 
 
 class _Draft:

@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     due_ms: Int64s
     offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
     message: Int64s  # the first put, or where that was removed the latest copy, −1 for none
-    row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX
+    row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX; or DAMAGED
     pending: Bools
     cancelled: Bools
     born_ms: Int64s
@@ -63,7 +63,7 @@ class FirstPuts(NamedTuple):
 
     due_ms: Int64s
     offset: Int64s
-    row: Int64s  # queue of the real topic, or GONE; of a delay level's + QUEUE_COUNT_MAX
+    row: Int64s  # queue of the real topic, GONE, or DAMAGED; of a delay level's + QUEUE_COUNT_MAX
     entry: Int64s  # index in the timer topic's queue, or in its level's
     level: Int64s  # delay level − 1, or −1 for a timer
     born_ms: Int64s
@@ -129,16 +129,17 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
     cancelled = engine.cancelled.contains(high, offsets)
     of_level = offsets >= LEVEL_MARK
-    waits = of_level & (rows != GONE) & ~cancelled & (indexes >= engine.levels.offset[levels])
-    kept = (rows != GONE) & ~cancelled & ~of_level
+    waits = of_level & (rows >= 0) & ~cancelled & (indexes >= engine.levels.offset[levels])
+    kept = (rows >= 0) & ~cancelled & ~of_level
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
     passed_ms = engine.read_slot * engine.precision_ms
     frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     pending = kept & (due_ms > frontier_ms)
     pending |= kept & (indexes >= world.enqueue_put.linked_index)
-    overdue = kept & ~pending
-    if overdue.any():
-        pending[overdue] = find_overdue(core, due_ms[overdue], offsets[overdue], rows[overdue])
+    # Where messages are damaged, the copy that waits may be one of them.
+    unsure = kept if engine.uncounted else kept & ~pending
+    if unsure.any():
+        pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])
     pending |= waits
     messages = offsets & ~LEVEL_MARK
     gone = (rows == GONE) & ~cancelled & ~of_level

@@ -64,6 +64,11 @@ class Job:
         }
         return {**self.properties, JOB: json.dumps(told, sort_keys=True)}
 
+    def is_same(self, timer: Any) -> bool:
+        """Tell whether a timer is that of this job, as it is."""
+        told = timer.body, timer.tag, timer.properties
+        return bool(told == (bytes(self.body), self.tag, self.said()))
+
     def runs(self, first_ms: int, now_ms: int, count_max: int) -> tuple[list[int], int]:
         """Return which of the times up to now it runs, `count_max` at most, and when it is next.
 

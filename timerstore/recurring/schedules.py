@@ -12,11 +12,11 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from timerstore.errors import (
@@ -29,6 +29,10 @@ from timerstore.errors import (
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
 from timerstore.services.background import BackgroundThread, Failure, Flag
+from timerstore.staying import Stays
+
+if TYPE_CHECKING:
+    from timerstore.anystore import AnyStore
 
 log = logging.getLogger("timerstore")
 
@@ -46,29 +50,26 @@ _left: Final[WeakKeyDictionary[Any, deque[Any]]] = WeakKeyDictionary()
 them out again before it is reopened."""
 
 
-class Store(Protocol):
-    """What is asked of a store."""
+class _Start:
+    """A call of `start` that is under way, and what it hears of its job's timer."""
 
-    put: Any
-    get_key: Any
-    cancel_key: Any
-    pending: Any
-    consume: Any
-    health: Any
-    stats: Any
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.next_ms: int | None = None
 
 
-class Schedules:
+class Schedules(Stays):
     """The recurring jobs of one store; any number of threads, and processes, may have it.
 
     As a context manager it carries jobs on in a thread of its own. Each run comes as a message of
     the job's topic, with the job's key, for consumers as any other; `scheduled_ms` says for when.
     """
 
-    def __init__(self, store: Store) -> None:
-        """Do nothing yet; `store`: a TimerStore, or what has its calls."""
+    def __init__(self, store: AnyStore) -> None:
+        """Do nothing yet."""
         self._store, self._stop, self._failure = store, Flag(), Failure()
         self._left = _left.setdefault(store, deque())
+        self._starts: list[_Start] = []  # that are under way
         self._thread: BackgroundThread | None = None
 
     # --- the jobs
@@ -98,23 +99,27 @@ class Schedules:
         """
         self._failure.check()
         job = new_job(topic, key, body, schedule, missed, grace, tag, properties)
-        # Its timer may have fired while nobody was there: it is carried on first.
-        self._go_on_as_far()
-        known = self._store.get_key(TOPIC, job.name)
-        if known is None and self._is_all_carried_on():
+        # Its timer may have fired while nobody was there: it is carried on first. One that fires
+        # all the time may have no timer at any moment that is looked at.
+        mine = _Start(job)
+        try:
+            self._starts.append(mine)
+            self._go_on_as_far()
             known = self._store.get_key(TOPIC, job.name)
-        now_ms = self._store.health().now_ms
-        if known is not None and self._is(known, job):
+            if known is None and self._is_all_carried_on():
+                known = self._store.get_key(TOPIC, job.name)
+        finally:
+            with suppress(ValueError):
+                self._starts.remove(mine)
+        if known is None and mine.next_ms is not None:
+            return mine.next_ms
+        if known is not None and job.is_same(known):
             return int(known.due_ms)
+        now_ms = self._store.health().now_ms
         at_ms = schedule.after(now_ms, now_ms)
-        given = {"topic": TOPIC, "key": job.name, "tag": tag, "properties": job.said()}
-        self._store.put(body, at_ms=at_ms, replace=True, **given)
+        given: dict[str, Any] = {"key": job.name, "tag": tag, "properties": job.said()}
+        self._store.put(body, topic=TOPIC, at_ms=at_ms, replace=True, **given)
         return at_ms
-
-    def _is(self, timer: Any, job: Job) -> bool:
-        """Tell whether a timer is that of a job, as it is."""
-        known = timer.body, timer.tag, timer.properties
-        return bool(known == (bytes(job.body), job.tag, job.said()))
 
     def stop(self, topic: str, key: str) -> bool:
         """Stop a job; tell whether it was waiting for its next run.
@@ -127,25 +132,32 @@ class Schedules:
         name = name_of(topic, key)
         if self._store.cancel_key(TOPIC, name):
             return True
-        if self._is_any_fired():
+        if self._oldest_fired_ms() is not None:
             mark = {JOB: json.dumps({"stopped": True})}
-            given = {"key": name, "delay": STOPPED, "properties": mark}
+            given: dict[str, Any] = {"key": name, "delay": STOPPED, "properties": mark}
             self._store.put(b"stopped", topic=TOPIC, replace=True, **given)
             self._is_all_carried_on()
         return False
 
-    def _is_any_fired(self) -> bool:
-        groups = self._store.stats().groups
-        return any(each.topic == TOPIC and each.lag_count for each in groups)
+    def _oldest_fired_ms(self) -> int | None:
+        """Return when the oldest timer fired that is not carried on; None where all are."""
+        groups = [each for each in self._store.stats().groups if each.topic == TOPIC]
+        return min((each.oldest_fired_ms or 0 for each in groups if each.lag_count), default=None)
 
     def _is_all_carried_on(self) -> bool:
-        """Carry on what fired, and wait for who else does so just now; False: for too long."""
-        until = time.monotonic() + _OTHERS_S
-        while self._is_any_fired():
+        """Carry on what has fired by now, and wait for who else does so; False: for too long.
+
+        What fires meanwhile does not count: other jobs may fire without end.
+        """
+        until, oldest_ms = time.monotonic() + _OTHERS_S, self._oldest_fired_ms()
+        # Messages are stamped with a time that never falls, also where the clock went back.
+        began_ms = max(self._store.health().now_ms, oldest_ms or 0)
+        while oldest_ms is not None and oldest_ms <= began_ms:
             if not self._go_on_as_far():
                 if time.monotonic() > until:
                     return False
                 time.sleep(_OTHERS_S / 100)
+            oldest_ms = self._oldest_fired_ms()
         return True
 
     def list(self) -> Iterator[tuple[int, Job]]:
@@ -158,15 +170,18 @@ class Schedules:
     # --- carrying them on
 
     def go_on(self) -> int:
-        """Put the runs that are due, and each job's next timer; return how many fired.
+        """Put the runs that are due now, and each job's next timer; return how many fired.
 
         What the thread of a `with` block does all the time; for a manual clock, or a loop of your
         own. Raises what `put` raises; call it again.
         """
-        count, first = 0, None
-        for delivery in self._fired(0):
-            error = self._carry_on_or_keep(delivery)
-            first, count = first or error, count + (error is None)
+        count, first, now_ms = 0, None, self._store.health().now_ms
+        with closing(self._fired(0)) as fired:
+            for delivery in fired:
+                error = self._carry_on_or_keep(delivery)
+                first, count = first or error, count + (error is None)
+                if delivery.due_ms > now_ms:
+                    break  # the next call's: jobs may fire without end
         if first is not None:
             raise first
         return count
@@ -179,7 +194,7 @@ class Schedules:
             log.warning("%s: a job could not go on, and is kept: %s", TOPIC, e)
             return 0
 
-    def _fired(self, timeout: float) -> Iterator[Any]:
+    def _fired(self, timeout: float) -> Generator[Any, None, None]:
         """Yield the messages of timers that fired, first those that were left."""
         with suppress(IndexError):  # somebody else took it
             for _ in range(len(self._left)):
@@ -236,6 +251,10 @@ class Schedules:
             delivery.ack_and_put_many(puts)
         except TooLateError:
             log.warning("%s: message %s was acknowledged elsewhere", TOPIC, delivery.id)
+            return
+        for each in list(self._starts):
+            if each.job.is_same(delivery):
+                each.next_ms = next_ms
 
     # --- the thread
 

@@ -17,10 +17,11 @@ from timerstore.arguments import check_group, check_topic_to_consume
 from timerstore.consumer.retry_rules import DEAD
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Batch
+from timerstore.consuming.known import ack_known
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.consuming.starting import begin_groups, check_start
-from timerstore.control.calls import ask
+from timerstore.control.calls import ask, duration
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import TimerIds
@@ -33,13 +34,20 @@ from timerstore.timelog.format import PROPERTY_PUT_BY
 from timerstore.timelog.frame import encode_property
 
 PLAIN: Final = (
-    *("cancel", "cancel_key", "get_key", "get", "count", "horizon", "upcoming", "stats"),
+    *("cancel", "cancel_key", "get_key", "get", "find", "count", "horizon", "upcoming", "stats"),
     *("health", "dead_letters", "redrive", "drop_dead_letters", "pause", "resume"),
     *("flush", "clean"),
 )
 """Calls of the store that are made as they are."""
 WAIT_S: Final = 0.5
 """A pull waits so long here; a client that wants to wait longer asks again."""
+MADE_ONCE: Final = frozenset(
+    (
+        *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
+        *("ack", "ack_known", "nack", "retry", "ack_and_put", "redrive", "drop_dead_letters"),
+    )
+)
+"""Calls whose answer is kept until the next one on the same connection, in case it is lost."""
 REPLY_BYTES: Final = 32 << 20
 """Of the bodies in one batch."""
 _WAITING_MAX: Final = 32
@@ -88,6 +96,7 @@ class Answers:
             "pull": self._pull,
             "begin_groups": self._begin_groups,
             "ack": self._ack,
+            "ack_known": self._ack_known,
             "retry": self._retry,
             "nack": self._nack,
             "ack_and_put": self._ack_and_put,
@@ -98,20 +107,24 @@ class Answers:
 
     def answer(self, asked: Asked, name: object, arguments: object) -> Answer:
         """Make a call; raises what it raises."""
-        if not isinstance(arguments, dict):
-            raise InvalidArgumentError("The arguments are no JSON object. Send one.")
         call = self._calls.get(name) if isinstance(name, str) else None
-        if call is None:
-            return to_json(ask(self._plain, str(name), from_json(arguments))), ()
         try:
-            return call(asked, **from_json(arguments))
+            given = from_json(arguments)
+        except RecursionError as e:
+            raise InvalidArgumentError("The arguments are nested too deep.") from e
+        if not isinstance(given, dict):
+            raise InvalidArgumentError("The arguments are no JSON object. Send one.")
+        if call is None:
+            return to_json(ask(self._plain, str(name), given)), ()
+        try:
+            return call(asked, **given)
         except TypeError as e:
             raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
 
     # --- putting
 
     def _put(self, asked: Asked, **given: Any) -> Answer:
-        if asked.again and (ids := self._put_before(asked)):
+        if asked.again and (ids := self._put_before(asked, 1)):
             return ids[0], ()
         return self._store.put(**self._by(asked, given)), ()
 
@@ -120,9 +133,9 @@ class Answers:
         properties = given.get("properties") or {}
         return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
 
-    def _put_before(self, asked: Asked) -> TimerIds:
-        """Return what was put when this was asked before; it is durable on return."""
-        found = find_put_by(self._core, asked.put_by, asked.since)
+    def _put_before(self, asked: Asked, count: int) -> TimerIds:
+        """Return what was put when this was asked before, `count` at most; durable on return."""
+        found = find_put_by(self._core, asked.put_by, asked.since, count)
         if found and self._core.is_group:
             self._core.wait_durable()
         due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
@@ -133,7 +146,7 @@ class Answers:
         table = read_table(asked.parts)
         tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
         if asked.again:
-            done = self._put_before(asked)[: table.num_rows]
+            done = self._put_before(asked, table.num_rows)[: table.num_rows]
             table = table.slice(len(done))
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         if "body" not in columns or not columns.keys() <= {"body", "at_ms", "key"}:
@@ -219,7 +232,7 @@ class Answers:
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = batch.to_arrow()
+            table = batch.to_arrow().append_column("offset", pa.array(batch._offsets))
             if tags:
                 table = table.append_column("tags_code", pa.array(batch.tags_codes))
             parts = write_table(table.slice(0, count))
@@ -255,15 +268,29 @@ class Answers:
     def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
         return asked.session.settle(batch, places, handled=handled is not False), ()
 
-    def _retry(self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any) -> Answer:
-        """Send a message back through a delay level, or to the dead letters."""
+    def _ack_known(
+        self, asked: Asked, topic: Any, group: Any, ids: Any, offsets: Any, handled: Any = True
+    ) -> Answer:
+        """Acknowledge what an earlier owner handed out, or what was taken back."""
+        is_sound = isinstance(ids, list) and isinstance(offsets, list) and len(ids) == len(offsets)
+        if not is_sound or not all(type(each) is int for each in offsets):
+            raise InvalidArgumentError("Send ids, and as many offsets, whole numbers.")
+        found = self._store.consuming.group(topic, group)
+        return ack_known(found, ids, offsets, handled=handled is not False), ()
+
+    def _retry(
+        self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any, delay_ms: Any = None
+    ) -> Answer:
+        """Send a message back through a delay level or after a time, or to the dead letters."""
+        delay = None if delay_ms is None else timedelta(milliseconds=delay_ms)
 
         def do(held: Batch) -> bool:
             group, message = held._group, held.message(place)
             if level == DEAD:
                 send_to_dead(self._store.putting, group.name, message, Failure(*failure))
             else:
-                send_back(self._store.putting, group.name, message, delay_level=level)
+                putting = self._store.putting
+                send_back(putting, group.name, message, delay_level=level, delay=delay)
             group.settle_some(held, [place], handled=False)
             group.count_failed(1, int(level != DEAD), int(level == DEAD))
             return True
@@ -271,6 +298,10 @@ class Answers:
         return asked.session.use(batch, place, do), ()
 
     def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
+        if not isinstance(pairs, list) or not all(
+            isinstance(each, list) and len(each) == 2 for each in pairs
+        ):
+            raise InvalidArgumentError("Send pairs of a topic and a group.")
         for topic, group in pairs:
             check_topic_to_consume(topic)
             check_group(group)
@@ -279,15 +310,15 @@ class Answers:
         return None, ()
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
-        delay = None if delay_s is None else timedelta(seconds=delay_s)
+        delay = None if delay_s is None else duration("delay_s", delay_s)
         asked.session.use(batch, place, lambda held: held._nack(place, delay))
         return None, ()
 
     def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
-        if asked.again and (ids := self._put_before(asked)):
-            return list(ids), ()
         if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
             raise InvalidArgumentError("puts is no list of objects. Send one.")
+        if asked.again and (ids := self._put_before(asked, 1)):
+            return list(ids), ()
         named: Any = [self._by(asked, each) for each in puts]
 
         def do(held: Batch) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.arguments import check_body, encode_properties, resolve_due_ms
+from timerstore.arguments import check_body, encode_properties, resolve_due_ms, whole_ms
 from timerstore.consuming.ackput import Put, checked
 from timerstore.consuming.group import Batch, Delivery, Int64s
 from timerstore.control.wire import to_json
@@ -25,9 +25,12 @@ _DESCRIBED_AT_ONCE: Final = 512
 
 
 class _Group:
-    """What a delivery asks of its group: to be acknowledged."""
+    """What a delivery asks of its group: its name, to be acknowledged."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def settle(self, batch: ClientBatch, place: int) -> None:
         batch.settle([place])
@@ -36,19 +39,26 @@ class _Group:
 class ClientBatch(Batch):
     """Messages that a client was handed together; see `Batch`.
 
-    What it acknowledges after its owner has ended comes again all the same.
+    What it acknowledges after its owner has ended the next one is told by ids and places.
     """
 
-    __slots__ = ("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_session", "_tags")
+    __slots__ = (
+        *("_due_ms", "_fired_ms", "_link", "_messages", "_name", "_places"),
+        *("_session", "_tags"),
+    )
 
-    def __init__(self, link: Link, topic: str, name: str | None, table: pa.Table) -> None:
-        """Made by a client."""
+    def __init__(
+        self, link: Link, topic: str, group: str, name: str | None, table: pa.Table
+    ) -> None:
+        """Made by a client; `name`: of what it holds at the owner."""
         self._link, self._session, self._name = link, link.session, name
-        self.topic, self._count, self._group = topic, table.num_rows, _GROUP
+        own_group: Any = _Group(group)
+        self.topic, self._count, self._group = topic, table.num_rows, own_group
         table, names = table.combine_chunks(), table.column_names
         self._bodies, self._ids = _one(table, "body"), _one(table, "id")
         self._due_ms: Int64s = table.column("due_ms").to_numpy()
         self._fired_ms: Int64s = table.column("fired_ms").to_numpy()
+        self._places: Int64s = table.column("offset").to_numpy()
         self._tags: Int64s | None = None
         if "tags_code" in names:
             self._tags = table.column("tags_code").to_numpy()
@@ -84,19 +94,30 @@ class ClientBatch(Batch):
 
     def settle(self, places: list[int] | None, *, handled: bool = True) -> None:
         """Acknowledge the messages at some places, None for all; they were `handled`, or not."""
-        if self._count:
-            self._ask("ack", places=places, handled=handled)
+        if not self._count or self._ask("ack", places=places, handled=handled):
+            return
+        chosen = list(range(self._count)) if places is None else places
+        given = {
+            "topic": self.topic,
+            "group": self._group.name,
+            "ids": self.ids.take(chosen).to_pylist(),
+            "offsets": self._places[chosen].tolist(),
+            "handled": handled,
+        }
+        self._link.ask("ack_known", given)
 
     def give_back(self, places: list[int]) -> None:
         """Let the messages at some places be pulled again, by whoever asks."""
         self._ask("give_back", places=places)
 
-    def retry(self, i: int, level: int, failure: tuple[str, str]) -> None:
-        """Send a message back through a delay level, or to the dead letters.
+    def retry(self, i: int, wait: int | timedelta, failure: tuple[str, str]) -> None:
+        """Send a message back through a delay level, or after a time; or to the dead letters.
 
         Where it is not held any more, it comes again anyway.
         """
-        self._ask("retry", place=i, level=level, failure=failure)
+        delay_ms = whole_ms(wait) if isinstance(wait, timedelta) else None
+        level = None if isinstance(wait, timedelta) else wait
+        self._ask("retry", place=i, level=level, delay_ms=delay_ms, failure=failure)
 
     def message(self, i: int) -> Message:
         """Return message `i` with all its properties; they are asked for once for all of them."""
@@ -156,6 +177,3 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
 def _one(table: pa.Table, name: str) -> Any:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-_GROUP: Any = _Group()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +38,11 @@ from timerstore.serving.link import Answered, Link, check_patience
 from timerstore.serving.typed import typed
 from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
+from timerstore.staying import Stays
+from timerstore.store import TimerStore
 from timerstore.switches import Paused
 from timerstore.timelog.format import MESSAGE_BYTES_MAX
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -53,11 +56,12 @@ _NO_ROWS: Final = pa.table(
         "body": pa.array([], pa.binary()),
         "due_ms": pa.array([], pa.int64()),
         "fired_ms": pa.array([], pa.int64()),
+        "offset": pa.array([], pa.int64()),
     }
 )
 
 
-class Client:
+class Client(Stays):
     """A store that another process serves; made by `timerstore.connect`.
 
     Its calls are those of `TimerStore`, with the same errors; see there. Any number of threads may
@@ -85,7 +89,7 @@ class Client:
         """The directory."""
         return self._path
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         """Return the client; leaving the block closes it."""
         return self
 
@@ -113,6 +117,10 @@ class Client:
         from timerstore.serving.consumer import ClientConsumer
 
         return ClientConsumer
+
+    def _owned(self) -> TimerStore | None:
+        """Return the store itself, where this process owns it at present."""
+        return None
 
     def _ask(
         self,
@@ -268,6 +276,10 @@ class Client:
         told = self._ask("get", {"id": id})
         return None if told is None else typed(Timer, told)
 
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer; see `TimerStore.find`."""
+        return typed(Found, self._ask("find", {"id": id}))
+
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a pending timer by its key; see `TimerStore.get_key`."""
         told = self._ask("get_key", {"topic": topic, "key": key})
@@ -394,9 +406,9 @@ class Client:
             )
             told = header["result"]
             if told is not None:
-                return ClientBatch(self._link, topic, told["batch"], read_table(parts))
+                return ClientBatch(self._link, topic, group, told["batch"], read_table(parts))
             if wait_s <= WAIT_S and until_s is not None and time.monotonic() >= until_s:
-                return ClientBatch(self._link, topic, None, _NO_ROWS)
+                return ClientBatch(self._link, topic, group, None, _NO_ROWS)
 
     def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
         """Return what a group gave up; see `TimerStore.dead_letters`."""

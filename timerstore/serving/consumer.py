@@ -22,7 +22,7 @@ from timerstore.config import Config
 from timerstore.consumer.consumer import Consumer
 from timerstore.consumer.consumerstats import ConsumerStats
 from timerstore.consumer.handling import Handling, failure_of
-from timerstore.consumer.retry_rules import DEAD, Outcome, level_after
+from timerstore.consumer.retry_rules import DEAD, Outcome
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.consuming import dead_topic
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
@@ -213,17 +213,17 @@ class _Handling(Handling):
         """Have a message sent back; tell whether it is a dead letter now."""
         batch: Any = delivery._batch
         message = batch.message(delivery._i)
-        level = level_after(message.reconsume_times, outcome.delay_level or 0, self._max_attempts)
+        wait = self._wait_after(message.reconsume_times, outcome)
         failure = failure_of(outcome)
         try:
-            batch.retry(delivery._i, level, (failure.kind, failure.text))
+            batch.retry(delivery._i, wait, (failure.kind, failure.text))
         except StoreClosedError:
             return False  # it comes again, from the next owner
-        if level == DEAD:
+        if wait == DEAD:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-        return level == DEAD
+        return wait == DEAD
 
 
 class ClientConsumer(Consumer):
@@ -249,7 +249,8 @@ class ClientConsumer(Consumer):
     def _open(self) -> None:
         if self._broadcast or self._ordered:
             raise InvalidArgumentError(
-                "broadcast and ordered need the process that has the store open. Leave them out."
+                "broadcast and ordered need the process that has the store open, and another one "
+                "has it. Leave them out, or make the consumer where `is_owner` is True."
             )
         topics = [each.topic for each in self._subscriptions]
         self._begin_groups([[topic, self.group] for topic in topics], self._start)
@@ -294,7 +295,7 @@ class ClientConsumer(Consumer):
         subscription = next(each for each in subscriptions if each.topic == told["topic"])
         self._turn = subscriptions.index(subscription) + 1
         table = read_table(parts)
-        batch = ClientBatch(self._client._link, told["topic"], told["batch"], table)
+        batch = ClientBatch(self._client._link, told["topic"], self.group, told["batch"], table)
         return subscription.tasks(batch, self._batch_count, is_retry=told["retry"]), False
 
     def _fits(self, each: _Subscription) -> bool:

@@ -70,6 +70,8 @@ class _Slot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.wire: Wire | None = None
+        self.asked_count = 0
+        """Questions so far: the owner keeps what it answered to the last one."""
 
     def drop(self) -> None:
         if self.wire is not None:
@@ -130,8 +132,9 @@ class Link:
         """
         if self._thread is None:
             self.start()
-        question: Header = {"call": name, "with": arguments, "since": self.log_end}
         slot = self._take()
+        slot.asked_count += 1
+        question: Header = {"call": name, "with": arguments, "number": slot.asked_count}
         try:
             answer = self._ask(slot, question, parts, is_repeatable)
         except StoreClosedError:  # it may have been made: whoever has the slot next asked not
@@ -153,6 +156,7 @@ class Link:
         while True:
             if slot.wire is None:
                 slot.wire = self._wait_for_owner(str(slot.number), until_s)
+            question.setdefault("since", self.log_end)
             try:
                 slot.wire.send(question, parts, FRAME_BYTES_MAX)
                 header, columns = slot.wire.receive()

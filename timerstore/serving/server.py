@@ -15,11 +15,12 @@ import socket
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
-from timerstore.control.socketfile import end_listening, is_allowed, listen
+from timerstore.control.socketfile import Listener, is_allowed
 from timerstore.control.wire import error_to_json
 from timerstore.errors import (
     InvalidArgumentError,
@@ -30,8 +31,8 @@ from timerstore.errors import (
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_kind
 from timerstore.services.background import BackgroundThread, Flag
-from timerstore.serving.answers import Answers, Asked, write_ids
-from timerstore.serving.session import Session
+from timerstore.serving.answers import MADE_ONCE, Answers, Asked, write_ids
+from timerstore.serving.session import Answered, LastAnswers, Session
 from timerstore.serving.wire import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -41,6 +42,7 @@ from timerstore.serving.wire import (
     Part,
     Wire,
 )
+from timerstore.staying import Stays
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
 
@@ -50,6 +52,7 @@ CONNECTIONS_MAX: Final = 128
 """Connections at once, each a thread; a client has one, and one for each call under way."""
 SILENCE_S: Final = 30.0
 """A client that was not heard of for so long, stopped say, has gone: it holds nothing any more."""
+_LEFT_MAX: Final = 128
 _HELLO_S: Final = 5.0
 _SEND_S: Final = 30.0
 _HELLO_BYTES_MAX: Final = 4_096
@@ -58,7 +61,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{12}")
 _SLOT: Final = re.compile(r"[0-9]{1,6}|heart", re.ASCII)
 
 
-class Server:
+class Server(Stays):
     """Serves one open store to other processes; made by `serve`. `close` may be called twice."""
 
     def __init__(self, store: TimerStore) -> None:
@@ -67,17 +70,20 @@ class Server:
         self._answers = Answers(store)
         self._life = secrets.token_hex(4)
         self._sessions: dict[str, Session] = {}
+        self._left: OrderedDict[str, LastAnswers] = OrderedDict()
+        """Of clients that went without a good-bye, and may come again."""
         self._wires: set[Wire] = set()
+        self._strangers: dict[Wire, None] = {}
+        """Those of which nobody has said yet who they are, the first one first."""
         self._lock = threading.Lock()
         self._closing = Flag()
-        self._socket = listen(self._path, SOCKET_NAME)
-        self._socket.settimeout(1.0)
+        self._listener = Listener(self._path, SOCKET_NAME)
         _servers.add(self)
         self._thread = BackgroundThread("timerstore-serve", self._run, self._ended)
         try:
             self._thread.start()
         except BaseException:
-            self._let_go()
+            self._listener.close()
             raise
 
     def close(self) -> None:
@@ -85,7 +91,7 @@ class Server:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._let_go()
+        self._listener.close()
         with self._lock:
             wires = list(self._wires)
         for wire in wires:
@@ -120,12 +126,9 @@ class Server:
     def _forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
         self._closing.set()
-        self._socket.close()
+        self._listener.forget()
         for wire in list(self._wires):
             wire.close()
-
-    def _let_go(self) -> None:
-        end_listening(self._socket, self._path, SOCKET_NAME)
 
     def _ended(self, error: BaseException) -> None:
         log.error("%s is not served any more: %r", self._path, error)
@@ -135,16 +138,14 @@ class Server:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                guest, _ = self._socket.accept()
-            except TimeoutError:
-                self._sweep()
-                continue
+                guest = self._listener.accept()
             except OSError:
-                if self._closing.is_set() or self._socket.fileno() < 0:
+                if self._closing.is_set() or self._listener.fileno() < 0:
                     return
                 self._closing.wait(0.2)  # no descriptor is left, say
                 continue
-            self._let_in(guest)
+            if guest is not None:
+                self._let_in(guest)
             self._sweep()
 
     def _let_in(self, guest: socket.socket) -> None:
@@ -158,8 +159,12 @@ class Server:
             return
         with self._lock:
             full = len(self._wires) >= CONNECTIONS_MAX
+            if full and self._strangers:  # it has said nothing yet, and may come again
+                next(iter(self._strangers)).end()
+                full = len(self._wires) >= 2 * CONNECTIONS_MAX
             if not full:
                 self._wires.add(wire)
+                self._strangers[wire] = None
         if full:
             text = f"{self._path} has {CONNECTIONS_MAX} connections already. Use fewer threads."
             with contextlib.suppress(LostError):
@@ -196,7 +201,7 @@ class Server:
             with session.slot(slot):  # its call of an earlier connection has ended
                 wire.send({"life": self._life, "end": self._core.engine.commitlog.end})
                 wire.limit(0, _SEND_S)
-                self._answer_all(wire, session, f"{session.name}.{slot}")
+                self._answer_all(wire, session, slot)
         except LostError:
             pass
         finally:
@@ -222,7 +227,9 @@ class Server:
             session = self._sessions.get(name)
             if session is None:
                 session = self._sessions[name] = Session(name, self._life)
+                session.answers = self._left.pop(name, session.answers)
             session.wires.add(wire)
+            self._strangers.pop(wire, None)
             session.seen_s = time.monotonic()
             return session
 
@@ -235,43 +242,51 @@ class Server:
                 gone = not session.wires
                 if gone:
                     del self._sessions[session.name]
+                    if len(session.answers):
+                        self._left[session.name] = session.answers
+                        while len(self._left) > _LEFT_MAX:
+                            self._left.popitem(last=False)
         try:
             if gone and session is not None:
                 session.release()
         finally:
             with self._lock:
                 self._wires.discard(wire)
+                self._strangers.pop(wire, None)
 
     # --- questions
 
-    def _answer_all(self, wire: Wire, session: Session, put_by: str) -> None:
+    def _answer_all(self, wire: Wire, session: Session, slot: str) -> None:
         """Answer what is asked on a connection until it ends."""
         pulled: str | None = None  # of the last answer: it may not have arrived
         try:
             while not self._closing.is_set():
                 question, parts = wire.receive(FRAME_BYTES_MAX)
                 pulled, session.seen_s = None, time.monotonic()
-                if question.get("call") == "bye":
+                name = question.get("call")
+                if name == "bye":
+                    session.answers.forget(slot)
                     return
-                since = question.get("since")
-                asked = Asked(
-                    session,
-                    put_by,
-                    parts,
-                    since if isinstance(since, int) else 0,
-                    question.get("again") is True,
-                )
-                header, columns = self._answer(asked, question)
-                pulled = asked.pulled
-                if header is None:
-                    return
+                again, number = question.get("again") is True, question.get("number")
+                answered = session.answers.find(slot, number) if again else None
+                if answered is None:
+                    since = question.get("since")
+                    since = since if isinstance(since, int) else 0
+                    asked = Asked(session, f"{session.name}.{slot}", parts, since, again)
+                    answered = self._answer(asked, question)
+                    pulled = asked.pulled
+                    if answered is None:
+                        return
+                    if isinstance(name, str) and name in MADE_ONCE:
+                        session.answers.keep(slot, number, answered)
+                header, columns = answered
                 header["end"] = self._core.engine.commitlog.end
                 wire.send(header, columns)
         finally:
             if pulled is not None:
                 session.give_back(pulled)
 
-    def _answer(self, asked: Asked, question: Header) -> tuple[Header | None, Any]:
+    def _answer(self, asked: Asked, question: Header) -> Answered | None:
         """Return a header with its parts; None where the store is being closed."""
         name = question.get("call")
         try:
@@ -279,7 +294,7 @@ class Server:
             return {"result": result}, columns
         except Exception as e:
             if self._core.closed:  # whoever owns the store next answers
-                return None, ()
+                return None
             if not isinstance(e, TimerStoreError):
                 log.exception("%s: the call %r of a client failed", self._path, name)
             header, columns = error_to_json(e), list[Part]()

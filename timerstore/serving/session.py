@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeVar
@@ -18,9 +19,12 @@ from typing import Final, TypeVar
 from timerstore.consuming.group import Batch
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.pending.timers import Timer
-from timerstore.serving.wire import Wire
+from timerstore.serving.wire import Header, Part, Wire
 
 T = TypeVar("T")
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""Of an answer that is kept; of one that is longer, the log's tail tells."""
+_ANSWERS_MAX: Final = 256
 LISTINGS_MAX: Final = 16
 """Listings that a client has begun; the oldest one ends."""
 
@@ -33,6 +37,42 @@ class _Held:
     open: set[int] = field(default_factory=set)
 
 
+Answered = tuple[Header, Sequence[Part]]
+
+
+class LastAnswers:
+    """The last answer on each connection of a client, until it asks the next thing there.
+
+    It was made, and may not have arrived. One connection has one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was answered yet."""
+        self._last: OrderedDict[str, tuple[int, Answered]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return len(self._last)
+
+    def find(self, slot: str, number: object) -> Answered | None:
+        """Return what was answered to a question; None where that is not known."""
+        last = self._last.get(slot)
+        return last[1] if last is not None and last[0] == number else None
+
+    def keep(self, slot: str, number: object, answered: Answered) -> None:
+        """Keep an answer, in place of the last one there."""
+        self._last.pop(slot, None)
+        length = sum(memoryview(part).nbytes for part in answered[1])
+        if isinstance(number, int) and length <= ANSWER_BYTES_MAX:
+            self._last[slot] = number, answered
+            while len(self._last) > _ANSWERS_MAX:
+                self._last.popitem(last=False)
+
+    def forget(self, slot: str) -> None:
+        """Forget what was answered there: it has arrived."""
+        self._last.pop(slot, None)
+
+
 class Session:
     """One client; it has a name that it chose, by which it is known on all its connections."""
 
@@ -41,6 +81,7 @@ class Session:
         self.name, self._life = name, life
         self.wires: set[Wire] = set()
         self.seen_s = time.monotonic()
+        self.answers = LastAnswers()
         self._numbers = count(1)
         self._held: dict[str, _Held] = {}
         self._listings: dict[str, Iterator[Timer]] = {}

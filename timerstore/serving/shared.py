@@ -48,6 +48,9 @@ class SharedStore(Client):
         """Whether this process has the store open at present."""
         return self._store is not None
 
+    def _owned(self) -> TimerStore | None:
+        return self._store
+
     def _own(self) -> None:
         """Open the store for all, unless another process has it open; called by the heart."""
         if self._store is not None:  # it has stopped, or it is not served any more

@@ -12,7 +12,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.kinds import meant
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
-from timerstore.tables.schema import default_columns, find_table
+from timerstore.tables.schema import STORE, default_columns, find_table
 from timerstore.tables.stores import Stores, find_stores
 from timerstore.tables.where import parse_where
 
@@ -52,7 +52,8 @@ class ReadOptions:
         if self.columns is not None:
             for name in self.columns:
                 find_table(self.table).find(name)
-            return self.columns
+            several = STORE not in self.columns and self.stores().several
+            return (*self.columns, STORE) if several else self.columns
         return default_columns(self.table, several=self.stores().several, body=self.body)
 
 

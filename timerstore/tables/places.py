@@ -21,7 +21,9 @@ from timerstore.timelog import columns, scan, units
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
+from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import Fault, StoreReader
 from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
@@ -238,9 +240,15 @@ def among(values: Words, ordered: Words) -> Flags:
 
 
 def copied_sources(reader: StoreReader) -> Words:
-    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log)."""
+    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log).
+
+    What is damaged is passed; of a copy that has still its parts they are believed.
+    """
     log, origins, broker = reader.commitlog, [_NOTHING], BrokerCopies()
-    for rows in reader.scan(verify=reader.is_open):
+    for item in read_past_damage(reader, log.start, log_used_end(reader)):
+        rows = item.framed if isinstance(item, Damage) else item
+        if not len(rows):
+            continue
         origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
         broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, LEVEL_TOPIC))
     return np.unique(np.concatenate([*origins, broker.match()[0]]))

@@ -8,10 +8,11 @@ import numpy as np
 
 from timerstore.tables.queues import find_queue
 from timerstore.timelog import audit as kernels
-from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.record import Words
 from timerstore.validation.findings import Findings
+from timerstore.validation.salvaged import lost_entries
 
 _CHUNK_ENTRIES: Final = 65_536
 
@@ -27,6 +28,10 @@ def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> Non
         data = np.frombuffer(queue.read(first * ENTRY_BYTES, count * ENTRY_BYTES), np.uint8)
         verdicts = _judge(findings, data, first, encoded, queue_id)
         wrong = (verdicts == kernels.ENTRY_WRONG) | (verdicts == kernels.ENTRY_NONE)
+        places = np.arange(first, first + count)[: len(verdicts)]
+        sizes = data.view(QUEUE_ENTRY)["size"][: len(verdicts)]
+        # What a broker left out at the start of a file that was made ahead.
+        wrong &= (places * ENTRY_BYTES % queue.segment_bytes > 0) | (places == 0) | (sizes > 1)
         if not view.cut.is_open:
             wrong |= verdicts == kernels.ENTRY_BEHIND
         # Gaps, and entries of removed messages, stand before all others.
@@ -34,7 +39,9 @@ def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> Non
         good = np.flatnonzero(verdicts == kernels.ENTRY_GOOD)
         if len(good):
             wrong[good[0] :] |= old[good[0] :]
-        at = np.arange(first, first + len(verdicts), dtype=np.int64) * ENTRY_BYTES
+        entries = np.frombuffer(data[: len(verdicts) * ENTRY_BYTES], QUEUE_ENTRY)
+        wrong[wrong] &= ~lost_entries(view.reader, entries[wrong])
+        at = places * ENTRY_BYTES
         reason = "the entry points to no message of this queue and index"
         findings.judge("entry_message", wrong, name, at, reason)
         findings.tally.counts["entries"] += int((~old).sum())

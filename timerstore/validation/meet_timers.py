@@ -11,12 +11,14 @@ from timerstore.timelog.copies import (
     ROLE_DELETE,
     ROLE_LEVEL,
     ROLE_SOURCE,
+    ROLE_TAKEN,
     match_copies,
 )
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.plan import Scope
+from timerstore.validation.salvaged import in_fillers, last_filler
 from timerstore.validation.tally import Tally
 from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
@@ -48,6 +50,8 @@ class TimerMeeting:
         self.is_level = kind == notes.IS_LEVEL
         self.ours = self._has(notes.TIMER_OURS)
         self.links = links
+        self.salvaged_to = last_filler(self.view.reader)
+        """What became of a message before that may have been lost, and covered."""
 
     def _has(self, bit: int) -> Flags:
         found: Flags = self.word & bit != 0
@@ -84,6 +88,7 @@ class TimerMeeting:
         word = self.links[:, notes.LINK_UNIT]
         self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
         self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
+        self.in_slot = self.waiting.copy()
         self.waiting |= self._has(notes.TIMER_UNLINKED)
 
     def _meet_copies(self) -> None:
@@ -102,9 +107,16 @@ class TimerMeeting:
     def _match(self, nameless: Flags) -> None:
         """Match what a broker copied, which does not say of what."""
         order = np.lexsort((self.offset, self.key))
-        role = np.where(self.waits, ROLE_SOURCE, 0) | np.where(nameless, ROLE_COPY, 0)
-        role |= np.where(self.is_delete, ROLE_DELETE, 0)
-        role |= np.where(self.is_level | self._has(notes.TIMER_WITHOUT_DUE), ROLE_LEVEL, 0)
+        in_level = self.is_level | self._has(notes.TIMER_WITHOUT_DUE)
+        role = np.zeros(len(order), np.int64)
+        for chosen, bit in (
+            (self.waits, ROLE_SOURCE),
+            (nameless, ROLE_COPY),
+            (self.is_delete, ROLE_DELETE),
+            (in_level, ROLE_LEVEL),
+            (self.source[self.source >= 0], ROLE_TAKEN),
+        ):
+            role[chosen] |= bit
         found = np.full(len(order), -1, np.int64)
         match_copies(self.key[order], self.rolls[order], role[order], found)
         matched = found >= 0
@@ -141,11 +153,15 @@ class TimerMeeting:
         self.tally.check("succession", int((self.named | (self.source >= 0)).sum()))
         kept = self.origin >= self.view.reader.commitlog.start
         orphan = self.named & kept & ((self.source < 0) | (self.origin >= self.offset))
+        filler = self._has(notes.TIMER_FILLER)
+        orphan &= ~filler
+        orphan[orphan] &= ~in_fillers(self.view.reader, self.origin[orphan])
         self._fail("succession", orphan, "it is a copy of no message before it")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
         differs &= ~self.is_level[source]
         differs |= self.waits[found] & (self.due_ms[found] != self.due_ms[source])
+        differs &= ~filler[found] & ~filler[source]
         reason = "its roll count or due time does not follow from what it is a copy of"
         fail(self.tally, "succession", _LOG, self.offset[found[differs]], reason)
         early = self._has(notes.TIMER_WITHOUT_DUE)[found]
@@ -153,9 +169,14 @@ class TimerMeeting:
         reason = "it was delivered before its level was over"
         fail(self.tally, "early", _LOG, self.offset[found[early]], reason)
 
+        in_slot = self.is_timer & self.in_slot
+        self.tally.check("reached_once", int(in_slot.sum()))
         checkpoint = self.view.checkpoint
         if checkpoint is None or checkpoint.by_broker:
             return
+        if checkpoint.handed_over:
+            again = in_slot & ((self.copy_count > 0) | (self.offset < checkpoint.floor))
+            self._fail("reached_once", again, "a broker would reach it, and its copy too")
         waiting = self.waiting[source] & self.named[found]
         waiting &= self.offset[source] >= checkpoint.floor_offset  # else it is not found again
         self.tally.check("settled", int(waiting.sum()))
@@ -169,13 +190,14 @@ class TimerMeeting:
         named = np.unique(self.key[self.is_delete])
         open_ended = self.is_timer & (self.copy_count == 0)
         lost = open_ended & ~self.waiting & ~np.isin(self.key, named)
+        lost &= self.offset > self.salvaged_to
         self._fail("accounted", lost, "its slot has passed, and nothing came of it")
         in_levels = self._judge_levels(named)
         self._judge_cancelled()
 
         counts = self.tally.counts
         counts["timers"] += int((self.is_timer & (self.rolls == 0)).sum())
-        counts["fired"] += int(self.is_fired.sum())
+        counts["fired"] += int((self.is_fired & ~self._has(notes.TIMER_FILLER)).sum())
         counts["rolls"] += int((self.waits & (self.rolls > 0)).sum())
         counts["deletes"] += int((self.is_delete & (self.rolls == 0)).sum())
         still = np.unique(self.key[self.is_delete & self.waiting & (self.copy_count == 0)])
@@ -194,7 +216,7 @@ class TimerMeeting:
         self.tally.check("level_accounted", int(self.is_level.sum()))
         left = self.is_level & (self.copy_count == 0)
         left &= ~(self._has(notes.TIMER_FIRST) & np.isin(self.key, named))
-        lost = left & ~self.waiting
+        lost = left & ~self.waiting & (self.offset > self.salvaged_to)
         self._fail("level_accounted", lost, "its level has passed it, and nothing came of it")
         still: Flags = left & self.waiting
         return still

@@ -14,22 +14,22 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog import scan
 from timerstore.timelog.append import new_queue_table
 from timerstore.timelog.audit import (
-    MARK_BAD_CHECKSUM,
-    MARK_NO_CHECKSUM,
     MARK_NOT_INDEXED,
     MARK_OURS,
     find_rows,
     identify_copies,
     mark_messages,
 )
-from timerstore.timelog.consumequeue import enter_queue
+from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.filler import SALVAGED_TOPIC
+from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
 from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.salvaged import lost_count
 from timerstore.validation.spread import count_lateness
 
 _LOG: Final = "commitlog"
@@ -110,10 +110,7 @@ class _Look:
         tag = self.view.reader.store_tag
         mark_messages(self.log.table, rows, tag, self.found, marks)
         sound = rows[:, scan.ROW_STATUS] == GOOD  # the others came with their fault
-        lost = sound & (marks & (MARK_BAD_CHECKSUM | MARK_NO_CHECKSUM) != 0)
         self.tally.check("message_sound", int(sound.sum()))
-        reason = "the message has lost its checksum"
-        self.findings.fail("message_sound", _LOG, rows[lost, scan.ROW_OFFSET], reason)
         self.tally.counts["messages"] += len(rows)
         numbers = self.queues.numbers(rows, _STORED)
         indexed = marks & MARK_NOT_INDEXED == 0
@@ -146,13 +143,22 @@ class _Look:
         judge(rule, other_tags, name, at, reason)
 
         before = self.last.get(number, int(indexes[0]) - 1)
-        jumps = np.diff(indexes, prepend=before) != 1
+        steps = np.diff(indexes, prepend=before)
+        jumps = steps != 1
+        count = len(rows)
+        for i in np.flatnonzero(steps > 1).tolist():
+            if file is not None:
+                between = int(indexes[i] - steps[i]) + 1, int(indexes[i])
+                jumps[i] = lost_count(self.view.reader, file, *between) != steps[i] - 1
+        if file is not None:
+            left_out = is_gap(indexes, steps, file.segment_bytes // ENTRY_BYTES)
+            jumps, count = jumps & ~left_out, count + int(left_out.sum())
         self.last[number] = int(indexes[-1])
         reason = f"its queue offset does not follow the one before it in {name}"
         judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason)
-        low, high, count = self.tally.queues.get(name, (1 << 62, -1, 0))
+        low, high, before_count = self.tally.queues.get(name, (1 << 62, -1, 0))
         low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
-        self.tally.queues[name] = low, high, count + len(rows)
+        self.tally.queues[name] = low, high, before_count + count
 
     def _file(self, number: int) -> ReadSegments | None:
         topic, queue_id = self.queues.names[number]
@@ -171,6 +177,7 @@ class _Look:
         is_timer = waits & destined
         is_copy = ~waits & ~is_level
         is_level &= named > 0
+        is_level[is_level] = ~self._is_half(rows[is_level])
         is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         self._judge_times(rows[is_fired & has_due])
@@ -179,9 +186,19 @@ class _Look:
         kinds[is_fired | without_due] = notes.IS_FIRED
         kinds[without_due] |= notes.TIMER_WITHOUT_DUE
         kinds[is_level] = notes.IS_LEVEL
+        salvaged = [i for i, (topic, _) in enumerate(self.queues.names) if topic == SALVAGED_TOPIC]
+        if salvaged:
+            kinds[is_fired & np.isin(numbers, salvaged)] |= notes.TIMER_FILLER
         noted = is_timer | is_fired | is_level | without_due
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
+
+    def _is_half(self, rows: Words) -> Flags:
+        """Tell which are halves of transactions, which are dropped when they are due."""
+        numbers = self.queues.numbers(rows, _DESTINED)
+        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == HALF_TOPIC]
+        found: Flags = np.isin(numbers, halves)
+        return found
 
     def _judge_times(self, fired: Words) -> None:
         late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
@@ -230,6 +247,11 @@ class _Look:
         high, low = rows[:, scan.ROW_IDENTITY_HIGH].copy(), rows[:, scan.ROW_IDENTITY_LOW].copy()
         nameless: Flags = (kinds == notes.IS_FIRED) & (high != IDENTITY_OURS)
         nameless &= rows[:, scan.ROW_REAL_TOPIC_BYTES] < 0
+        for i in np.flatnonzero(kinds & notes.TIMER_FILLER != 0).tolist():
+            origin = int(rows[i, scan.ROW_ORIGIN])
+            for source in self.view.reader.scan(origin, origin + 1):
+                high[i], low[i] = source[0, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]]
+            self._map(rows)  # the scan may have let go of it
         if nameless.any():
             part = np.ascontiguousarray(rows[nameless])
             both = np.zeros((2, len(part)), np.int64)

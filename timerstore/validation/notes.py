@@ -57,6 +57,7 @@ TIMER_OLD: Final = 8  # before the first unit that is kept
 TIMER_OURS: Final = 16
 TIMER_WITHOUT_DUE: Final = 32  # of a broker: from a level, maybe; TIMER_DUE_MS: when it was stored
 TIMER_FIRST: Final = 64  # of a level: not sent back, so a delete of its key means it
+TIMER_FILLER: Final = 128  # of a salvage: stands for the copy that was lost there
 ROLLS_SHIFT: Final = 8
 ROLLS_MAX: Final = (1 << 24) - 1
 TOPIC_SHIFT: Final = 32

@@ -172,6 +172,13 @@ RULES: Final = (
         "A timer was fired twice.",
     ),
     Rule(
+        "reached_once",
+        TIMERS,
+        "a timer that waits in a slot",
+        "Of a store that was handed over: its message is not superseded, and was not copied.",
+        "A broker fires the timer twice.",
+    ),
+    Rule(
         "succession",
         TIMERS,
         "a copy",

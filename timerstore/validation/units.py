@@ -61,7 +61,9 @@ def _take(findings: Findings, part: Words, read_slot: int, floor: int, precision
 
     known = sound & (part[:, kernels.AUDIT_QUEUE_INDEX] >= 0)
     word = np.where(slots >= read_slot, notes.LINK_WAITING, 0)
-    word |= np.where(verdicts == kernels.TOO_EARLY, notes.LINK_EARLY, 0)
+    # What is superseded is moved to a passed slot by a handover.
+    early = (verdicts == kernels.TOO_EARLY) & ~superseded
+    word |= np.where(early, notes.LINK_EARLY, 0)
     word |= np.where(part[:, kernels.AUDIT_MAGIC] & UNIT_ROLL != 0, notes.LINK_ROLL, 0)
     key = notes.fold_identity(part[:, kernels.AUDIT_HIGH], part[:, kernels.AUDIT_LOW])
     columns = key, part[:, kernels.AUDIT_MESSAGE], (offsets << notes.LINK_SHIFT) | word

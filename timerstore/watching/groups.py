@@ -81,6 +81,16 @@ def read_groups(
     return _Groups(core, consuming).read(only)
 
 
+def read_neglected(core: Core, consuming: Consuming) -> tuple[GroupStats, ...]:
+    """Return a row for each topic that nobody reads, and for the dead letters of each group.
+
+    A row's `lag_count` says how many wait there; none has none. O(topics); one message of each row
+    is decoded.
+    """
+    groups = _Groups(core, consuming)
+    return groups.read(groups.neglected())
+
+
 class _Groups:
     """Reads the rows of one moment."""
 
@@ -109,7 +119,6 @@ class _Groups:
     def _shown(self) -> set[tuple[str, str]]:
         """Return the (topic, group) that have a row."""
         pairs = self._pairs | set(self._unread())
-        pairs = {(topic, group) for topic, group in pairs if topic != text(ACKS_TOPIC)}
         for topic, group in list(pairs):
             if topic == RETRY_PREFIX.decode() + group:
                 backlog = self._backlog(topic, group)
@@ -119,10 +128,19 @@ class _Groups:
         known = {group for _, group in pairs - letters}
         return pairs - {(topic, group) for topic, group in letters if group in known}
 
+    def neglected(self) -> list[tuple[str, str]]:
+        """Return the topics that nobody reads, and those of dead letters, in which any wait."""
+        unread = [pair for pair in self._unread() if pair[1] == NOBODY]
+        topics = [text(topic) for topic in list(self.queues.topics)]
+        prefix = DEAD_PREFIX.decode()
+        letters = [(each, each.removeprefix(prefix)) for each in topics if each.startswith(prefix)]
+        return unread + [pair for pair in letters if self._backlog(*pair).lag_count]
+
     def _unread(self) -> Iterator[tuple[str, str]]:
         """Yield the topics that have messages and no group; some are a group's by their name."""
         topics = {text(topic) for topic in list(self.queues.topics)}
-        topics -= {text(TIMER_TOPIC), text(LEVEL_TOPIC), *(topic for topic, _ in self._pairs)}
+        topics -= {text(each) for each in (TIMER_TOPIC, LEVEL_TOPIC, ACKS_TOPIC)}
+        topics -= {topic for topic, _ in self._pairs}
         for topic in topics:
             owner = topic.removeprefix(RETRY_PREFIX.decode()).removeprefix(DEAD_PREFIX.decode())
             group = NOBODY if owner == topic else owner

@@ -1,16 +1,18 @@
-"""Health: what keeps a store from doing its work, since when, what to do about it."""
+"""Health: what keeps a store from its work, what waits for somebody, since when, what to do."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from timerstore.consuming.consuming import Consuming
 from timerstore.core import Core
 from timerstore.errors import FlushFailedError
 from timerstore.inside import inside
+from timerstore.moments import moment
 from timerstore.services.engine import Engine
 from timerstore.switches import Pause
+from timerstore.watching.groups import NOBODY, GroupStats, read_neglected
 
 State = Literal[
     "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"
@@ -35,6 +37,14 @@ _BEHIND = (
     "It catches up by itself. If it does not: look at the services' busy shares in "
     "`timerstore info`, and at the disk."
 )
+_LETTERS = (
+    "`timerstore dead PATH GROUP` tells why; `timerstore dead retry` puts them back, "
+    "`timerstore dead drop` gives them up. They stay on the disk till then."
+)
+_UNREAD = (
+    "Have a group consume it, or put elsewhere: a misspelt topic, say. What fires in it stays on "
+    "the disk."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +61,28 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthWarning:
+    """Messages that wait for somebody, though the store does its work: `count` of a `topic`.
+
+    `kind`: "dead letters", which `group` gave up, or "nobody reads", a topic that no group ever
+    read; then `group` is None. `since_ms`: when the oldest was fired, None where it cannot be read.
+    """
+
+    kind: Literal["dead letters", "nobody reads"]
+    topic: str
+    group: str | None
+    count: int
+    since_ms: int | None
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """How a store is: its worst state, and each condition, the worst first.
 
     `ok`: it does its work, or was told not to. `now_ms`: the store's clock when it was asked.
+    `warnings` change neither: the store runs, but messages wait for somebody.
     """
 
     state: State
@@ -62,6 +90,7 @@ class Health:
     now_ms: int
     opened_ms: int
     conditions: tuple[Condition, ...]
+    warnings: tuple[HealthWarning, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
@@ -81,8 +110,8 @@ _FINE: Final = ("running", "paused", "behind")
 
 
 @inside
-def read_health(core: Core) -> Health:
-    """Look; see `TimerStore.health`. O(pauses)."""
+def read_health(core: Core, consuming: Consuming) -> Health:
+    """Look; see `TimerStore.health`. O(pauses + topics)."""
     core.check_open(stopped=True)
     now_ms = core.clock.now_ms
     found = [
@@ -94,7 +123,21 @@ def read_health(core: Core) -> Health:
     ]
     found.sort(key=lambda each: -_RANK[each.state])
     state: State = found[0].state if found else "running"
-    return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found))
+    warnings: tuple[HealthWarning, ...] = ()
+    if core.failure.error is None:
+        warnings = tuple(_warned(each) for each in read_neglected(core, consuming))
+    return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found), warnings)
+
+
+def _warned(row: GroupStats) -> HealthWarning:
+    count, since_ms = row.lag_count, row.oldest_fired_ms
+    messages = f"{count:,} message" if count == 1 else f"{count:,} messages"
+    if row.group == NOBODY:
+        what = f"{messages} fired in topic {row.topic!r}, which no group has ever read."
+        return HealthWarning("nobody reads", row.topic, None, count, since_ms, what, _UNREAD)
+    what = f"Group {row.group!r} gave up {messages}, which nobody has put back or dropped."
+    cure = _LETTERS.replace("GROUP", row.group)
+    return HealthWarning("dead letters", row.topic, row.group, count, since_ms, what, cure)
 
 
 def _stopped(core: Core) -> list[Condition]:
@@ -146,8 +189,7 @@ def _paused(pause: Pause) -> Condition:
         what += " of all groups" if pause.group is None else f" of group {pause.group!r}"
     what += " is paused"
     if pause.until_ms is not None:
-        until = datetime.fromtimestamp(pause.until_ms / 1000, UTC)
-        what += f" until {until.isoformat(timespec='seconds')}"
+        what += f" until {moment(pause.until_ms).isoformat(timespec='seconds')}"
     command = f"timerstore resume PATH {pause.what}"
     if pause.group is not None:
         command += f" --group {pause.group}"

@@ -68,10 +68,11 @@ def _services(stats: Stats) -> Iterator[str]:
             f"{100 * each.busy_share:.1f} %",
             f"{each.queue_count:,}",
             f"{each.step_count:,}",
+            each.state if each.waits_for is None else f"waits for {each.waits_for}",
         )
         for each in stats.services
     ]
-    yield from _table("services", ("", "busy", ">", ">waiting", ">steps"), rows)
+    yield from _table("services", ("", "busy", ">", ">waiting", ">steps", "state"), rows)
 
 
 def _topics(stats: Stats) -> Iterator[str]:

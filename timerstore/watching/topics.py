@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from timerstore.core import Core
 from timerstore.inside import inside
 from timerstore.kinds import check_int, check_name
+from timerstore.moments import moment
 from timerstore.services.engine import Engine
 from timerstore.timelog.decode import text
 from timerstore.timelog.record import Words
@@ -114,6 +116,16 @@ class TopicStats:
     upcoming: Upcoming
     lateness: Histogram
     set_delay: Histogram
+
+    @property
+    def next_due(self) -> datetime | None:
+        """`next_due_ms` as a datetime in UTC."""
+        return None if self.next_due_ms is None else moment(self.next_due_ms)
+
+    @property
+    def oldest_due(self) -> datetime | None:
+        """`oldest_due_ms` as a datetime in UTC."""
+        return None if self.oldest_due_ms is None else moment(self.oldest_due_ms)
 
 
 def read_topics(core: Core) -> tuple[TopicStats, ...]:

@@ -1,0 +1,99 @@
+"""Handing over to a broker, which fires whatever the slots from R on lead to."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.as_broker import AsBroker
+from tests.services.test_cleaning import SECOND, START_MS, drain, live_on, open_small
+from timerstore import ManualClock, TimerStore, verify
+from timerstore.closing import handover
+from timerstore.validation import validate
+
+
+def _begin_pass(store: TimerStore, steps: int) -> int:
+    """Copy a part of what is pending in the oldest segment; return how much."""
+    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 7
+    for _ in range(steps):
+        store.core.cleaner.step()
+    return store.stats().cleaning.copied_count
+
+
+def _copied_in_part(
+    path: Path, clock: ManualClock, steps: int, end: Callable[[TimerStore], None]
+) -> tuple[list[str], list[str]]:
+    """Live in a store that ends in the midst of a pass; return its far timers, the cancelled."""
+    store = open_small(path, clock)
+    ids = [store.put(b"far %d" % (i % 3), delay=(500 + i % 3) * SECOND) for i in range(30)]
+    cancelled = [ids[3], ids[7]]
+    assert store.cancel_many(cancelled).all()
+    store.core.cleaner.stopped = True
+    live_on(store, clock, 5)
+    assert _begin_pass(store, steps) > 0
+    store.core.cleaner.stopped = True
+    end(store)
+    return ids, cancelled
+
+
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("end", [TimerStore.close, TimerStore.abandon])
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_another_process_hands_over_what_was_copied(
+    tmp_path: Path, end: Callable[[TimerStore], None], steps: int
+) -> None:
+    """Its predecessor had copied in a pass that nobody remembers: sources and copies are linked."""
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    ids, cancelled = _copied_in_part(path, clock, steps, end)
+    with open_small(path, clock) as store:
+        store.core.cleaner.stopped = True
+        pending = sorted(set(ids) - set(cancelled))
+        assert sorted(timer.id for timer in store.pending()) == pending
+        store.handover()
+    assert AsBroker(path).keys() == pending
+    assert validate(path).ok, str(validate(path))
+    assert verify(path).ok, str(verify(path))
+
+    with open_small(path, clock) as store:
+        assert store.count() == 28 == len(list(store.pending()))
+        clock.advance(700 * SECOND)
+        assert sorted(drain(store)) == sorted(
+            b"far %d" % (i % 3) for i in range(30) if i not in (3, 7)
+        )
+
+
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize(
+    "step", ["cut_chains", "move_units", "_place_deletes", "check_reached", "write_broker_files"]
+)
+@pytest.mark.parametrize("after", [True, False])
+def test_a_handover_may_be_killed_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    """Whoever opens the store then has the same timers, and fires each once."""
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    put, cancelled = _copied_in_part(path, clock, 3, TimerStore.abandon)
+    ids = set(put) - set(cancelled)
+    original = getattr(handover, step)
+
+    def killed(*given: object) -> None:
+        if after:
+            original(*given)
+        raise KeyboardInterrupt
+
+    store = open_small(path, clock)
+    store.core.cleaner.stopped = True
+    monkeypatch.setattr(handover, step, killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.handover()
+    monkeypatch.undo()
+    assert sorted(timer.id for timer in store.pending()) == sorted(ids)
+    store.abandon()
+    with open_small(path, clock) as store:
+        assert sorted(timer.id for timer in store.pending()) == sorted(ids)
+        assert store.health().ok
+        clock.advance(700 * SECOND)
+        assert len(drain(store)) == len(ids)
+    if step != "cut_chains":  # the wheel may still say where chains ended that were cut
+        assert validate(path).ok, str(validate(path))
+        assert verify(path).ok, str(verify(path))

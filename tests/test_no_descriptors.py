@@ -1,0 +1,96 @@
+"""Where no descriptor is left, each call says so as an error of ours, and nothing is lost."""
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.small_store import SMALL
+from timerstore import FlushFailedError, StoreFullError, TimerStore
+from timerstore.timelog.disk import Disk
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Let this process open no descriptor more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+CALLS: dict[str, Callable[[Disk, Path], object]] = {
+    "read": lambda disk, path: disk.read(path / "file"),
+    "names": lambda disk, path: disk.names(path),
+    "open_file": lambda disk, path: disk.open_file(path / "file"),
+    "create_mapped": lambda disk, path: disk.create_mapped(path / "new", 4096),
+    "map_existing": lambda disk, path: disk.map_existing(path / "file", 4096),
+    "make_folder": lambda disk, path: disk.make_folder(path / "folder"),
+    "sync_folder": lambda disk, path: disk.sync_folder(path),
+    "replace": lambda disk, path: disk.replace(path / "file", b"x"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_opens_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    with none_left(), pytest.raises(StoreFullError, match="No descriptor left"):
+        CALLS[name](Disk(), tmp_path)
+    CALLS[name](Disk(), tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("durability", ["process", "group"])
+def test_a_put_to_a_new_topic(tmp_path: Path, durability: Any) -> None:
+    config = replace(SMALL, durability=durability, flush_interval_ms=10)
+    with TimerStore(tmp_path / "s", config=config) as store:
+        store.put(b"before", topic="t0")
+        refused = 0
+        with none_left():
+            for i in range(30):
+                try:
+                    store.put(b"%d" % i, topic=f"t{i}", key="k", delay_level=i % 2 or None)
+                except (StoreFullError, FlushFailedError) as e:
+                    refused += "No descriptor left" in str(e)
+        assert refused >= 29
+        for i in range(30):
+            store.put(b"after", topic=f"t{i}")
+            bodies = list[bytes]()
+            while b"after" not in bodies:
+                bodies += store.pull(f"t{i}", timeout=5).bodies.to_pylist()
+        assert store.count() == 0
+
+
+def test_the_folder_of_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the log, and not durable, is said to be so; the next flush makes it durable."""
+    with TimerStore(tmp_path / "s", config=replace(SMALL, durability="group")) as store:
+        folder, opened = store.core.engine.commitlog.folder, os.open
+
+        def refuse(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+            if Path(path) == folder and flags & os.O_DIRECTORY:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+            return opened(path, flags, *rest, **named)
+
+        monkeypatch.setattr(os, "open", refuse)
+        put, failed = 0, None
+        while failed is None:  # until one goes into the next segment
+            try:
+                store.put(b"x" * 10_000, topic="t")
+                put += 1
+            except FlushFailedError as e:
+                failed = e
+        assert "in the log" in str(failed)
+        monkeypatch.undo()
+        store.flush()
+        store.put(b"last", topic="t")
+        count = 0
+        while count < put + 2:
+            count += len(store.pull("t", timeout=5))

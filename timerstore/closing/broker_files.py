@@ -1,0 +1,146 @@
+"""The files that a broker wants besides the store's own: its topics, its groups, its settings."""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from timerstore.core import Core
+from timerstore.errors import TimerStoreError
+from timerstore.services.cut_chains import used_chains
+from timerstore.services.engine import Engine
+from timerstore.timelog.decode import text
+from timerstore.timelog.format import RETRY_PREFIX
+from timerstore.timelog.jsonfile import write_json
+
+BROKER_SLOT_COUNT: Final = 604_800
+"""A broker's wheel has so many slots, twice, and no other number."""
+SKIPPED_BELOW_SLOTS: Final = BROKER_SLOT_COUNT - 60
+"""A broker that opens begins to fire so many slots before now, at the earliest."""
+_HOUR_MS: Final = 3_600_000
+_RESERVED_HOURS: Final = 72
+_DELAY_MAX_S: Final = 31_536_000
+_RETRIES: Final = 16
+CONFIG_FILE: Final = "config/broker.conf"
+
+
+def check_wheel(engine: Engine) -> None:
+    """Raise TimerStoreError where a broker would refuse the wheel."""
+    count = engine.config.wheel_slot_count
+    if count != BROKER_SLOT_COUNT:
+        raise TimerStoreError(
+            f"The wheel has {count} slots, and a broker opens none but those with "
+            f"{BROKER_SLOT_COUNT}. Make a store with wheel_slot_count={BROKER_SLOT_COUNT}, put "
+            "into it what is pending (timerstore export, import), and hand that over."
+        )
+
+
+def open_before_ms(engine: Engine) -> int | None:
+    """Return until when a broker must open the store to fire everything; None where nothing waits.
+
+    It skips what lies further back, also where that is a roll, whose timer is due much later.
+    """
+    chains = used_chains(engine)
+    if not len(chains):
+        return None
+    return (int(chains[0, 0]) + SKIPPED_BELOW_SLOTS) * engine.precision_ms
+
+
+def write_broker_files(core: Core, until_ms: int | None) -> None:
+    """Write them; durable on return. `until_ms`: see `open_before_ms`."""
+    engine = core.engine
+    version = {"counter": 1, "stateVersion": 0, "timestamp": core.clock.now_ms}
+    table: dict[str, dict[str, Any]] = {}
+    for row, topic in enumerate(engine.queues.topics):
+        queues = int(engine.queues.table.queue_id[row]) + 1
+        entry = table.setdefault(text(topic), {"readQueueNums": queues})
+        entry["readQueueNums"] = max(entry["readQueueNums"], queues)
+    for name, entry in table.items():
+        entry |= {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicName": name}
+        entry |= {"topicSysFlag": 0, "writeQueueNums": entry["readQueueNums"]}
+        # Else clients that speak gRPC may put no timers into it.
+        entry["attributes"] = {"message.type": "MIXED"}
+    content = {"dataVersion": version, "topicConfigTable": table}
+    write_json(engine.disk, engine.path / "config" / "topics.json", content)
+    retry = RETRY_PREFIX.decode()
+    names = {group for _, group in core.offsets.snapshot()}
+    names |= {name.removeprefix(retry) for name in table if name.startswith(retry)}
+    groups = {name: _group(name) for name in sorted(names)}
+    content = {"dataVersion": version, "subscriptionGroupTable": groups}
+    write_json(engine.disk, engine.path / "config" / "subscriptionGroup.json", content)
+    engine.disk.replace(engine.path / CONFIG_FILE, _settings(core, until_ms).encode("ascii"))
+
+
+def _group(name: str) -> dict[str, Any]:
+    """Return a consumer group as a broker notes one; it may read at once."""
+    return {
+        "groupName": name,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True,
+        "consumeMessageOrderly": False,
+        "retryQueueNums": 1,
+        "retryMaxTimes": _RETRIES,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+        "notifyConsumerIdsChangedEnable": True,
+        "groupSysFlag": 0,
+        "consumeTimeoutMinute": 15,
+        "attributes": {},
+    }
+
+
+def _settings(core: Core, until_ms: int | None) -> str:
+    """Return a broker's settings for this store, as a Java properties file."""
+    engine, config = core.engine, core.engine.config
+    path = os.path.abspath(core.path)
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "storePathRootDir": path,
+        "storePathCommitLog": os.path.join(path, "commitlog"),
+        "mappedFileSizeCommitLog": config.commitlog_segment_bytes,
+        "mappedFileSizeConsumeQueue": config.consumequeue_segment_bytes,
+        "mappedFileSizeTimerLog": config.timerlog_segment_bytes,
+        "timerWheelEnable": "true",
+        "timerPrecisionMs": config.precision_ms,
+        "timerRollWindowSlot": config.roll_window_slots,
+        "timerMaxDelaySec": _DELAY_MAX_S,
+        "recallMessageEnable": "true",
+        "messageDelayLevel": config.delay_levels,
+        "fileReservedTime": _reserved_hours(engine, core.clock.now_ms),
+        "cleanFileForciblyEnable": "false",
+    }
+    lines = [
+        "# Settings of a broker for this store, written by its handover.",
+        "# The sizes and timer settings must stay as they are: with others timers are lost.",
+        "# A broker removes files by their age, whatever still waits in them: fileReservedTime",
+        "# covers what waits now, and cleanFileForciblyEnable keeps a full disk from it.",
+    ]
+    if until_ms is not None:
+        until = datetime.fromtimestamp(until_ms / 1_000, UTC).isoformat(timespec="seconds")
+        lines.append(f"# Start the broker before {until}: later it skips the first timers.")
+    lines += [f"{name} = {_escaped(str(value))}" for name, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _reserved_hours(engine: Engine, now_ms: int) -> int:
+    """Return after how many hours a file may go: once nothing in it waits for its slot."""
+    chains, precision = used_chains(engine), engine.precision_ms
+    last_ms = int(chains[-1, 0]) * precision if len(chains) else now_ms
+    ahead_ms = max(last_ms - now_ms, engine.config.roll_window_slots * precision)
+    return _RESERVED_HOURS + math.ceil(ahead_ms / _HOUR_MS)
+
+
+def _escaped(value: str) -> str:
+    """Return a value as Java reads it from a properties file, which is Latin-1."""
+    units = value.encode("utf-16-be", "surrogatepass")
+    found = []
+    for i in range(0, len(units), 2):
+        code = int.from_bytes(units[i : i + 2], "big")
+        plain = 32 <= code < 127 and code != 92
+        found.append(chr(code) if plain else f"\\u{code:04x}")
+    return "".join(found)
