@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timerstore.services.world import World
-from timerstore.timelog.format import UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
+from timerstore.timelog.format import TIMERLOG_BLANK_BYTES, UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
 from timerstore.timelog.kernel import kernel_ahead
 from timerstore.timelog.message import (
     GOOD,
@@ -21,7 +21,8 @@ from timerstore.timelog.segmenttable import (
     END,
     SEGMENT_BYTES,
     SegmentTable,
-    is_allocated,
+    can_close,
+    can_write,
     segment_at,
 )
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
@@ -66,8 +67,10 @@ def link_delete(
     slot = unit_ms // precision
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
+    if offset != end and not can_close(world.timerlog, end, TIMERLOG_BLANK_BYTES):
+        return False
     buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0 or not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+    if len(buf) == 0 or not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         return False
     if offset != end and end % segment_bytes != 0:
         last = segment_at(world.timerlog, end)

@@ -102,7 +102,7 @@ def _point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int
     """Make a unit point to another one; False where it did already."""
     buf = segment_at(timerlog, offset)
     at = offset % world.timerlog.words[SEGMENT_BYTES]
-    if get_i64(buf, at + UNIT_PREV_AT) == prev_pos:
+    if len(buf) == 0 or get_i64(buf, at + UNIT_PREV_AT) == prev_pos:
         return False
     by_broker = is_broker_unit(buf, at)
     put_i64(buf, at + UNIT_PREV_AT, prev_pos)
@@ -158,7 +158,8 @@ def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
     to_ms, count = _passed_slot(world) * precision, 0
     offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
     while offset + UNIT_BYTES <= world.timerlog.words[END]:
-        buf, at = segment_at(timerlog, offset), offset % segment_bytes
+        buf = segment_at(timerlog, offset)
+        at = offset % segment_bytes
         if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
             return -1 - offset
         slot, message = unit_ms(buf, at) // precision, get_i64(buf, at + UNIT_MESSAGE_AT)

@@ -104,6 +104,7 @@ class Engine:
         """
         self.path, self.clock, self.disk, self.rebuild = path, clock, disk, rebuild
         self.damage = Damage(path)
+        self._disk_bytes = -1, 0  # `Disk.change_count` when they were counted, and how many
         self.rebuild_wanted = frozenset[str]()
         """The indexes in which damage was found: the next opening makes them anew."""
         # Lost messages are counted once recovery has counted what is pending without them.
@@ -315,13 +316,13 @@ class Engine:
             levels.address[level], levels.number[level] = file.address, number
 
     def prepare_commitlog(self) -> None:
-        """Map the segment at the log's end, which may be closed there, and the one behind it."""
-        self.commitlog.reserve_at_end(SEALED_BLANK_BYTES)
+        """Map the segment at the log's end, and the one behind it."""
+        self.commitlog.prepare_end(SEALED_BLANK_BYTES)
         self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
 
     def prepare_timerlog(self) -> None:
-        """Map the segment at the timer log's end, which may be closed there."""
-        self.timerlog.reserve_at_end(TIMERLOG_BLANK_BYTES)
+        """Map the segment at the timer log's end."""
+        self.timerlog.prepare_end(TIMERLOG_BLANK_BYTES)
 
     def make_unit_room(self) -> None:
         """Make room for a unit at the timer log's end."""
@@ -381,9 +382,16 @@ class Engine:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of all files of the store that grow."""
-        logs = self.commitlog.disk_bytes + self.timerlog.disk_bytes + self.queues.disk_bytes
-        return logs + len(self.wheel.array.slots) + self.keys.disk_bytes
+        """Bytes that all files of the store that grow take of the disk.
+
+        They are counted anew, O(segments), where any took or gave back blocks since the last call.
+        """
+        count = self.disk.change_count
+        if count != self._disk_bytes[0]:
+            logs = self.commitlog.disk_bytes + self.timerlog.disk_bytes + self.queues.disk_bytes
+            wheel_bytes = os.fstat(self.wheel.fd).st_blocks * 512
+            self._disk_bytes = count, logs + wheel_bytes + self.keys.disk_bytes
+        return self._disk_bytes[1]
 
     def pending_count(self, topic: bytes | None = None) -> int:
         """Return the exact number of pending timers."""

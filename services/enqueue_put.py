@@ -41,6 +41,7 @@ from timerstore.services.world import (
 from timerstore.timelog.acting import ALONE, act_as
 from timerstore.timelog.format import (
     SLOT_TIME_AT,
+    TIMERLOG_BLANK_BYTES,
     UNIT_BYTES,
     UNIT_DELETE,
     UNIT_PLAIN,
@@ -54,7 +55,8 @@ from timerstore.timelog.segmenttable import (
     END,
     SEGMENT_BYTES,
     TABLE_LENGTH,
-    is_allocated,
+    can_close,
+    can_write,
     segment_at,
 )
 from timerstore.timelog.unit import UNIT_ROOM_BYTES, next_unit_offset, put_timerlog_blank, put_unit
@@ -120,8 +122,11 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     segment_bytes = world.timerlog.words[SEGMENT_BYTES]
     end = world.timerlog.words[END]
     offset = next_unit_offset(segment_bytes, end)
+    if offset != end and not can_close(world.timerlog, end, TIMERLOG_BLANK_BYTES):
+        tell_need(mine, TIMERLOG_SEGMENT, end)
+        return False
     buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0 or not is_allocated(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+    if len(buf) == 0 or not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
         tell_need(mine, TIMERLOG_SEGMENT, offset)
         return False
 

@@ -196,6 +196,7 @@ class Flusher:
                 world.flush.checkpointed_slot = captured.read_slot
             if self.on_checkpoint is not None:
                 self.on_checkpoint()
+            engine.disk.keep_spare()
             self.checkpoint_count += 1
             self._flushed_s = time.monotonic()
             self.last = checkpoint
@@ -360,5 +361,12 @@ def remove_abort(path: Path) -> None:
 
 
 def write_abort(disk: Disk, path: Path) -> None:
-    """Say that a store is open, with this process's id as RocketMQ does; durable on return."""
-    disk.replace(path / "abort", str(os.getpid()).encode())
+    """Say that a store is open, with this process's id as RocketMQ does; durable on return.
+
+    Where the disk is full the name alone is there, which takes no block.
+    """
+    try:
+        disk.replace(path / "abort", str(os.getpid()).encode())
+    except StoreFullError:
+        os.close(disk.open_file(path / "abort", create=True))
+        disk.sync_folder(path)

@@ -230,6 +230,7 @@ def _link(engine: Engine, units: _Units) -> None:
     for i in np.flatnonzero(previous != expected).tolist():
         engine.timerlog.trim()
         with engine.timerlog.reading():
+            engine.timerlog.reserve(int(offset[i]), int(offset[i]) + UNIT_BYTES)
             while not _set_previous(engine.world, int(offset[i]), int(expected[i])):
                 engine.timerlog.existing(int(offset[i]) // engine.timerlog.segment_bytes)
     firsts = np.flatnonzero(is_first)

@@ -41,6 +41,8 @@ def check_files(
         timerlog.flushed_end = checkpoint.timerlog_flushed
         lost = timerlog.find_lost()
     if lost is None and QUEUES not in rebuilt:
+        for file in engine.queues.files:  # was it lost, its entries are missed
+            file.forget_unmade()
         found = (file.find_lost(whole=True) for file in engine.queues.files)
         lost = next((each for each in found if each is not None), None)
     if lost is not None:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from timerstore.services.engine import Engine
 
 
-def check_queue_files(engine: Engine, durable: int, linked: int) -> None:
+def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int]) -> None:
     """Raise CorruptStoreError where a queue lacks entries of messages that it was written for.
 
     `durable`: where the flushed part of the commit log ends; `linked`: Q, the timer queue's entries
-    that were flushed. O(log) where a queue is asked about.
+    that were flushed; `asked`: rows that are asked about in any case. O(log) where any is.
     """
     queues, log = engine.queues, engine.commitlog
-    asked = [row for row in range(len(queues.files)) if _may_be_cut(engine, row, linked)]
+    asked = asked + [row for row in range(len(queues.files)) if _may_be_cut(engine, row, linked)]
     if not asked:
         return
     reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)

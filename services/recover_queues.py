@@ -26,7 +26,7 @@ _NOWHERE: Final = np.zeros(0, np.int64)
 def find_queue_end(engine: Engine, row: int, durable: int) -> None:
     """Set a queue's end behind its last entry whose message lies before `durable`."""
     queues, file = engine.queues, engine.queues.files[row]
-    low, high = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
+    low, high = file.start // ENTRY_BYTES, -(-file.used_end() // ENTRY_BYTES)
     while low < high:  # the entries before the end are sound, those behind it are not
         middle = (low + high) // 2
         if _lies_before(queues.read(row, middle, 1)[0], durable):
@@ -40,14 +40,17 @@ def _lies_before(entry: Any, offset: int) -> bool:
     return bool(entry["size"] > 0 and 0 <= entry["offset"] < offset)
 
 
-def check_queue_end(engine: Engine, row: int, durable: int) -> None:
-    """Raise CorruptStoreError where a damaged entry may have hidden a queue's end. O(log entries).
+def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
+    """Raise CorruptStoreError where a damaged entry has hidden a queue's end. O(log entries).
 
     A search that was led astray ends beside the entry that did it: the last one before the end is
     no message's, or the first one behind it is not empty and points to nothing that came later.
+    The latter is also what a power cut leaves, which may keep an entry and not its message. Then
+    it returns True: `check_queue_files` looks for messages that lack their entries.
     """
+    is_asked = False
     queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
-    first, stop = file.start // ENTRY_BYTES, file.files_end // ENTRY_BYTES
+    first, stop = file.start // ENTRY_BYTES, -(-file.used_end() // ENTRY_BYTES)
     for before, after in zip(file.numbers, file.numbers[1:], strict=False):
         if after != before + 1:
             offset = (before + 1) * file.segment_bytes
@@ -61,10 +64,11 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> None:
         strange = _lies_before(entry[0], durable)
         # Behind the end of a store that another process writes to, an entry may be half written.
         if step == 1 and entry.tobytes().strip(b"\0") and not engine.disk.is_shared:
-            strange = not is_sound(engine, row, index, entry)
+            is_asked = not strange and not is_sound(engine, row, index, entry)
         if strange:
             raise CorruptStoreError(file.name, index * ENTRY_BYTES, "it is behind the queue's end")
         step *= 2
+    return is_asked
 
 
 def is_sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:

@@ -22,10 +22,11 @@ def torn_bytes(engine: Engine, end: int) -> int:
     number, position = divmod(end, engine.commitlog.segment_bytes)
     if number not in engine.commitlog.numbers:
         return 0
-    tail = engine.commitlog.ensure(number).view[position:]
-    if not tail[
-        : apron_bytes(len(tail) + position)
-    ].any():  # what is behind that may be of an earlier use
+    file = engine.commitlog.ensure(number)
+    used = engine.disk.used_ranges(file)
+    tail = file.view[position : max(position, used[-1][1] if used else 0)]
+    # What is behind the apron may be of an earlier use.
+    if not tail[: apron_bytes(file.length)].any():
         return 0
     return last_used(tail) + 1
 

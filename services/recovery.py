@@ -273,13 +273,13 @@ def _scan_log(
             scan_from = min(durable, max(checkpoint.scan_from, commitlog.start))
         if QUEUES not in findings.rebuilt:
             index_from = durable
+    checked, asked = index_from > commitlog.start and not is_live, list[int]()
     for row in range(len(engine.queues.files)):
         find_queue_end(engine, row, index_from)
-        if index_from > commitlog.start and not is_live:
-            check_queue_end(engine, row, index_from)
+        asked += [row] if checked and check_queue_end(engine, row, index_from) else []
         log.queue_ends[row] = engine.queues.next_index(row)
-    if index_from > commitlog.start and not is_live and checkpoint is not None:
-        check_queue_files(engine, index_from, checkpoint.queue_index)
+    if checked and checkpoint is not None:
+        check_queue_files(engine, index_from, checkpoint.queue_index, asked)
     log.durable = durable
     damaged = log.damaged = DamagedLog(engine, durable if ours else None)
     rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
@@ -556,11 +556,9 @@ def _known_counts(engine: Engine) -> dict[str, Any] | None:
         return None
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
-    if metrics.get("unattributedCount"):  # nobody knew of which topic a lost message was
-        return None
-    if metrics.get("damagedCount"):  # whoever meets those again must know that they are counted
-        return None
-    return metrics
+    # Nobody knew of which topic a lost message was, or it is met again, and must not count twice.
+    is_sure = not (metrics.get("unattributedCount") or metrics.get("damagedCount"))
+    return metrics if is_sure else None
 
 
 def _take_counts(engine: Engine, counts: dict[str, Any]) -> None:

@@ -69,7 +69,9 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
 
 
 def _with(config: Config, identity: Identity) -> Config:
-    return replace(config, **identity.sizes())  # type: ignore[arg-type]
+    made = replace(config, **identity.sizes())  # type: ignore[arg-type]
+    made.check_max_bytes()
+    return made
 
 
 def _lost(path: Path, identity: Identity, fault: CorruptStoreError | None) -> NotAStoreError:

@@ -55,6 +55,7 @@ Reading:
     steady.py      its small files as of one moment
     logend.py      where a log ends that was not closed
     pastdamage.py  where reading goes on past what is damaged
+    logranges.py   which offsets lie in one of many ranges
     audit.py       messages or units as an auditor looks at them
 
 Kernels:

@@ -60,9 +60,12 @@ from timerstore.timelog.segmenttable import (
     SEGMENT_BYTES,
     TABLE_LENGTH,
     SegmentTable,
-    is_allocated,
+    can_close,
+    can_write,
     segment_at,
+    write_stop,
 )
+from timerstore.timelog.system import open_pages
 from timerstore.timelog.tally import Tally, count_change, new_tally
 from timerstore.timelog.text import put_crc_digits, put_hex_12
 
@@ -117,6 +120,7 @@ class QueueTable:
     address: Words  # int64[places]: the segments being written, see `queue_place`
     number: Words  # int64[places]: which segment that is
     allocated: Words  # int64[places]: up to this index it has its blocks; 0 for no segment
+    opened: Words  # int64[places]: up to this index its pages were opened lately
     pending: Words  # int64[2 * QUEUE_COUNT_MAX]: timers pending for this queue, then in levels
     tally: Tally  # a row for each queue, with what is in levels for it
     name: Bytes  # uint8[QUEUE_COUNT_MAX * 256]: topic
@@ -166,6 +170,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
         new_tally(QUEUE_COUNT_MAX),
         np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
@@ -208,19 +213,34 @@ def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
 
 
 @inlined
-def _room(
-    commitlog: SegmentTable, queues: QueueTable, offset: int, size: int, row: int, index: int
-) -> int:
-    """Return what is missing before a message can go to `offset`: a NEED_ constant."""
-    if not fits_segment(commitlog.words[SEGMENT_BYTES], size):
-        return NEED_SMALLER  # all that is written lies inside a mapping, whatever was staged
-    if not is_allocated(commitlog, offset, offset + size + SEALED_BLANK_BYTES):
-        return NEED_COMMITLOG
-    number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
-    place = queue_place(queues.words, row, number)
-    if queues.number[place] != number or index >= queues.allocated[place]:
-        return NEED_QUEUE
-    return NEED_NOTHING
+def _index_stop(queues: QueueTable, row: int, index: int) -> int:
+    """Return up to where a queue's entries can be written from `index` on; `index` for nowhere.
+
+    Pages are opened as `can_write` does it for the logs.
+    """
+    entries = queues.words[QUEUE_SEGMENT_ENTRIES]
+    number = index // entries
+    slot, first = queue_place(queues.words, row, number), number * entries
+    allocated = queues.allocated[slot]
+    if queues.number[slot] != number or index >= allocated:
+        return index
+    if allocated == first + entries:
+        return allocated
+    opened: int = load_acquire(queues.opened, slot)
+    if index >= opened:
+        at = (index - first) * ENTRY_BYTES
+        if not open_pages(queues.address[slot] + at, ENTRY_BYTES):
+            return index
+        pages = (at + ENTRY_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
+        opened = first + pages * PAGE_BYTES // ENTRY_BYTES
+        queues.opened[slot] = opened
+    return min(allocated, opened)
+
+
+@inlined
+def _tell_need(stage: Stage, need: int, row: int, at: int) -> None:
+    """Say why not all of a stage was appended."""
+    stage.need[NEED], stage.need[NEED_ROW], stage.need[NEED_AT] = need, row, at
 
 
 @inlined
@@ -262,25 +282,31 @@ def append(
     done = 0
     at = end
     left = segment_bytes - end % segment_bytes
-    stop = 0  # up to here the segment that the message before went to is allocated
+    stop = 0  # up to here the segment that the message before went to can be written to
     last_row, index_stop = -1, 0
     for i in range(count):
         row, size = stage.row[i], stage.size[i]
         start = at
         if size + SEALED_BLANK_BYTES > left:  # as `place_behind` says
-            start, left, stop = at + left, segment_bytes, 0
-        index = queues.planned[row]
-        if row != last_row or index >= index_stop or start + size + SEALED_BLANK_BYTES > stop:
-            need = _room(commitlog, queues, start, size, row, index)
-            if need != NEED_NOTHING:
-                stage.need[NEED] = need
-                stage.need[NEED_ROW] = row
-                last_byte = start + size + SEALED_BLANK_BYTES - 1
-                stage.need[NEED_AT] = last_byte if need == NEED_COMMITLOG else index
+            if not can_close(commitlog, at, SEALED_BLANK_BYTES):
+                _tell_need(stage, NEED_COMMITLOG, row, at + min(SEALED_BLANK_BYTES, left) - 1)
                 break
-            number = index // queues.words[QUEUE_SEGMENT_ENTRIES]
-            last_row, index_stop = row, queues.allocated[queue_place(words, row, number)]
-            stop = commitlog.allocated[start // segment_bytes & (TABLE_LENGTH - 1)]
+            start, left, stop = at + left, segment_bytes, 0
+        last_byte = start + size + SEALED_BLANK_BYTES - 1
+        if last_byte >= stop:
+            if not fits_segment(segment_bytes, size):
+                _tell_need(stage, NEED_SMALLER, row, last_byte)
+                break  # all that is written lies inside a mapping, whatever was staged
+            if not can_write(commitlog, start, last_byte + 1):
+                _tell_need(stage, NEED_COMMITLOG, row, last_byte)
+                break
+            stop = write_stop(commitlog, start)
+        index = queues.planned[row]
+        if row != last_row or index >= index_stop:
+            last_row, index_stop = row, _index_stop(queues, row, index)
+            if index >= index_stop:
+                _tell_need(stage, NEED_QUEUE, row, index)
+                break
         stage.offset[i] = start
         stage.index[i] = index
         queues.planned[row] = index + 1
@@ -331,9 +357,9 @@ def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms:
 
 @inlined
 def _touch_page(commitlog: SegmentTable, at: int) -> None:
-    """Fault in a page that has its block; its segment may be dropped just now."""
+    """Fault in a page that can be written to; its segment may be dropped just now."""
     segment = segment_at(commitlog, at)
-    if len(segment) > 0 and is_allocated(commitlog, at, at + 1):
+    if len(segment) > 0 and at < write_stop(commitlog, at):
         touch(segment, at % commitlog.words[SEGMENT_BYTES])
 
 

@@ -303,6 +303,7 @@ class ConsumeQueues:
     def prepare_ahead(self) -> None:
         """Prepare what is ahead of each queue that was written to since the last call."""
         count = len(self.files)
+        self.table.opened[: self._places(count).start] = 0  # they may be written back by now
         ends = self.table.next_index[:count].copy()
         for row in np.flatnonzero(ends != self._prepared[:count]).tolist():
             self.prepare(row, ahead=True)
@@ -357,6 +358,7 @@ class ConsumeQueues:
         """Say that the next entry of a queue is `index`."""
         self.table.next_index[row] = self.table.planned[row] = index
         self.table.allocated[self._places(row)] = 0
+        self.table.opened[self._places(row)] = 0
         self.files[row].end = index * ENTRY_BYTES
 
     def existing(self, row: int, number: int) -> MappedFile:

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog.mapping import PAGE_BYTES, MapOwner, bytes_at, sync_mapping
+from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
+from timerstore.timelog.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
-from timerstore.timelog.steady import list_names, read_file
+from timerstore.timelog.steady import list_names, ranges_of, read_file
 
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
@@ -30,6 +30,8 @@ _RENAME_NOREPLACE = 1
 _AT_CWD = -100
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+SPARE_BYTES = 1 << 20
+"""A checkpoint with all small files, and pages of the wheel, fits into it many times over."""
 SEGMENT_SIZES = "Open the store with the segment sizes it was made with."
 
 
@@ -122,6 +124,13 @@ class Disk:
     """False: nothing is written, and what is read may be another process's."""
     is_shared = False
     """True: another process may write to these files meanwhile."""
+    spare: Path | None = None
+    """A file that keeps SPARE_BYTES of the disk; it is given up for what makes room elsewhere."""
+    spare_bytes = 0
+    change_count = 0
+    """Grows whenever a segment takes blocks, or gives some back."""
+    is_opening = False
+    """True: what a store needs to open may take the spare file's room."""
 
     def event(self, kind: str, path: Path) -> None:
         """Do nothing; tests override this to watch or to interrupt."""
@@ -150,6 +159,13 @@ class Disk:
     def names(self, folder: Path) -> list[str]:
         """Return the names in a log's folder."""
         return list_names(folder)
+
+    def block_bytes(self, path: Path) -> int:
+        """Return how much of the disk a file takes; 0 where there is none."""
+        try:
+            return path.stat().st_blocks * 512
+        except OSError:  # it went meanwhile
+            return 0
 
     def size(self, path: Path) -> int:
         """Return how many bytes a segment's file has."""
@@ -200,16 +216,42 @@ class Disk:
         try:
             self.event("allocate", file.path)
             fd = self.open_file(file.path)
-            # What fails half-way keeps what it got; a checkpoint shall find that room instead.
-            if start and _free_bytes(fd) < stop - start:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
-            os.posix_fallocate(fd, start, stop - start)
+            self._allocate(fd, start, stop, file)
         except OSError as e:
             raise self.full(e, file.path) from e
         finally:
             if fd >= 0:
                 os.close(fd)
         file.allocated_bytes = stop
+        self.change_count += 1
+
+    def _allocate(self, fd: int, start: int, stop: int, file: MappedFile) -> None:
+        wanted_bytes = 0 if self.spare is None else SPARE_BYTES - self.spare_bytes
+        try:
+            # What fails half-way keeps what it got; a checkpoint shall find that room instead.
+            if start and _free_bytes(fd) < stop - start + wanted_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
+            os.posix_fallocate(fd, start, stop - start)
+        except OSError as e:
+            # XFS wants room for blocks, too, that a file has from an earlier life. Were one of them
+            # missing, the system would not open its page.
+            has_blocks = stop < file.length and os.fstat(fd).st_blocks * 512 >= stop
+            if e.errno != errno.ENOSPC or not (has_blocks or self.is_opening):
+                raise
+            if not has_blocks:
+                if not self.give_up_spare():
+                    raise
+                os.posix_fallocate(fd, start, stop - start)
+                self.keep_spare()
+
+    def open_pages(self, file: MappedFile, start: int, stop: int) -> None:
+        """Let bytes [start, stop) that have their blocks be written to now; see the mapping's.
+
+        Raises StoreFullError, where the write would be a SIGBUS.
+        """
+        if file.allocated_bytes < file.length and stop > start:
+            if not open_pages(file.address + start, stop - start):
+                raise self.full(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), file.path)
 
     def map_existing(self, path: Path, length: int) -> MappedFile:
         """Map a file that must be exactly `length` bytes long.
@@ -234,6 +276,18 @@ class Disk:
         except NotAStoreError:
             os.close(fd)
             raise
+
+    def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
+        """Return the ranges of a mapped file that are no holes, which read as zeros.
+
+        To read a hole through a map takes memory where files lie in memory, a page each: on a full
+        tmpfs that is a SIGBUS.
+        """
+        fd = self.open_file(file.path)
+        try:
+            return list(ranges_of(fd, 0, file.length))
+        finally:
+            os.close(fd)
 
     def full(self, error: OSError, path: Path) -> Exception:
         """Return the error to raise where allocating or writing failed."""
@@ -278,19 +332,70 @@ class Disk:
         finally:
             os.close(fd)
 
+    def find_spare(self, path: Path) -> None:
+        """Say which file is the spare one; it may be there."""
+        self.spare, self.spare_bytes = path, 0
+        if path.is_file() and not path.is_symlink():
+            self.spare_bytes = path.stat().st_size
+            if _free_bytes(path) < SPARE_BYTES:
+                self.give_up_spare()  # opening needs it, if only to read holes: see `used_ranges`
+
+    def keep_spare(self) -> None:
+        """Take SPARE_BYTES of the disk for when nothing else is left, or as much as there is."""
+        if self.spare is None or self.spare_bytes >= SPARE_BYTES:
+            return
+        try:
+            fd = self.open_file(self.spare, create=True)
+        except (OSError, TimerStoreError):  # it is kept where that is possible
+            return
+        try:
+            size = SPARE_BYTES
+            while size > max(self.spare_bytes, PAGE_BYTES):
+                try:
+                    os.posix_fallocate(fd, 0, size)
+                    self.spare_bytes = size
+                except OSError:
+                    os.ftruncate(fd, self.spare_bytes)
+                    size //= 2
+        finally:
+            os.close(fd)
+
+    def give_up_spare(self) -> bool:
+        """Give the room back that `keep_spare` took; False where there was none."""
+        if self.spare is None or not self.spare_bytes:
+            return False
+        self.spare_bytes = 0
+        self.spare.unlink(missing_ok=True)
+        return True
+
     def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
         """Write all of `data` at a position of an open file."""
         view = memoryview(data)  # type: ignore[arg-type]
         try:
             self.event("write", path)
             while len(view):
-                written = os.pwrite(fd, view, at)
+                try:
+                    written = os.pwrite(fd, view, at)
+                except OSError as e:
+                    if e.errno != errno.ENOSPC or not self.give_up_spare():
+                        raise
+                    written = os.pwrite(fd, view, at)
+                    self.keep_spare()
                 view, at = view[written:], at + written
         except OSError as e:
             raise self.full(e, path) from e
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace a small file so that at any moment either the old or the new content is there."""
+        try:
+            self._replace(path, data)
+        except StoreFullError:
+            if not self.give_up_spare():
+                raise
+            self._replace(path, data)
+            self.keep_spare()
+
+    def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")
         try:
             self.event("replace", path)
@@ -346,6 +451,8 @@ class Disk:
         try:
             self.event("remove", path)
             path.unlink(missing_ok=True)
+            self.change_count += 1
+            self.keep_spare()
         except OSError as e:  # also to remove takes room, where files are copied on write
             raise self.full(e, path) from e
 
@@ -359,9 +466,15 @@ def _is_sole(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
-def _free_bytes(fd: int) -> int:
+def has_room_for_holes(fd: int) -> bool:
+    """Tell whether all holes of an open file can be read through a map, wherever it lies."""
+    status = os.fstat(fd)
+    return _free_bytes(fd) >= status.st_size - status.st_blocks * 512
+
+
+def _free_bytes(place: int | Path) -> int:
     """Return how many bytes a file system has left for whoever owns this process."""
-    status = os.fstatvfs(fd)
+    status = os.statvfs(place)
     return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
 
 

@@ -65,6 +65,14 @@ def lock_acquire(lock: Words) -> None:
 
 
 @inlined
+def lock_if_free(lock: Words) -> bool:
+    """Take a lock that nobody has, and tell whether this did; it never waits."""
+    ticket = load_acquire(lock, _SERVING)
+    taken: bool = compare_exchange(lock, 0, ticket, ticket + 1)
+    return taken
+
+
+@inlined
 def lock_release(lock: Words) -> None:
     """Serve the next ticket; only the holder may call this."""
     store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
@@ -90,8 +98,8 @@ def _give_back(address: int) -> None:
 def _acquire_if_free(address: int) -> int:
     """Take the lock if nobody has it; return whether this did."""
     lock = view_words(address, LOCK_WORDS)
-    me, ticket = thread_id(), load_acquire(lock, _SERVING)
-    if compare_exchange(lock, 0, ticket, ticket + 1):
+    me = thread_id()
+    if lock_if_free(lock):
         lock[_HOLDER] = me
         return 1
     if lock[_HOLDER] == me:  # a signal's handler, in the midst of this thread's block

@@ -33,6 +33,7 @@ PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MS_SYNC: Final = 4
 _MADV_DONTNEED: Final = 4
+MADV_POPULATE_WRITE: Final = 23
 
 
 class MapOwner:
@@ -85,6 +86,19 @@ def sync_mapping(address: int, length: int) -> None:
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
+
+
+def open_pages(address: int, count: int) -> bool:
+    """Have the pages of mapped bytes writable; False where a write would be a SIGBUS.
+
+    That is so where the disk is full and a page lies in a folio of the page cache, up to 2 MiB,
+    that reaches into a hole: who makes one page of it writable asks room for all of it. Linux
+    before 5.14 cannot say.
+    """
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    if _LIBC.madvise(start, address + count - start, MADV_POPULATE_WRITE) == 0:
+        return True
+    return ctypes.get_errno() != errno.EFAULT
 
 
 def release_pages(view: Bytes) -> None:

@@ -63,15 +63,15 @@ def used_before_gap(shared: Bytes, gap_bytes: int) -> int:
     return len(shared)
 
 
-def zero_used(view: Bytes, start: int) -> None:
-    """Zero a mapped file's pages from byte `start` on where they hold anything.
+def used_pages(view: Bytes, start: int) -> Iterator[slice]:
+    """Give the part of each page, from byte `start` on, that holds anything but zeros.
 
-    The others stay as they are: they may be a hole, into which nothing must be written.
+    The others may be a hole, into which nothing must be written.
     """
     for at in range(start // PAGE_BYTES * PAGE_BYTES, len(view), _PIECE_BYTES):
         if not view[max(at, start) : at + _PIECE_BYTES].any():
             continue
         for page_at in range(at, min(at + _PIECE_BYTES, len(view)), PAGE_BYTES):
-            page = view[max(page_at, start) : page_at + PAGE_BYTES]
-            if page.any():
-                page[:] = 0
+            page = slice(max(page_at, start), min(page_at + PAGE_BYTES, len(view)))
+            if view[page].any():
+                yield page

@@ -42,9 +42,12 @@ class PinnedLog:
         self._pin(wanted)
 
     def map_from(self, offset: int) -> bool:
-        """Map the segment of an offset, and no other; False where it was removed."""
+        """Map the segment of an offset, and the one behind, no other; False where it was removed.
+
+        So whoever comes to the end of the one can go on in the other.
+        """
         number = offset // self._log.segment_bytes
-        self._pin([number])
+        self._pin([number, number + 1] if number + 1 in self._log.numbers else [number])
         return number in self._pins
 
     def pin_all(self) -> None:

@@ -15,7 +15,8 @@ no step is under way that may still look into it (`Engine.let_go`).
 
 A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
 writes, in steps that grow with the rate. Who writes to a place that was never written to asks
-`is_allocated` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS.
+`can_write` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS, and so is one
+beside a hole, where the page cache keeps both in one folio (`mapping.open_pages`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -35,11 +35,12 @@ from timerstore.errors import (
     NotAStoreError,
     StoreFullError,
 )
+from timerstore.timelog.blocks import Blocks, step_bytes
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.epochs import Epoch, Epochs, Reading
-from timerstore.timelog.mapping import PAGE_BYTES, MapOwner
+from timerstore.timelog.mapping import MapOwner
 from timerstore.timelog.names import segment_name, segment_offset
-from timerstore.timelog.nonzero import zero_used
+from timerstore.timelog.nonzero import used_pages
 from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
@@ -52,17 +53,8 @@ from timerstore.timelog.segmenttable import (
     leave,
 )
 
-STEP_BYTES_MAX: Final = 1 << 20
-AHEAD_TICKS: Final = 64
-"""What is written in so many ticks of the flush thread, three seconds, is allocated ahead."""
 
-
-def step_bytes(segment_bytes: int) -> int:
-    """Return how much is allocated ahead where little is written: a 64th of a segment."""
-    return min(max(segment_bytes // 64, PAGE_BYTES), STEP_BYTES_MAX, segment_bytes)
-
-
-class SegmentedFile:
+class SegmentedFile(Blocks):
     """A folder of segment files of one size."""
 
     def __init__(
@@ -98,12 +90,14 @@ class SegmentedFile:
             np.full(table_length, -1, np.int64),
             np.full(table_length, ALL_ZEROED, np.int64),
             np.zeros(table_length, np.int64),
+            np.zeros(table_length, np.int64),
         )
         self.shared_table.words[SEGMENT_BYTES] = segment_bytes
         self.shared_table.words[APRON] = apron_bytes(segment_bytes)
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
+        self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
         self._epochs = Epochs(self.shared_table)
@@ -154,11 +148,6 @@ class SegmentedFile:
     def end(self, offset: int) -> None:
         self.shared_table.words[END] = offset
 
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of all segment files."""
-        return len(self.numbers) * self.segment_bytes
-
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
         return self.folder / segment_name(number * self.segment_bytes)
@@ -173,6 +162,14 @@ class SegmentedFile:
             reason = f"{path.name} has {size} bytes where {self.segment_bytes} were flushed"
             offset = number * self.segment_bytes + min(size, self.segment_bytes)
             raise CorruptStoreError(self.name, offset, reason)
+
+    def forget_unmade(self) -> None:
+        """Forget the last segment if its file is empty: a process ended while it was made.
+
+        Nothing was ever written to it. Whoever needs it makes it again.
+        """
+        if self.numbers and self.disk.size(self.path(self.numbers[-1])) == 0:
+            self.numbers.pop()
 
     def find_lost(self, *, whole: bool = False) -> CorruptStoreError | None:
         """Say which file before `flushed_end` is missing or too short; O(segments).
@@ -228,34 +225,6 @@ class SegmentedFile:
         table.number[slot] = number
         self._used[number] = next(self._clock)
 
-    def reserve(self, start: int, stop: int) -> None:
-        """Let bytes up to `stop` be written, in the segments from that of `start` on.
-
-        These are mapped, or made, and allocated from their beginning on. Raises StoreFullError.
-        """
-        with self.lock:
-            for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
-                file = self.ensure(number)
-                wanted = min(stop - number * self.segment_bytes, self.segment_bytes)
-                if file.allocated_bytes < wanted:
-                    pages = -(-wanted // PAGE_BYTES) * PAGE_BYTES
-                    self.disk.allocate(file, min(pages, self.segment_bytes))
-                    self._enter(number, file)
-
-    def reserve_at_end(self, count: int) -> None:
-        """Let `count` bytes be written at the log's end, or those that its segment has left."""
-        stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
-        self.reserve(self.end, min(self.end + count, stop))
-
-    def _room_end(self, offset: int) -> int:
-        """Return up to where all is allocated from `offset` on."""
-        while (file := self._mapped.get(offset // self.segment_bytes)) is not None:
-            start = offset // self.segment_bytes * self.segment_bytes
-            if file.allocated_bytes < self.segment_bytes:
-                return max(offset, start + file.allocated_bytes)
-            offset = start + self.segment_bytes
-        return offset
-
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
         file = self._mapped.get(number)
@@ -298,6 +267,14 @@ class SegmentedFile:
         """Return the bytes from `offset` to its segment's end; they keep its map."""
         number, position = divmod(offset, self.segment_bytes)
         return self.existing(number).view[position:]
+
+    def used_end(self) -> int:
+        """Return the offset behind which there are holes alone, which read as zeros."""
+        for number in reversed(self.numbers):
+            used = self.disk.used_ranges(self.existing(number))
+            if used:
+                return number * self.segment_bytes + used[-1][1]
+        return self.start
 
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes that may cross segments."""
@@ -362,6 +339,7 @@ class SegmentedFile:
                 self._epochs.hold(file)
             del self._mapped[number]
         self._used.pop(number, None)
+        self._block_bytes_seen.pop(number, None)
 
     def _unmap(self, number: int) -> None:
         # What was written must be durable before it is forgotten: `flush` takes what is not mapped
@@ -370,39 +348,6 @@ class SegmentedFile:
         self._forget(number)
 
     # --- growing, shrinking, flushing
-
-    def make_room(self, stop: int) -> None:
-        """Let whoever appends write up to `stop`, and further within that segment.
-
-        Each time somebody had to wait for that, the next step is twice as long.
-        """
-        with self.lock:
-            if self._room_end(self.end) >= stop:
-                self.ensure((stop - 1) // self.segment_bytes)
-                return
-            last = -(-stop // self.segment_bytes) * self.segment_bytes
-            step, self._ahead_bytes = self._ahead_bytes, step_bytes(self.segment_bytes)
-            self.reserve(self.end, min(max(stop, self.end + step), last))  # if it fails: the least
-            self._ahead_bytes = min(2 * step, self.segment_bytes)
-
-    def prepare_next(self) -> None:
-        """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, and create
-        the segment behind the current one once that is half full.
-        """
-        end = self.end
-        written, self._seen_end = (end - self._seen_end if self._seen_end >= 0 else 0), end
-        least = step_bytes(self.segment_bytes)
-        fading = self._ahead_bytes * 15 // 16  # a tick without a put says little
-        self._ahead_bytes = min(max(AHEAD_TICKS * written, fading, least), self.segment_bytes)
-        number, position = divmod(end, self.segment_bytes)
-        if number not in self._mapped:
-            return
-        stop, wanted = (number + 1) * self.segment_bytes, end + self._ahead_bytes
-        if 2 * position >= self.segment_bytes:
-            self.ensure(number + 1)
-            stop += self.segment_bytes
-        if self._room_end(end) < min(end + self._ahead_bytes // 2, stop):
-            self.reserve(end, min(wanted, stop))
 
     def detach_before(self, offset: int) -> None:
         """Forget the segments that end at or before `offset`; `remove_detached` removes them.
@@ -544,7 +489,10 @@ class SegmentedFile:
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            zero_used(file.view, max(0, offset - start))
+            for first, last in self.disk.used_ranges(file):
+                for used in used_pages(file.view[:last], max(first, offset - start)):
+                    self.disk.open_pages(file, used.start, used.stop)
+                    file.view[used] = 0
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
@@ -556,7 +504,9 @@ class SegmentedFile:
         for number in reversed(self.numbers.copy()):
             if number * self.segment_bytes <= offset:
                 break
-            if self.existing(number).view.any():
+            file = self.existing(number)
+            if any(file.view[first:last].any() for first, last in self.disk.used_ranges(file)):
+                del file
                 self._remove(number)
         self.zero_from(offset)
 

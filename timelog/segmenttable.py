@@ -20,7 +20,9 @@ from timerstore.timelog.intrinsics import (
 )
 from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
 from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.record import Words, record
+from timerstore.timelog.system import open_pages
 
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
@@ -58,6 +60,7 @@ class SegmentTable:
     number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
     zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
     allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
+    opened: Words  # int64[TABLE_LENGTH]: up to this offset its pages were opened lately
 
 
 def new_segment_table(segment_bytes: int) -> SegmentTable:
@@ -67,6 +70,7 @@ def new_segment_table(segment_bytes: int) -> SegmentTable:
         np.zeros(TABLE_LENGTH, np.int64),
         np.full(TABLE_LENGTH, -1, np.int64),
         np.full(TABLE_LENGTH, ALL_ZEROED, np.int64),
+        np.zeros(TABLE_LENGTH, np.int64),
         np.zeros(TABLE_LENGTH, np.int64),
     )
     table.words[SEGMENT_BYTES] = segment_bytes
@@ -112,14 +116,49 @@ def prefetch_message(table: SegmentTable, offset: int) -> None:
 
 
 @inlined
-def is_allocated(table: SegmentTable, offset: int, stop: int) -> bool:
-    """Tell whether the segment that `offset` lies in may be written to up to offset `stop`."""
-    number = offset // table.words[SEGMENT_BYTES]
-    slot = number & (TABLE_LENGTH - 1)
+def can_write(table: SegmentTable, offset: int, stop: int) -> bool:
+    """Have bytes from `offset` to `stop`, in one segment, writable; False where they are not.
+
+    Who appends to a log calls it, with rising offsets. A page of a segment that has all its blocks
+    is just written to. In any other the system is asked to open it, once between two ticks of the
+    flush thread: as long as it is dirty it stays in the page cache as it is.
+    """
+    segment_bytes = table.words[SEGMENT_BYTES]
+    number = offset // segment_bytes
+    slot, first = number & (TABLE_LENGTH - 1), number * segment_bytes
     if offset < 0 or load_acquire(table.number, slot) != number:
         return False
     allocated: int = load_acquire(table.allocated, slot)
-    return stop <= allocated
+    if stop > allocated:
+        return False
+    if stop > load_acquire(table.opened, slot) and allocated != first + segment_bytes:
+        if not open_pages(table.address[slot] + offset - first, stop - offset):
+            return False
+        table.opened[slot] = first + (stop - first + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+    return True
+
+
+@inlined
+def can_close(table: SegmentTable, end: int, blank_bytes: int) -> bool:
+    """Have a blank writable at the end of a segment that what comes next does not fit into."""
+    segment_bytes = table.words[SEGMENT_BYTES]
+    position = end % segment_bytes
+    return position == 0 or can_write(table, end, end + min(blank_bytes, segment_bytes - position))
+
+
+@inlined
+def write_stop(table: SegmentTable, offset: int) -> int:
+    """Return up to where who appends at `offset` can write without asking."""
+    segment_bytes = table.words[SEGMENT_BYTES]
+    number = offset // segment_bytes
+    slot = number & (TABLE_LENGTH - 1)
+    if load_acquire(table.number, slot) != number:
+        return 0
+    allocated: int = load_acquire(table.allocated, slot)
+    if allocated == (number + 1) * segment_bytes:
+        return allocated
+    opened: int = load_acquire(table.opened, slot)
+    return min(allocated, opened)
 
 
 @kernel_ahead

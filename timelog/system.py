@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import os
 import platform
 import select
@@ -13,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from timerstore.timelog import mapping
+from timerstore.timelog.intrinsics import get_u8, view_bytes
 from timerstore.timelog.kernel import INTERPRETED, inlined
 
 CLOCK_REALTIME: Final = 0
@@ -23,6 +27,9 @@ _WAIT_PRIVATE: Final = 128
 _WAKE_PRIVATE: Final = 129
 _EVERYBODY: Final = (1 << 31) - 1
 _NAP_US: Final = 200
+_PAGE: Final = mmap.PAGESIZE
+_POPULATE: Final = mapping.MADV_POPULATE_WRITE
+_EFAULT: Final = errno.EFAULT
 
 if INTERPRETED:
 
@@ -68,6 +75,10 @@ if INTERPRETED:
     def wake_sleepers(words: Any, at: int) -> None:
         """Do nothing: they look up by themselves."""
 
+    def open_pages(address: int, count: int) -> bool:
+        """Have the pages of mapped bytes writable; False where a write would be a SIGBUS."""
+        return mapping.open_pages(int(address), int(count))
+
 else:
     yield_processor = types.ExternalFunction("sched_yield", types.int32())
     thread_id = types.ExternalFunction("pthread_self", types.int64())
@@ -79,6 +90,10 @@ else:
     _write = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
     _read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
 
+    _madvise = types.ExternalFunction(
+        "madvise", types.int32(types.uintp, types.uint64, types.int32)
+    )
+    _errno_place = types.ExternalFunction("__errno_location", types.int64())
     _syscall = types.ExternalFunction("syscall", types.int64(*(types.int64,) * 7))
 
     @inlined
@@ -99,6 +114,17 @@ else:
         """Wake all who sleep at a word; change it before."""
         if _FUTEX >= 0:
             _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE_PRIVATE, _EVERYBODY, 0, 0, 0)
+
+    @inlined
+    def open_pages(address: int, count: int) -> bool:
+        """Have the pages of mapped bytes writable; False where a write would be a SIGBUS.
+
+        See `mapping.open_pages`.
+        """
+        start = address // _PAGE * _PAGE
+        if _madvise(start, address + count - start, _POPULATE) == 0:
+            return True
+        return get_u8(view_bytes(_errno_place(), 1), 0) != _EFAULT
 
     @inlined
     def wake(eventfd: int, scratch: Any) -> None:

@@ -19,6 +19,7 @@ from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.stats import Stats
 from timerstore.switches import Paused
+from timerstore.watching.find import Found
 from timerstore.watching.health import Health
 from timerstore.watching.topics import Upcoming
 
@@ -100,6 +101,9 @@ class AnyStore(Protocol):
 
     def get(self, id: str) -> Timer | None:
         """Return a pending timer, or None where it was fired or cancelled."""
+
+    def find(self, id: str) -> Found:
+        """Tell what became of a timer: pending, fired, cancelled, moved, or unknown."""
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return the pending timer with a key, or None; of several, as a rule the last."""

@@ -36,7 +36,7 @@ _MAXIMA = {
     "inflight_span_max": 1 << 30,
 }
 _MAY_BE_0 = {"retention_ms", "cleaning_slack_bytes"}
-_ENTRY_BYTES, _UNIT_BYTES = 20, 52
+_ENTRY_BYTES, _UNIT_BYTES, _SLOT_BYTES = 20, 52, 32
 _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 
@@ -107,8 +107,9 @@ class Config:
     """And so many bytes more: a store with little pending is not worth any copies below that."""
 
     max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk, by the length of its files, but for
-    two segments, which are kept for what fires and for cleaning; what is in it is kept."""
+    """Puts are refused while the store takes this much disk, by its blocks as `du` counts them, but
+    for two segments, which are kept for what fires and for cleaning; what is in it is kept. See
+    `least_max_bytes`, and `small`."""
 
     max_delay_ms: int | None = None
     """A put further ahead than this is refused."""
@@ -205,6 +206,49 @@ class Config:
                 f"timerlog_segment_bytes is {self.timerlog_segment_bytes}. Use 104 or more."
             )
         self.delay_levels_ms()
+
+    @property
+    def least_max_bytes(self) -> int:
+        """The least `max_bytes` with which puts go on once what was put is consumed.
+
+        Three commit log segments, of which two are kept, two of the timer log, two of a queue, and
+        the wheel.
+        """
+        segments = 3 * self.commitlog_segment_bytes + 2 * self.timerlog_segment_bytes
+        wheel_bytes = 2 * self.wheel_slot_count * _SLOT_BYTES
+        return segments + 2 * self.consumequeue_segment_bytes + wheel_bytes
+
+    def check_max_bytes(self) -> None:
+        """Raise InvalidArgumentError where `max_bytes` can never work with these sizes."""
+        if self.max_bytes is not None and self.max_bytes < self.least_max_bytes:
+            raise InvalidArgumentError(
+                f"max_bytes is {self.max_bytes}, and with the segments and the wheel of this store "
+                f"{self.least_max_bytes} is the least that works. Use that or more, or make a new "
+                "store with Config.small(max_bytes)."
+            )
+
+    @classmethod
+    def small(cls, max_bytes: int, **settings: Any) -> Config:
+        """Make the configuration of a store that shall take little disk: 10 MiB or more.
+
+        Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
+        wheel is a day long, so that a timer further ahead is written again twice a day. `settings`:
+        any others.
+        """
+        check_int(max_bytes, "max_bytes", 1, _MS_MAX)
+        segment_bytes = 1 << max(20, min(26, max_bytes.bit_length() - 5))
+        sizes: dict[str, Any] = {
+            "max_bytes": max_bytes,
+            "commitlog_segment_bytes": segment_bytes,
+            "timerlog_segment_bytes": segment_bytes // 4 // _UNIT_BYTES * _UNIT_BYTES,
+            "consumequeue_segment_bytes": min(65_536, segment_bytes // 64) * _ENTRY_BYTES,
+            "cleaning_slack_bytes": min(cls().cleaning_slack_bytes, max_bytes // 8),
+        }
+        if max_bytes < 256 << 20:
+            sizes |= {"wheel_slot_count": 86_400, "roll_window_slots": 43_200}
+        made = cls.from_mapping(sizes | settings, "Config.small")
+        made.check_max_bytes()
+        return made
 
     def delay_levels_ms(self) -> list[int]:
         """Return the duration of each delay level in ms."""

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from timerstore.errors import (
     PausedError,
     ReadOnlyError,
     StoreClosedError,
+    StoreFullError,
     TimerStoreError,
 )
 from timerstore.inside import inside
@@ -79,10 +81,19 @@ class Core:
     def lock(self, create: bool) -> None:
         """Check the directory, or make it; hold its lock."""
         self.lock_file: LockFile = lock_directory(self.disk, self.path, create)
+        if self.disk.writes:
+            self.disk.find_spare(self.path / "config" / "spare")
 
     def open(self, config: Config) -> None:
         """Open the files, and recover what the last life left."""
         load_kernels()
+        self.disk.is_opening = True
+        try:
+            self._open(config)
+        finally:
+            self.disk.is_opening = False
+
+    def _open(self, config: Config) -> None:
         started = time.monotonic()
         self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
@@ -98,10 +109,11 @@ class Core:
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
         self.engine.keys.open(self.engine.world)
         self.flusher = Flusher(self.engine)
-        self.flusher.flush()
-        note_clock(self.engine)
-        if not self.engine.keeps_mark:
-            remove_mark(self.disk, self.path)
+        with suppress(StoreFullError):  # the flush thread tries again: to consume makes room
+            self.flusher.flush()
+            note_clock(self.engine)
+            if not self.engine.keeps_mark:
+                remove_mark(self.disk, self.path)
         self.is_group = self.engine.config.durability == "group"
         self.waiters = Waiters(self.engine.world.waiters)
         self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])

@@ -194,7 +194,9 @@ class TimerStore(Stays):
         return self.putting.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level)
 
     def cancel(self, id: str) -> bool:
-        """Cancel a timer: True, it will not fire; False, it is too late.
+        """Cancel a timer: True, it will not fire; False, it is too late, or its message is damaged.
+
+        Asked again before its due time it says True again: whoever lost an answer may repeat it.
 
         Durable like a put. O(1) for a timer that lies ahead. Raises UnknownTimerError for an id
         that is none of this store's.

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.disk import Disk, WrongSizeError
+from timerstore.timelog.disk import Disk, WrongSizeError, has_room_for_holes
 from timerstore.timelog.format import (
     SLOT,
     SLOT_BYTES,
@@ -28,6 +28,7 @@ from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.kernel import inlined, kernel_ahead
 from timerstore.timelog.nonzero import nonzero_places
 from timerstore.timelog.record import Bytes, record
+from timerstore.timelog.steady import ranges_of
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 # What `SlotArray.dirty` says of a page.
@@ -122,7 +123,12 @@ class TimerWheel:
             if size != length:
                 setting = f"Open the store with wheel_slot_count={size // SLOT_BYTES // 2}."
                 raise WrongSizeError(path, size, length, setting)
-            self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
+            if has_room_for_holes(fd):
+                self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
+            else:  # see `Disk.used_ranges`
+                self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                for first, last in ranges_of(fd, 0, length):
+                    self._map[first:last] = os.pread(fd, last - first, first)
         except BaseException:
             os.close(fd)
             raise

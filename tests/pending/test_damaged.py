@@ -1,14 +1,18 @@
-"""One damaged message among what is pending: it is left out and named, and all others go on."""
+"""One damaged message among what is pending is left out by all calls."""
 
-from dataclasses import replace
+import os
+import shutil
+from dataclasses import astuple, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.models.ledger import read_messages
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from tests.sparse_copy import copy_tree
 from timerstore import (
     Config,
     CorruptStoreError,
@@ -23,6 +27,8 @@ START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)
 CONFIG = replace(SMALL, commitlog_segment_bytes=1 << 16)
 COUNT, LOST = 9, 4
+FLIP_EVERY = int(os.environ.get("FLIP_EVERY", "41"))
+"""1: every byte of a message."""
 
 
 def flip(path: Path, at: bytes, within: int = 0) -> int:
@@ -164,3 +170,50 @@ def test_a_damaged_checksum_makes_no_message_a_brokers(tmp_path: Path, rebuilt: 
             assert bodies(store) == [b"other"]
             assert store.count() == 1
             assert each != path or [place["offset"] for place in store.stats().damage] == [0]
+
+
+def shown(path: Path) -> tuple[set[Any], set[Any], set[Any]]:
+    """What a store passes on: pending timers, what `horizon` counts, messages that are consumed."""
+    with opened(path) as store:
+        pending = {
+            (each.id, each.topic, each.body, each.key, each.due_ms, str(each.properties))
+            for each in store.pending()
+        }
+        counted = set(zip(*(each.tolist() for each in astuple(store.horizon(1))[:2]), strict=True))
+        fired = {
+            (each.id, each.topic, each.body, each.key, each.due_ms, str(each.properties))
+            for each in store.consume("f", timeout=0)
+        }
+        return pending, counted, fired
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_no_flipped_byte_is_passed_on(tmp_path: Path, number: int, rebuilt: bool) -> None:
+    """Of a pending timer, of a fired one's source, of its copy: nothing comes out changed."""
+    path, clock = tmp_path / "s", ManualClock(START_MS - 1_000)
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        store.put(b"body", topic="t", delay=HOUR, key="k", tag="a", properties={"p": "1"})
+        store.put(
+            b"fired", topic="f", at_ms=START_MS - 500, key="k", tag="a", properties={"p": "1"}
+        )
+        store.put(b"other", topic="t", delay=2 * HOUR)
+        clock.advance(timedelta(seconds=1))
+    offsets = [message.offset for message in read_messages(path)]
+    message = [offsets[0], offsets[1], offsets[3]][number]
+    stop = {offsets[i]: offsets[i + 1] for i in range(3)}.get(message, 0)
+    if rebuilt:
+        for file in (path / "timerlog").iterdir():
+            file.unlink()
+        (path / "timerwheel").unlink()
+    sound = shown(copy_tree(path, tmp_path / "sound"))
+    file = min((path / "commitlog").iterdir())
+    data = file.read_bytes()
+    stop = stop or message + int.from_bytes(data[message : message + 4], "big")
+    for at in range(message + int(rebuilt), stop, FLIP_EVERY):
+        copy = copy_tree(path, tmp_path / f"{at}")
+        file = min((copy / "commitlog").iterdir())
+        file.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        for found, expected in zip(shown(copy), sound, strict=True):
+            assert found <= expected, f"byte {at - message} of the message"
+        shutil.rmtree(copy)

@@ -1,5 +1,6 @@
 """Delay levels through the public calls."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def test_one_way_to_say_when(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path) -> None:
-    config = Config(delay_levels="1s 1h", max_delay_ms=60_000, max_bytes=1)
+    config = Config(delay_levels="1s 1h", max_delay_ms=60_000)
     with open_store(tmp_path, ManualClock(START_MS), config) as store:
+        engine = store.core.engine
+        engine.config = replace(engine.config, max_bytes=1)
         with pytest.raises(InvalidArgumentError, match="delay_level 2 lies 3600000 ms ahead"):
             store.put(b"b", delay_level=2)
         with pytest.raises(StoreFullError):

@@ -1,6 +1,7 @@
 """Putting: a `put_many` that fails half-way says what it put."""
 
 import pickle
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ def test_what_was_put_before_the_disk_was_full_is_named(
 
 
 def test_nothing_that_was_not_put_is_named(tmp_path: Path) -> None:
-    config = timerstore.Config(max_bytes=1)
-    with timerstore.open(tmp_path / "s", clock=ManualClock(START_MS), config=config) as store:
+    with timerstore.open(tmp_path / "s", clock=ManualClock(START_MS)) as store:
+        engine = store.core.engine
+        engine.config = replace(engine.config, max_bytes=1)
         with pytest.raises(StoreFullError) as failed:
             store.put_many([b"a", b"b"])
         assert list(failed.value.ids) == [] and store.count() == 0

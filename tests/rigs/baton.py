@@ -344,6 +344,14 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
         baton.held[key] = baton.running
         baton.boundary()
 
+    def lock_if_free(lock: Any) -> bool:
+        baton.boundary()
+        if lock.ctypes.data in baton.held:
+            return False
+        baton.held[lock.ctypes.data] = baton.running
+        baton.boundary()
+        return True
+
     def lock_release(lock: Any) -> None:
         baton.boundary()
         baton.held.pop(lock.ctypes.data, None)
@@ -377,6 +385,7 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
 
     return found | {
         locks.lock_acquire: lock_acquire,
+        locks.lock_if_free: lock_if_free,
         locks.lock_release: lock_release,
         system.wait_readable: wait_readable,
         system.clock_ms: clock_ms,

@@ -1,5 +1,6 @@
 """Files that are gone from either end of a queue, or have grown: the queue is written anew."""
 
+import struct
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
+from timerstore.timelog.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 SECOND = timedelta(seconds=1)
@@ -62,3 +64,65 @@ def test_nothing_is_lost(
     store.close()
     report = timerstore.verify(path)
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("queue", ["a/0", "small/0", "new/0", "rmq_sys_wheel_timer/0"])
+def test_a_file_that_was_about_to_be_made_is_no_damage(
+    queue: str, stores: tuple[dict[str, Path], int], tmp_path: Path
+) -> None:
+    """A kill falls between making a queue's next file and giving it its length."""
+    path = copy_tree(stores[0]["killed"], tmp_path / "s")
+    folder = path / "consumequeue" / queue
+    folder.mkdir(parents=True, exist_ok=True)
+    files = sorted(folder.iterdir())
+    for file in files:
+        if not any(file.read_bytes()):
+            file.unlink()
+    count = len(list(folder.iterdir()))
+    (folder / f"{count * CONFIG.consumequeue_segment_bytes:020d}").touch()
+    with TimerStore(path, config=CONFIG, clock=ManualClock(stores[1]), disk=QuietDisk()) as store:
+        assert store.core.findings.rebuilt == [] and store.health().ok and not store.stats().damage
+        store.put_many(
+            [b"more"] * 40,
+            topic="a" if queue.startswith("rmq") else queue.partition("/")[0],
+            delay_ms=0,
+        )
+    report = timerstore.verify(path)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("which", ["a/0", "small/0", "rmq_sys_wheel_timer/0"])
+def test_an_entry_ahead_of_the_log_is_no_damage(
+    which: str, stores: tuple[dict[str, Path], int], tmp_path: Path
+) -> None:
+    """A power cut may keep a queue's last page and not the log's: nothing that counts is lost."""
+    path = copy_tree(stores[0]["killed"], tmp_path / "s")
+    checkpoint = read_checkpoint(path / "config" / "timercheck")
+    assert checkpoint is not None
+    files = sorted((path / "consumequeue" / which).iterdir())
+    for file in files:  # behind the last entry
+        data = file.read_bytes()
+        end = -(-len(data.rstrip(b"\0")) // 20) * 20
+        if end < len(data):
+            entry = struct.pack(">qiq", checkpoint.commitlog_flushed + 300, 217, 5)
+            file.write_bytes(data[:end] + entry + data[end + 20 :])
+            break
+    with TimerStore(path, config=CONFIG, clock=ManualClock(stores[1]), disk=QuietDisk()) as store:
+        assert store.core.findings.rebuilt == [] and store.health().ok and not store.stats().damage
+    report = timerstore.verify(path)
+    assert report.ok, str(report)
+
+
+def test_a_damaged_last_entry_is_missed(
+    stores: tuple[dict[str, Path], int], tmp_path: Path
+) -> None:
+    """It looks like one that is ahead of the log, but its message is there."""
+    path = copy_tree(stores[0]["killed"], tmp_path / "s")
+    file = path / "consumequeue" / "small" / "0" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    end = -(-len(data.rstrip(b"\0")) // 20) * 20
+    data[end - 20 + 2] ^= 1  # its offset: far ahead
+    file.write_bytes(data)
+    with TimerStore(path, config=CONFIG, clock=ManualClock(stores[1]), disk=QuietDisk()) as store:
+        assert store.core.findings.rebuilt == ["consume queues"] and not store.health().ok
+        assert len(store.pull("small", timeout=0)) == 1

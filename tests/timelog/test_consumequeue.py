@@ -66,7 +66,9 @@ def test_golden_entries(
             assert queues.first_kept(row, int(start)) == part
     assert seen == len(listed)
     assert queues.disk_bytes == sum(
-        file.stat().st_size for file in folder.rglob("*") if file.is_file()
+        min(file.stat().st_size, file.stat().st_blocks * 512)
+        for file in folder.rglob("*")
+        if file.is_file()
     )
     queues.close()
 
@@ -163,7 +165,6 @@ def test_preparing_maps_what_comes_next(tmp_path: Path) -> None:
     assert places(queues, row) == [340, 341, 342, 343], "nobody writes to the others any more"
     assert queues.files[row].numbers == list(range(1, 344))
     assert queues.first_index(row) == 3
-    assert queues.disk_bytes == 343 * 60
 
 
 def test_preparing_makes_room(tmp_path: Path) -> None:

@@ -184,7 +184,10 @@ def _place_deletes(core: Core) -> None:
             continue
         message, size = deletes[who]
         place = (engine.world, unit_ms, message, size, topic_hash, core.clock.now_ms)
-        while not link_delete(*place):
+        while True:
+            with engine.timerlog.reading():
+                if link_delete(*place):
+                    break
             engine.make_unit_room()
 
 

@@ -6,6 +6,7 @@
     units.py        … of the timer log
     slots.py        … of the wheel
     entries.py      … of a consume queue
+    salvaged.py     what a salvage has covered
     cursors.py      … the small files
     notes.py        what these tell each other
     meet_slots.py   slots meet their units

@@ -1,4 +1,4 @@
-"""What a salvage has covered: its fillers, and the entries that lead into them."""
+"""What a salvage has covered: the entries that lead to it, the copies of it."""
 
 from __future__ import annotations
 

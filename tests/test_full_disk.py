@@ -1,0 +1,183 @@
+"""A full disk never ends the process, on file systems with large folios either: it is an error."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.loop_disk import mounted
+
+pytestmark = pytest.mark.slow
+
+_FOLIO = """
+import sys, time
+from pathlib import Path
+import timerstore
+from tests.loop_disk import fill
+
+root = Path(sys.argv[1])
+config = timerstore.Config(commitlog_segment_bytes=40 << 20, durability="process")
+store = timerstore.open(root / "store", config=config)
+store.put_many([bytes(600)] * 600, delay_ms=3_600_000)
+log = store.core.engine.commitlog
+while store.core.engine.timerlog.end < 52 * 600:
+    time.sleep(0.01)
+with log.lock:
+    file = log.ensure(0)
+    log.disk.allocate(file, (34 << 20) + (512 << 10))
+    log._enter(0, file)
+file.path.read_bytes()  # as a copy of the store does: the page cache has folios of 2 MiB now
+fill(root / "filling", left_bytes=1 << 19)
+count = 600
+try:
+    while True:
+        count += len(store.put_many([bytes(60_000)] * 8, delay_ms=3_600_000))
+except timerstore.StoreFullError as e:
+    count, error = count + len(e.ids), e
+assert store.count() == count > 1_100, (store.count(), count, error)
+(root / "filling").unlink()
+store.put_many([bytes(60_000)], delay_ms=3_600_000)
+store.close()
+with timerstore.open(root / "store") as store:
+    assert store.count() == count + 1
+"""
+
+
+def _run(program: str, root: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "faulthandler", "-c", program, str(root), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+
+
+@pytest.mark.parametrize("kind", ["xfs", "ext4"])
+def test_a_folio_that_reaches_beyond_what_was_granted(tmp_path: Path, kind: str) -> None:
+    """Its pages cannot be written to on a full disk, though the file has their blocks."""
+    with mounted(tmp_path, kind) as root:
+        _run(_FOLIO, root)
+
+
+_FILL = """
+import os, sys
+from datetime import timedelta
+from pathlib import Path
+import timerstore
+from tests.loop_disk import fill
+
+root = Path(sys.argv[1])
+config = timerstore.Config(
+    commitlog_segment_bytes=1 << 20, cleaning_slack_bytes=0, durability="process"
+)
+store = timerstore.open(root / "store", config=config)
+fired = store.put_many([b"%d" % i + bytes(6_000) for i in range(1_000)], topic="t", delay_ms=0)
+while store.stats().commitlog_end < 2 * 6_000 * 1_000:
+    pass
+fill(root / "filling", left_bytes=3 << 20)
+count = 1_000
+try:
+    while True:
+        store.put(bytes(6_000), topic="later", delay=timedelta(hours=1))
+        count += 1
+except timerstore.StoreFullError:
+    pass
+(root.parent / "count").write_text(str(count))
+fill(root / "filled")
+os._exit(0)
+"""
+
+_FREE = """
+import sys, time
+from datetime import timedelta
+from pathlib import Path
+import timerstore
+
+root = Path(sys.argv[1])
+count = int((root.parent / "count").read_text())
+store = timerstore.open(root / "store")
+assert store.count() == count - 1_000, (store.count(), count)
+seen = set()
+for delivery in store.consume("t", timeout=1):
+    seen.add(bytes(delivery.body).rstrip(bytes(1)))
+    delivery.ack()
+assert len(seen) == 1_000, len(seen)
+until = time.monotonic() + 60
+while True:
+    try:
+        store.put(bytes(6_000), topic="later", delay=timedelta(hours=1))
+        break
+    except timerstore.StoreFullError:
+        assert time.monotonic() < until, "it makes no room"
+        time.sleep(0.1)
+store.close()
+with timerstore.open(root / "store") as store:
+    assert store.count() == count - 1_000 + 1
+    assert store.pull("t", timeout=0.5).bodies.to_pylist() == []
+"""
+
+
+@pytest.mark.parametrize("kind", ["xfs", "ext4"])
+def test_a_store_on_a_full_disk_makes_room(tmp_path: Path, kind: str) -> None:
+    """Killed and opened again, it lets consume and acknowledge, and removes what is done."""
+    with mounted(tmp_path, kind) as root:
+        _run(_FILL, root)
+        _run(_FREE, root)
+
+
+_FILL_TMPFS = """
+import os, sys, time
+from pathlib import Path
+import timerstore
+from tests.loop_disk import fill
+
+root, seed = Path(sys.argv[1]), int(sys.argv[2])
+config = timerstore.Config(
+    durability="process",
+    commitlog_segment_bytes=1 << 20,
+    timerlog_segment_bytes=52 * 20_000,
+    consumequeue_segment_bytes=20 * 20_000,
+    flush_interval_ms=50,
+)
+store = timerstore.open(root / "store", config=config)
+count = refused = 0
+while refused < 4:
+    size = (10, 2_000, 60_000)[count % 3]
+    try:
+        count += len(store.put_many([bytes(size)], topic="t%d" % (count % 3), delay_ms=100))
+    except timerstore.StoreFullError:
+        refused += 1
+        time.sleep(0.02)
+fill(root / "filling", left_bytes=seed * 4_096)
+os._exit(0)
+"""
+
+_OPEN_TMPFS = """
+import logging, os, sys
+from pathlib import Path
+import timerstore
+
+logging.disable()
+try:
+    store = timerstore.open(Path(sys.argv[1]) / "store")
+    for topic in ("t0", "t1", "t2"):
+        store.pull(topic, timeout=0.05).ack()
+    store.flush()
+except timerstore.StoreFullError:
+    pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("left_pages", [0, 4, 20, 100])
+def test_a_full_tmpfs_ends_nobody(tmp_path: Path, left_pages: int) -> None:
+    """Reading a hole through a map takes a page there: opening asks where the holes are."""
+    with mounted(tmp_path, "tmpfs") as root:
+        _run(_FILL_TMPFS, root, str(left_pages))
+        for _ in range(2):
+            _run(_OPEN_TMPFS, root)
