@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.storm_worker import SEGMENTS_MAPPED
+from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
 from tests.test_kill import Nursery, attack
 
 SECONDS = float(os.environ.get("STORM_SECONDS", "30"))
@@ -76,3 +76,26 @@ def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
         attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
     finally:
         nursery.close()
+
+
+def test_alarms_end_a_call_and_nothing_that_deals_with_that() -> None:
+    """Each is raised, also behind the first, as long as the call goes on."""
+    raised = 0
+
+    def call() -> None:
+        nonlocal raised
+        for _ in range(2):
+            try:
+                signal.raise_signal(signal.SIGALRM)
+            except Alarm:
+                raised += 1
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with pytest.raises(Alarm):
+            in_reach(call)
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert raised == 2

@@ -499,8 +499,8 @@ class TimerStore(Stays):
 
         Calls of other threads that are inside end first; those that come later, and those that
         wait for messages, raise StoreClosedError. Where an exception ends it on the way (Ctrl-C),
-        call it again: it goes on. Raises what has stopped the store before, if anything; it is
-        closed all the same.
+        call it again: it goes on, and flushes. Raises what has stopped the store before, if
+        anything; it is closed all the same.
         """
         close(self.core, self.consuming, flush=True)
 

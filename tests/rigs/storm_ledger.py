@@ -1,4 +1,4 @@
-"""What a storm's calls promised, and the judge who compares it with what is there at the end.
+"""What a storm's calls promised, held against what is there at the end.
 
 Nothing is excused that is certain. A call that a signal ended is uncertain in what it may have
 done, and in nothing else; one that raised StoreClosedError did nothing.

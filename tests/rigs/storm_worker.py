@@ -35,6 +35,7 @@ from timerstore.warmup import compile_kernels
 
 SEGMENTS_MAPPED = (2, 4, 8, 64)
 _ALONE = ("backup", "clean")  # by one thread each
+_READING = ("consume", "pull", "levels", "list")  # by more threads than the others
 _NOT_INTERRUPTED = ("backup",)
 _SLOW_INTERPRETED = ("backup", "clean", "list")
 _OF_A_RESTORE = "messages have no queue entries that say when they are due"
@@ -145,6 +146,7 @@ def begin_threads(
     stop, kinds = threading.Event(), names.copy()
     rng.shuffle(kinds)
     many = [each for each in kinds if each not in _ALONE]
+    many += [each for each in many if each in _READING] * 3
     while len(kinds) < thread_count:
         kinds.append(rng.choice(many))
     threads = [

@@ -125,7 +125,10 @@ class Delivery(Stays):
         return self._batch.message(self._i).reconsume_times
 
     def ack(self) -> None:
-        """Acknowledge: it will not come again; durable with the next flush. O(1)."""
+        """Acknowledge: it will not come again; durable with the next flush. O(1).
+
+        After StoreClosedError it may come again.
+        """
         batch = self._batch
         batch._group.settle(batch, batch._index_of[self._i])
 
