@@ -1,4 +1,4 @@
-"""Where no descriptor is left, each call says so as an error of ours, and nothing is lost."""
+"""Where no descriptor is left, each call says so as an error of ours: nothing is lost."""
 
 import errno
 import os

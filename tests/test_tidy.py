@@ -415,7 +415,7 @@ BORROWING = {
     "a view that may lose what it was made of": (re.compile(r"\.view\(np\.ndarray\)"), set()),
     "a table whose segments may go": (
         re.compile(r"\bshared_table\b"),
-        {"timelog/segments.py", "services/engine.py"},
+        {"timelog/segments.py", "timelog/blocks.py", "services/engine.py"},
     ),
 }
 

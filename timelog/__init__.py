@@ -15,6 +15,7 @@ Files and maps:
 
     segments.py      a log over segment files
     segmenttable.py  by which kernels find a byte of it
+    blocks.py        its blocks, allocated ahead and opened before a write
     epochs.py        what is dropped while kernels look at it
     pinned.py        segments that stay in a table of one's own
     mapping.py       mappings, each with its owner
