@@ -42,7 +42,7 @@ def test_by_a_key(run: Run, path: Path) -> None:
         run("put", path, key, "-t", "mail", "--delay", "1h", "--key", key)
     lines = run("pending", path, "-t", "mail", "--key", "user:7").stdout.splitlines()
     assert [line.split("\t")[-1] for line in lines] == ["user:7", "user:7"]
-    run("pending", path, "--key", "user:7", exits=2)
+    assert run("pending", path, "--key", "user:7").stdout.splitlines() == lines
 
     cancelled = run("cancel", path, "--topic", "mail", "--key", "user:7", "--json").stdout
     assert json.loads(cancelled)["cancelled"] == 2
@@ -88,7 +88,7 @@ def test_pending_takes_bounds(run: Run, path: Path) -> None:
     found = run("pending", path, "--start", "2091-01-01T00:00Z", "--end", "3850761600001")
     assert [line.split("\t")[-1] for line in found.stdout.splitlines()] == ["2091", "2092"]
     assert len(run("pending", path, "--limit", 1).stdout.splitlines()) == 1
-    assert run("pending", path, "--topic", "other").stdout == ""
+    run("pending", path, "--topic", "other", exits=2)
 
 
 def test_text_steers_no_terminal(run: Run, path: Path) -> None:

@@ -27,7 +27,6 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
-from timerstore.timelog.jsonfile import understood, whole
 from timerstore.timelog.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
@@ -59,6 +58,8 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
     try:
+        from timerstore.timelog.jsonfile import understood
+
         with understood(path.name):
             old = _parse(json.loads(read_small(path)))
     except MissingFileError:
@@ -94,6 +95,8 @@ def _parse(values: dict[str, Any]) -> Progress:
 
     Files of other versions may lack what has a default.
     """
+    from timerstore.timelog.jsonfile import whole  # arrays with it: not for --help
+
     found = Progress(**values)
     counts = (found.base_ms, found.byte_count, found.row_count, found.done_count)
     for each in counts:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.arguments import check_group, check_topic_to_consume
+from timerstore.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.consumer.retry_rules import DEAD
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Batch
@@ -25,6 +25,7 @@ from timerstore.control.calls import ask, duration
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import TimerIds
+from timerstore.kinds import check_int
 from timerstore.pending.timers import Timer
 from timerstore.serving.session import Session
 from timerstore.serving.tail import find_moved, find_put_by
@@ -282,7 +283,9 @@ class Answers:
         self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any, delay_ms: Any = None
     ) -> Answer:
         """Send a message back through a delay level or after a time, or to the dead letters."""
-        delay = None if delay_ms is None else timedelta(milliseconds=delay_ms)
+        delay = None
+        if delay_ms is not None:
+            delay = timedelta(milliseconds=check_int(delay_ms, "delay_ms", 0, DUE_MS_MAX))
 
         def do(held: Batch) -> bool:
             group, message = held._group, held.message(place)
