@@ -132,4 +132,5 @@ def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) 
         "dropped": 0,
     }
     none = run("dead", path, "mailer")
-    assert (none.stdout, "no dead letters of the group mailer" in none.stderr) == ("", True)
+    assert len(none.stdout.splitlines()) == 1  # the header
+    assert "no dead letters of the group mailer" in none.stderr
