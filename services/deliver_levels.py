@@ -67,7 +67,6 @@ from timerstore.timelog.intrinsics import (
     get_i32,
     get_i64,
     load_acquire,
-    store_release,
     view_bytes,
 )
 from timerstore.timelog.kernel import inlined, inlined_view
@@ -138,7 +137,9 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1).
 
     Any service's thread may ask, at any time: so it looks at words alone, not into a segment, whose
-    map may go just then. `now_ms` where they do not say it; a step then looks, see `_see_head`.
+    map may go just then. `now_ms` where they do not say it; a step then looks, see `_see_head`. A
+    word of the head before may stand beside one of this head, for they are plain words: it was due
+    sooner, so a step looks once for nothing.
     """
     levels = world.levels
     row, index = levels.row[level], levels.offset[level]
@@ -148,7 +149,7 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     if retry_ms > now_ms + RETRY_WAIT_MS_MAX:  # the clock went back
         retry_ms = now_ms
     due_ms, level_ms = now_ms, levels.level_ms[level]
-    if load_acquire(levels.head_index, level) == index:
+    if levels.head_index[level] == index:
         due_ms = levels.head_ms[level]
     if due_ms > now_ms + level_ms + CLAMP_SLACK_MS:
         level_ms = levels.head_level_ms[level]
@@ -175,7 +176,7 @@ def _see_head(world: World, level: int, now_ms: int) -> None:
         levels.head_ms[level] = get_i64(buf, at + ENTRY_TAGS_AT)
         levels.head_message[level] = get_i64(buf, at + ENTRY_OFFSET_AT)
         levels.head_level_ms[level] = NOT_READ
-        store_release(levels.head_index, level, index)
+        levels.head_index[level] = index
     due_ms = levels.head_ms[level]
     is_far = due_ms > now_ms + levels.level_ms[level] + CLAMP_SLACK_MS
     if is_far and levels.head_level_ms[level] == NOT_READ:
