@@ -358,7 +358,7 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
     )
     with TimerStore(tmp_path / "s", config=config) as store:
         id = store.put(b"a", topic="t", delay=HOUR, key="k")
-        store.put_many([b"x" * 1_000] * 400, topic="u")
+        store.put_many([b"x" * 12_000] * 40, topic="u")
         for d in store.consume("u", timeout=1):
             d.ack()
         store.core.cleaner.leave_slots = 2
