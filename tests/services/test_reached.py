@@ -10,6 +10,7 @@ from tests.services.test_cleaning import SECOND, START_MS, open_small
 from timerstore import ManualClock, TimerStore, TimerStoreError
 from timerstore.services.engine import Engine
 from timerstore.services.reached import check_reached
+from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.wheel.slots import NO_UNIT
 
 
@@ -30,7 +31,8 @@ def _skip_a_unit(engine: Engine) -> None:
 def _reach_a_source(engine: Engine) -> None:
     """A message was copied, and nobody remembers."""
     assert engine.world.cleaning.pass_count
-    engine.world.cleaning.pass_count = 0
+    with acting_as(ALONE):
+        engine.world.cleaning.pass_count = 0
 
 
 def _cancel_without_a_delete(engine: Engine) -> None:
