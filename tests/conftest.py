@@ -14,17 +14,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.sparse_copy import copy_tree
+from tests.tiers import PROVING, is_promised, is_proved
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# HYPOTHESIS_PROFILE=thorough looks for longer; interpreted kernels are a hundred times slower, and
+# What is proved looks for longer; interpreted kernels are a hundred times slower, and
 # what an index check finds it finds soon.
 _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 60, **_COMMON)
+settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 30, **_COMMON)
+settings.register_profile("prove", max_examples=40 if _INTERPRETED or _CHECKED else 200, **_COMMON)
 settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING else "ci"))
 
 
 _OUTSIDE = (
@@ -36,14 +38,21 @@ _OUTSIDE = (
 """Tests of what no kernel decides."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist asks for groups where it is told of the tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what says nothing of kernels; have one process run all tests that need Spark.
+    """Mark what says nothing of kernels, and what is proved; have one process run Spark's tests.
 
     For a session of Spark takes a gigabyte.
     """
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in _OUTSIDE:
+        place = item.path.relative_to(Path(__file__).parent)
+        if place.parts[0] in _OUTSIDE:
             item.add_marker(pytest.mark.outside)
+        name = f"{place}::{item.nodeid.partition('::')[2]}"
+        if is_proved(name):
+            item.add_marker(pytest.mark.prove)
+        if is_promised(name):
+            item.add_marker(pytest.mark.promise)
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if "spark" in getattr(item, "fixturenames", ()):
