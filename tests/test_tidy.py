@@ -146,13 +146,6 @@ def test_docstrings_name_one_job() -> None:
     assert [path for path, text in told.items() if " and " in first_sentence(text)] == []
 
 
-def test_each_service_has_its_test() -> None:
-    """One file for each of `services/`, which plays it without the others."""
-    names = {path.stem for path in (ROOT / "services").glob("*.py")} - {"__init__"}
-    tested = {path.stem for path in (ROOT / "tests" / "services").glob("test_*.py")}
-    assert {f"test_{name}" for name in names} - tested == set()
-
-
 def test_a_folder_has_a_map() -> None:
     """The docstring of `__init__.py` has a line for each file."""
     for folder in FOLDERS:
