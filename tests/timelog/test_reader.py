@@ -41,6 +41,7 @@ def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     assert not reader.commitlog.faults
 
 
+@pytest.mark.whole
 def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
     path = open_as_it_seems(tmp_path / "s")
     size = SMALL.commitlog_segment_bytes
