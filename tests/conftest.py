@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
-from tests.tiers import PROVING, is_promised, is_proved
+from tests.tiers import PROVING, TOGETHER, is_promised, is_proved
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -38,12 +39,8 @@ _OUTSIDE = (
 """Tests of what no kernel decides."""
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist asks for groups where it is told of the tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what says nothing of kernels, and what is proved; have one process run Spark's tests.
-
-    For a session of Spark takes a gigabyte.
-    """
+    """Mark what says nothing of kernels, and how much is played."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent)
         if place.parts[0] in _OUTSIDE:
@@ -53,10 +50,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.prove)
         if is_promised(name):
             item.add_marker(pytest.mark.promise)
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+class Together(LoadScopeScheduling):
+    """Has one process run the tests of a name in `TOGETHER`, and any process any other test."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.removeprefix("tests/")
+        return next((each for each in TOGETHER if name.startswith(each)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Have tests that share a session of Spark, or a site that was built, share a process.
+
+    xdist's own groups have no effect since pytest keeps a test's name.
+    """
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,6 @@ LEVELS = {"full": "1s 2s", "slow": timerstore.Config().delay_levels}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600 + 20 * RUNS),
-    pytest.mark.xdist_group("live"),
 ]
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.markdown import ROOT, split_fences
 
-pytestmark = pytest.mark.xdist_group("site")
-
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 
 

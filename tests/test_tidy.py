@@ -340,8 +340,6 @@ def python(*arguments: str, cwd: Path, **env: str) -> str:
 INSTALLED = """
 import datetime, pathlib, sys
 import timerstore
-
-pytestmark = pytest.mark.xdist_group("tidy")
 assert pathlib.Path(timerstore.__file__).is_relative_to(sys.argv[1]), timerstore.__file__
 clock = timerstore.ManualClock()
 with timerstore.open("store", clock=clock) as store:

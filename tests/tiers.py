@@ -104,6 +104,9 @@ PROMISED: Final = (
 )
 """Slow ones that `./run test` plays too, since nothing quicker shows what they do."""
 
+TOGETHER: Final = ("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py")
+"""What one process runs, for its tests share what takes seconds or a gigabyte."""
+
 
 def is_proved(name: str) -> bool:
     """Tell whether a test, named by its place below `tests/`, is one for `./run prove`."""
