@@ -23,8 +23,8 @@ from timerstore.services import needs
 from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import step
-from timerstore.timelog.crc import crc32
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.message import FOUND_WORDS, read_message
 from timerstore.timelog.segmenttable import segment_at
 

@@ -29,8 +29,8 @@ from __future__ import annotations
 from typing import Final
 
 from timerstore.services.world import World
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.record import observe
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import observe
 from timerstore.wheel.near import SPAN
 
 FIRST_COUNT: Final = 16_384

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from timerstore.services.world import World
 from timerstore.timelog.format import TIMERLOG_BLANK_BYTES, UNIT_BYTES, UNIT_DELETE, UNIT_PLAIN
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.message import (
     GOOD,
     IDENTITY_HIGH,
@@ -16,7 +17,6 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import (
     END,
     SEGMENT_BYTES,

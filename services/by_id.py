@@ -1,8 +1,8 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take integers alone (`timelog/entrypoint.py`), and read the id's digits where they stand. They go
-without the GIL, for they wait for fire, which Python may hold while it waits for the GIL.
+take integers alone (`timelog/jit/entrypoint.py`), and read the id's digits where they stand. They
+go without the GIL, for they wait for fire, which Python may hold while it waits for the GIL.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from timerstore.services.state import CANCEL
 from timerstore.services.timer_parts import PART_BORN_MS, PART_COLUMNS, note_parts
 from timerstore.services.waking import NO_HURRY_MS, wake_for
 from timerstore.services.world import World
-from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import (
     KEY_DIGITS,
     LEVEL_MARK,
@@ -33,9 +31,13 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
 )
 from timerstore.timelog.frame import TEMPLATE_PENDING_ROW, Template, frame_new
-from timerstore.timelog.intrinsics import get_i64, get_word, load_acquire, view_bytes
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.acting import act_as
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.intrinsics import get_i64, get_word, load_acquire, view_bytes
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.objects import address_of
+from timerstore.timelog.jit.record import Bytes, Words, record, record_at
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -44,8 +46,6 @@ from timerstore.timelog.message import (
     IDENTITY_OURS,
     read_message,
 )
-from timerstore.timelog.objects import address_of
-from timerstore.timelog.record import Bytes, Words, record, record_at
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 from timerstore.wheel.cancelled import (

@@ -18,14 +18,14 @@ from timerstore.services.deletes import DELETE_BODY, delete_template
 from timerstore.services.engine import Engine
 from timerstore.services.state import CANCEL
 from timerstore.services.world import World
-from timerstore.timelog.acting import act_as
 from timerstore.timelog.append import Stage, append
 from timerstore.timelog.frame import Template, frame_new, new_message_bytes_max
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.acting import act_as
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Int8s, ReadByteRows, Words, observe
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.record import Bytes, Int8s, ReadByteRows, Words, observe
-from timerstore.timelog.signatures import read_only
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,

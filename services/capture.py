@@ -15,10 +15,10 @@ import numpy as np
 from timerstore.services.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT
-from timerstore.timelog.intrinsics import copy_bytes
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import Bytes, Words
+from timerstore.timelog.jit.intrinsics import copy_bytes
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.segmenttable import END
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES, SLOT_FIRST_COPY, slot_word

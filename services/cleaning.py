@@ -45,13 +45,14 @@ from timerstore.services.state import (
     ServiceThread,
 )
 from timerstore.services.world import World, note_lost
-from timerstore.timelog.acting import act_as, acting_as
 from timerstore.timelog.append import STAGE_COUNT_MAX, STORED_MS
 from timerstore.timelog.format import UNIT_DELETE
 from timerstore.timelog.frame import ROLLED
-from timerstore.timelog.intrinsics import get_i64
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.locks import KernelLock, lock_acquire, lock_release
+from timerstore.timelog.jit.acting import act_as, acting_as
+from timerstore.timelog.jit.intrinsics import get_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.message import (
     DUE_MS,
     IDENTITY_HIGH,
@@ -61,7 +62,6 @@ from timerstore.timelog.message import (
     identify_timer,
     stored_at,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains

@@ -30,8 +30,9 @@ from timerstore.timelog.append import (
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import MESSAGE_BORN_AT, TIMER_TOPIC
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, ROLLED, frame_copy
-from timerstore.timelog.intrinsics import get_i64, prefetch
-from timerstore.timelog.kernel import inlined, inlined_always
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch
+from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.limits import fits_segment
 from timerstore.timelog.message import (
     BODY_BYTES,
@@ -45,7 +46,6 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 
 # What became of an entry that is not copied; kept in `world.outcome`. What was copied is 0 or more.

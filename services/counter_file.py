@@ -20,9 +20,9 @@ from timerstore.errors import TimerStoreError
 from timerstore.timelog.append import NAME_STRIDE, QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.consumequeue import ConsumeQueues
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.segmenttable import END, SegmentTable
 from timerstore.timelog.tally import COUNTERS, LOST_COUNT, TALLY_WORDS
 

@@ -33,10 +33,10 @@ from timerstore.timelog.format import (
     UNIT_ROLL,
     UNIT_WRITE_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.pinned import PinnedLog
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import (
     UNIT_GOOD,

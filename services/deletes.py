@@ -22,8 +22,8 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.frame import Template, encode_property, frame_new, new_template
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Bytes, ReadByteRows, Words
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()

@@ -63,14 +63,15 @@ from timerstore.timelog.format import (
     QUEUE_BLANK_SIZE,
 )
 from timerstore.timelog.frame import DELIVERED
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.intrinsics import (
     get_i32,
     get_i64,
     load_acquire,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined, inlined_view
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.kernel import inlined, inlined_view
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.message import (
     IDENTITY_HIGH,
     IDENTITY_LOW,
@@ -83,7 +84,6 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.scan import is_half_topic
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
-from timerstore.timelog.system import clock_ms
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_remove
 
 NEVER: Final = 1 << 62

@@ -47,13 +47,13 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
     UNIT_ROLL,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, store_release
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32, store_release
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Words, publish
+from timerstore.timelog.jit.system import steady_ns
 from timerstore.timelog.message import DUE_MS, GOOD, exact_due_ms, read_message
-from timerstore.timelog.record import Words, publish
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
-from timerstore.timelog.system import steady_ns
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
 from timerstore.wheel.near import (
     ENTRY_INFO,

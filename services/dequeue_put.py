@@ -46,9 +46,11 @@ from timerstore.timelog.append import (
 )
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
 from timerstore.timelog.frame import FIRED, ROLLED
-from timerstore.timelog.intrinsics import get_i64, load_acquire, store_release
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire, store_release
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Words, observe, publish
+from timerstore.timelog.jit.system import steady_ns
 from timerstore.timelog.message import (
     DUE_MS,
     GOOD,
@@ -61,9 +63,7 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.record import Words, observe, publish
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
-from timerstore.timelog.system import steady_ns
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
     KEPT_PLACE,

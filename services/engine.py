@@ -26,7 +26,6 @@ from timerstore.services.rebuild import QUEUES, TIMERS
 from timerstore.services.sizes import find_sizes
 from timerstore.services.state import SERVICE_NAMES, ServiceThread
 from timerstore.services.world import World, new_world
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.append import NEED as APPEND_NEED
 from timerstore.timelog.append import (
     NEED_AT,
@@ -46,9 +45,11 @@ from timerstore.timelog.format import (
     SEALED_BLANK_BYTES,
     TIMERLOG_BLANK_BYTES,
 )
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
+from timerstore.timelog.jit.record import Bytes, Words, add_to_word
 from timerstore.timelog.limits import content_bytes_max, message_bytes_max
-from timerstore.timelog.locks import ServiceLocks, SpinLock
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -58,7 +59,6 @@ from timerstore.timelog.message import (
     read_message,
 )
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Bytes, Words, add_to_word
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.unit import UNIT_ROOM_BYTES
 from timerstore.wheel.cancelled import CancelledTimers

@@ -50,8 +50,9 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
 )
 from timerstore.timelog.format import MESSAGE_QUEUE_ID_AT as QUEUE_ID_AT
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, load_acquire, store_release
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire, store_release
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words, publish
 from timerstore.timelog.message import (
     AT,
     BAD_PARTS,
@@ -70,7 +71,6 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Words, publish
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 
 BATCH_COUNT: Final = 512

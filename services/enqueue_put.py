@@ -38,7 +38,6 @@ from timerstore.services.world import (
     World,
     ring_count,
 )
-from timerstore.timelog.acting import ALONE, act_as
 from timerstore.timelog.format import (
     SLOT_TIME_AT,
     TIMERLOG_BLANK_BYTES,
@@ -47,10 +46,11 @@ from timerstore.timelog.format import (
     UNIT_PLAIN,
     UNIT_ROLL,
 )
-from timerstore.timelog.intrinsics import get_i64, prefetch, store_release, view_words
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import observe, publish
+from timerstore.timelog.jit.acting import ALONE, act_as
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch, store_release, view_words
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import observe, publish
 from timerstore.timelog.segmenttable import (
     END,
     SEGMENT_BYTES,

@@ -10,8 +10,9 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
 from timerstore.timelog.format import MESSAGE_OFFSET_AT
-from timerstore.timelog.intrinsics import get_i64, get_u8
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i64, get_u8
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import (
     DELETES_AT,
     DELETES_BYTES,
@@ -21,7 +22,6 @@ from timerstore.timelog.message import (
     KEY_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import (
     END,
     MESSAGES_AHEAD,

@@ -15,8 +15,9 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import (
     BAD_CRC,
     BODY_BYTES,
@@ -32,7 +33,6 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import (
     MESSAGES_AHEAD,
     SEGMENT_BYTES,

@@ -20,8 +20,8 @@ import numpy as np
 
 from timerstore.services.state import PASS_COLUMNS, PASS_CURSOR, PASS_FIRST_SLOT, PASS_START
 from timerstore.services.state import Cleaning as CleaningWords
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

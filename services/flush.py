@@ -27,15 +27,15 @@ from timerstore.services.level_file import LevelOffsetFile
 from timerstore.services.rebuild import remove_mark, write_mark
 from timerstore.services.scrub import Scrub
 from timerstore.services.state import FLUSH
-from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import STORED_MS
 from timerstore.timelog.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
 from timerstore.timelog.decode import text
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.system import set_thread_name
 from timerstore.timelog.jsonfile import sealed, write_json
-from timerstore.timelog.record import Words
-from timerstore.timelog.system import set_thread_name
 
 log = logging.getLogger("timerstore")
 

@@ -11,8 +11,8 @@ of the crowd would take turns, and each fsync serve half as many. It ends once a
 nobody came for `_QUIET_NS`; a thread that is alone never waits.
 
 Everything is machine code between two points where Python may look for signals, as in
-`timelog/locks.py`. What it cannot exclude is that a signal's exception takes away the one thread
-that was about to lead; so nobody sleeps longer than `_LOOK_UP_NS` without looking.
+`timelog/jit/locks.py`. What it cannot exclude is that a signal's exception takes away the one
+thread that was about to lead; so nobody sleeps longer than `_LOOK_UP_NS` without looking.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.intrinsics import (
     compare_exchange,
     fetch_add,
     load_acquire,
     store_release,
     view_words,
 )
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import Section, section_ahead, section_entry
-from timerstore.timelog.record import Words
-from timerstore.timelog.system import sleep_while, thread_id, wake_sleepers
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import Section, section_ahead, section_entry
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.system import sleep_while, thread_id, wake_sleepers
 
 # What `GroupCommit.wait` returns.
 IS_DURABLE: Final = 0

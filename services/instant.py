@@ -40,10 +40,10 @@ from timerstore.timelog.format import (
     SLOT_LAST_AT,
     SLOT_TIME_AT,
 )
-from timerstore.timelog.intrinsics import get_i64, load_acquire
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import Bytes, Rows, Words, observe
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Rows, Words, observe
 from timerstore.timelog.segmenttable import END
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import NEAR_COUNT, list_entries

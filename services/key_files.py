@@ -38,6 +38,7 @@ from timerstore.timelog.format import (
     MESSAGE_HEADER,
     MESSAGE_HEADER_BYTES,
 )
+from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.jsonfile import (
     check_seal,
     read_json,
@@ -63,7 +64,6 @@ from timerstore.timelog.keyindex import (
     new_found,
     new_key_index,
 )
-from timerstore.timelog.locks import KernelLock
 from timerstore.timelog.names import INT64_MAX, is_index_file
 from timerstore.timelog.oserrors import kind_of, told_of
 from timerstore.timelog.segments import SegmentedFile

@@ -23,7 +23,6 @@ import numpy as np
 
 from timerstore.services.levels import LEVEL_COUNT
 from timerstore.services.world import World
-from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import (
     ENTRY_BYTES,
     KEY_DIGITS,
@@ -35,7 +34,8 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.intrinsics import (
     get_i32,
     get_i64,
     get_u8,
@@ -44,7 +44,9 @@ from timerstore.timelog.intrinsics import (
     put_i32,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.objects import address_of
+from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.timelog.keyindex import (
     FILE_COUNT,
     LEVELS_PREFIX,
@@ -75,8 +77,6 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.objects import address_of
-from timerstore.timelog.record import Bytes, Words, observe, record, record_at
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, segment_at
 
 # How a search is called.

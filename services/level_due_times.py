@@ -15,8 +15,8 @@ import numpy as np
 from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.format import LEVEL_MARK, LEVEL_TOPIC, QUEUE_ENTRY
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.record import Words
 
 log = logging.getLogger("timerstore")
 _LEVEL_MS_MAX: Final = 36_500 * 86_400_000

@@ -20,8 +20,9 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
     QUEUE_BLANK_SIZE,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Flags, Rows, Words
 from timerstore.timelog.message import (
     BODY_BYTES,
     FOUND_WORDS,
@@ -32,7 +33,6 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     identify_timer,
 )
-from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.pending import DONE, GONE, PENDING, Reading, judge_message
 from timerstore.wheel.sets import map_get

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.record import Words, record
+from timerstore.timelog.jit.record import Words, record
 
 # Words of a LevelTable.
 LEVEL_COUNT: Final = 0  # queues that exist: at least one for each configured level

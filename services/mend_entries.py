@@ -9,8 +9,8 @@ from timerstore.services.pass_lost import pass_lost
 from timerstore.services.recover_queues import is_sound
 from timerstore.timelog import scan
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Words
 
 
 def mend_entry(engine: Engine, row: int, index: int) -> bool:

@@ -18,7 +18,6 @@ from timerstore.services.rebuild import TIMERS, write_mark
 from timerstore.services.state import DEQUEUE_GET
 from timerstore.services.world import World
 from timerstore.timelog import units as kernels
-from timerstore.timelog.acting import acting_as
 from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
     TIMERLOG_BLANK_BYTES,
@@ -29,8 +28,10 @@ from timerstore.timelog.format import (
     UNIT_PREV_AT,
     UNIT_ROLL,
 )
-from timerstore.timelog.intrinsics import put_i32, put_i64
-from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.intrinsics import put_i32, put_i64
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -44,7 +45,6 @@ from timerstore.timelog.message import (
 )
 from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, is_broker_unit, put_unit, unit_crc
 from timerstore.wheel.near import near_entries

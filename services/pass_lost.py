@@ -12,8 +12,9 @@ from timerstore.services.world import World
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_HASH_AT
-from timerstore.timelog.kernel import kernel_later
-from timerstore.timelog.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -28,7 +29,6 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.timelog.text import java_hash_of
 from timerstore.wheel import chain

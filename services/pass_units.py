@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Words
 from timerstore.wheel import chain
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant
 from timerstore.timelog import columns, scan
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pinned import PinnedLog
-from timerstore.timelog.record import Words
 from timerstore.wheel.pending import GONE, PENDING, Reading, read_places
 
 CHUNK_MESSAGES: Final = 8_192

@@ -13,7 +13,7 @@ from timerstore.services.engine import Engine
 from timerstore.services.instant import Instant, Snapshot
 from timerstore.services.level_timers import level_entries, read_kept
 from timerstore.services.slot_units import chain_units, slot_units
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.pending import IN_MESSAGE
 from timerstore.wheel.slots import NO_UNIT

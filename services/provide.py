@@ -9,7 +9,7 @@ from timerstore.services.mend_entries import mend_timer_entry
 from timerstore.services.mend_units import mend_units
 from timerstore.services.pass_lost import pass_lost
 from timerstore.services.state import CLEANING
-from timerstore.timelog.acting import acting_as
+from timerstore.timelog.jit.acting import acting_as
 
 
 def provide(engine: Engine, service: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from timerstore.timelog.append import QueueTable, Stage, append
 from timerstore.timelog.frame import Template, frame_batch
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 

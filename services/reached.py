@@ -18,8 +18,9 @@ from timerstore.services.recover_deletes import live_units
 from timerstore.services.slot_units import chain_units
 from timerstore.services.world import World
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.intrinsics import wrapping_multiply
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.intrinsics import wrapping_multiply
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, Rows, Words
 from timerstore.timelog.message import (
     FOUND_WORDS,
     GOOD,
@@ -33,7 +34,6 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel import chain
 from timerstore.wheel.cancelled import cancelled_contains

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.message import (
     IDENTITY_HIGH,
     IDENTITY_LOW,
@@ -15,7 +16,6 @@ from timerstore.timelog.message import (
     exact_due_ms,
     identify_timer,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.wheel.pending import GONE, PENDING, Reading, judge_message
 

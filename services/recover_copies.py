@@ -7,8 +7,8 @@ import numpy as np
 from timerstore.services.engine import Engine
 from timerstore.services.recover_deletes import live_units
 from timerstore.services.world import World
-from timerstore.timelog.kernel import kernel_later
-from timerstore.timelog.record import Rows, Words
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel import chain
 from timerstore.wheel.sets import map_get
 

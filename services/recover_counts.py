@@ -8,9 +8,9 @@ import numpy as np
 
 from timerstore.errors import TimerStoreError
 from timerstore.timelog import scan
-from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Flags, Rows, Words
 from timerstore.timelog.nonzero import nonzero_places
-from timerstore.timelog.record import Flags, Rows, Words
 from timerstore.timelog.tally import (
     CANCELLED_COUNT,
     FIRED_COUNT,

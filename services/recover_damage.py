@@ -11,10 +11,10 @@ from timerstore.services.engine import Engine
 from timerstore.timelog import scan
 from timerstore.timelog.blank import SEALED_NOWHERE
 from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.logranges import LogRanges
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Words
 
 NO_MESSAGE: Final = -1
 _WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]

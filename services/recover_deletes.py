@@ -13,7 +13,8 @@ from timerstore.services.level_timers import still_wait
 from timerstore.services.world import World
 from timerstore.timelog import scan
 from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE
-from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Flags, Words
 from timerstore.timelog.message import (
     GOOD,
     IDENTITY_HIGH,
@@ -23,7 +24,6 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Flags, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.wheel import chain
 

@@ -11,7 +11,7 @@ from timerstore.services.engine import Engine
 from timerstore.services.findings import Findings
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import MESSAGE_QUEUE_INDEX_AT
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536

@@ -20,8 +20,8 @@ from timerstore.services.pass_lost import leave_uncounted
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.checkpoint import Checkpoint
 from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.kernel import kernel_later
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.tally import count_pending
 
 log = logging.getLogger("timerstore")

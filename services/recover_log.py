@@ -24,8 +24,8 @@ from timerstore.timelog.checkpoint import Checkpoint, sealed_from
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS, REASONS
-from timerstore.timelog.record import Words
 
 CHUNK_ROWS: Final = 65_536
 

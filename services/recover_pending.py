@@ -17,9 +17,10 @@ from timerstore.services.state import LOST_COUNT_MAX
 from timerstore.services.world import World, note_lost
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import MESSAGE_BORN_AT, UNIT_DELETE
-from timerstore.timelog.intrinsics import get_i64
+from timerstore.timelog.jit.intrinsics import get_i64
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.jsonfile import check_seal, read_json
-from timerstore.timelog.kernel import kernel_later
 from timerstore.timelog.message import (
     BODY_BYTES,
     REAL_QUEUE,
@@ -27,7 +28,6 @@ from timerstore.timelog.message import (
     REAL_TOPIC_BYTES,
     exact_due_ms,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, segment_at
 from timerstore.timelog.tally import count_pending
 from timerstore.wheel import chain

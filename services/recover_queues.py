@@ -17,8 +17,8 @@ from timerstore.timelog.format import (
     QUEUE_ENTRY,
     QUEUE_LOST_SIZE,
 )
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.record import Words
 
 _NOWHERE: Final = np.zeros(0, np.int64)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from timerstore.services.engine import Engine
 from timerstore.timelog.format import UNIT_DELETE
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 

@@ -17,8 +17,8 @@ from timerstore.timelog import scan
 from timerstore.timelog.ackrecord import ACKS_TOPIC, read_record
 from timerstore.timelog.append import new_stage
 from timerstore.timelog.decode import decode_message
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.nonzero import last_used
-from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import apron_bytes
 from timerstore.timelog.timeridentity import identity_of
 

@@ -34,9 +34,9 @@ from timerstore.services.recover_removed import first_kept_index
 from timerstore.services.recover_torn import complete_reschedule
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.services.steps import run
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
 from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.sets import map_put_all, new_table
 
 

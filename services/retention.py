@@ -19,11 +19,11 @@ from timerstore.services.engine import Engine
 from timerstore.services.flush import Flusher
 from timerstore.services.pass_units import all_units
 from timerstore.services.state import CLEANING
-from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import BATCH_BYTES, STAGE_BYTES
 from timerstore.timelog.checkpoint import Checkpoint
-from timerstore.timelog.locks import KernelLock
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.locks import KernelLock
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import TABLE_LENGTH, apron_bytes
 from timerstore.wheel import chain

@@ -21,8 +21,8 @@ from timerstore.services.provide import provide
 from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
 from timerstore.services.steps import WALL_CLOCK, run
 from timerstore.services.waking import WAKE_COUNT
-from timerstore.timelog.acting import acting_as
-from timerstore.timelog.system import set_thread_name, set_timer_slack_us
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.system import set_thread_name, set_timer_slack_us
 
 
 class Runner:

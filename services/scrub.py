@@ -22,9 +22,9 @@ from timerstore.services.mend_entries import write_entries
 from timerstore.services.rebuild import TIMERS, write_mark
 from timerstore.timelog import scan, units
 from timerstore.timelog.format import ENTRY_BYTES, UNIT_BYTES
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import REASONS
 from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
 from timerstore.wheel.checksums import PAGE_BYTES, page_sums
 from timerstore.wheel.slots import PAGE_CHANGED

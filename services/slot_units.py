@@ -9,7 +9,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine import Engine
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
 

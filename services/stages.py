@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from timerstore.services.state import SERVICE_NAMES
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words
 
 READ_UNITS: Final = len(SERVICE_NAMES)
 READ_MESSAGES: Final = READ_UNITS + 1

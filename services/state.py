@@ -1,9 +1,9 @@
 """The services' state: a record for each, whose words it alone writes.
 
 A slot here is a time divided by the precision, not yet an index into the ring. What another thread
-reads without a common lock is published and observed, see `timelog/record.py`. The locks, always
-taken in this order, each held for one bounded step by code that needs no GIL (Python takes all
-three to look for a timer that may have been taken):
+reads without a common lock is published and observed, see `timelog/jit/record.py`. The locks,
+always taken in this order, each held for one bounded step by code that needs no GIL (Python takes
+all three to look for a timer that may have been taken):
 
 - *fire*: dequeue-put, deliver-levels, cancel: the cancelled set, the frontier, levels' offsets;
 - *near*: dequeue-get: the near wheel;
@@ -32,10 +32,10 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
+from timerstore.timelog.jit.system import poll_words
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.record import LINE, SHARED, Bytes, Words, own, publish, record
-from timerstore.timelog.system import poll_words
 from timerstore.wheel.near import NO_COPY
 from timerstore.wheel.slots import NO_UNIT
 

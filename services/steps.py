@@ -46,13 +46,13 @@ from timerstore.services.world import (
     ring_count,
     service_of,
 )
-from timerstore.timelog.acting import step_as
 from timerstore.timelog.format import SLOT_BYTES
-from timerstore.timelog.intrinsics import exchange, load_acquire
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.record import Words, add_to_word, exchange_word, observe, publish
-from timerstore.timelog.system import (
+from timerstore.timelog.jit.acting import step_as
+from timerstore.timelog.jit.intrinsics import exchange, load_acquire
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Words, add_to_word, exchange_word, observe, publish
+from timerstore.timelog.jit.system import (
     clock_ms,
     clock_ns,
     steady_ns,

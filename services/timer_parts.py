@@ -7,8 +7,9 @@ from typing import Any, Final
 from timerstore.timelog.append import QueueTable
 from timerstore.timelog.consumequeue import find_row
 from timerstore.timelog.format import KEY_DIGITS, MESSAGE_BORN_AT
-from timerstore.timelog.intrinsics import copy_bytes, get_i64
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import copy_bytes, get_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -26,7 +27,6 @@ from timerstore.timelog.message import (
     is_plain,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
     MESSAGES_AHEAD,
     SEGMENT_BYTES,

@@ -6,9 +6,9 @@ from typing import Final
 
 from timerstore.services.state import EnqueueGet
 from timerstore.timelog.append import QueueTable
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.record import Words, add_to_word, exchange_word
-from timerstore.timelog.system import wake
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words, add_to_word, exchange_word
+from timerstore.timelog.jit.system import wake
 
 WAKE_COUNT: Final = 1_024
 """Puts that may wait for a sleeping thread: the next one wakes it, whenever it is due."""

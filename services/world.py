@@ -49,13 +49,13 @@ from timerstore.services.state import (
     Wakeups,
     new_thread,
 )
-from timerstore.timelog.acting import CALLER
 from timerstore.timelog.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
-from timerstore.timelog.intrinsics import load_acquire
-from timerstore.timelog.kernel import inlined
-from timerstore.timelog.locks import ServiceLocks
+from timerstore.timelog.jit.acting import CALLER
+from timerstore.timelog.jit.intrinsics import load_acquire
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import ServiceLocks
+from timerstore.timelog.jit.record import Bytes, Words, own, record
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.record import Bytes, Words, own, record
 from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import NearWheel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore.timelog.disk import Disk, MappedFile
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.steady import ranges_of
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from timerstore import ahead
-from timerstore.timelog.kernel import AHEAD, INTERPRETED, Ahead
-from timerstore.timelog.signatures import signature_of
+from timerstore.timelog.jit.kernel import AHEAD, INTERPRETED, Ahead
+from timerstore.timelog.jit.signatures import signature_of
 
 LIFE = '''
 """All that a program calls on an open store; prints each kernel that came with a call."""
@@ -199,7 +199,7 @@ def test_what_is_called_later_is_compiled_with_the_others(
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
         "import signal, time, timerstore\nfrom timerstore import ahead\n"
-        "from timerstore.timelog.kernel import AHEAD, Ahead\n"
+        "from timerstore.timelog.jit.kernel import AHEAD, Ahead\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
         "AHEAD[:] = [Ahead('slow', load, load)] * 40\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
@@ -225,7 +225,7 @@ if not INTERPRETED:
         few = "services.engine._step_count", "wheel.slots.next_used_slot"
         program = (
             "import sys, timerstore.store\nfrom timerstore import ahead\n"
-            "from timerstore.timelog.kernel import AHEAD, is_cached\n"
+            "from timerstore.timelog.jit.kernel import AHEAD, is_cached\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
             "print(len(few), *map(is_cached, few))\n"
             "ahead._worker_count = lambda missing: 2\n"

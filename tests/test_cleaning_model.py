@@ -16,7 +16,7 @@ from tests.models.power_disk import PowerDisk
 from tests.test_rules_model import LEVELS, SLOT_MS, UNIT_MS, History
 from tests.tiers import how_many
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 15, 200)
 FIRST = int(os.environ.get("CLEANING_FIRST", "0"))

@@ -28,7 +28,7 @@ from tests.models.interleaved import (
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
 from tests.tiers import how_many
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
 FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))

@@ -31,7 +31,7 @@ from timerstore.services.world import (
     RING_TAIL,
 )
 from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 SLOT_MS = 100
 UNIT_MS = 25  # the model has 4 ms in a slot

@@ -15,7 +15,7 @@ from tests.faulty_disk import MeteredDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, StoreFullError, TimerStore
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 MB = 1_000_000

@@ -32,7 +32,7 @@ from timerstore import (
 )
 from timerstore.consuming.sendback import send_back
 from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 YEAR_MS = 365 * 86_400_000

@@ -247,11 +247,14 @@ def plain_calls(tree: ast.AST, helpers: set[str]) -> Iterator[str]:
         yield from plain_calls(node, helpers)
 
 
+BY_NAME = {"entry_ahead", "entry_point", "section_entry", "c_function", "kernel"}
+
+
 def compiled_by_name(tree: ast.AST) -> Iterator[str]:
     """Functions that are compiled where they are used, without a decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            if node.func.id in {"entry_ahead", "entry_point", "section_entry"}:
+            if node.func.id in BY_NAME:
                 yield getattr(node.args[0], "id", "")
 
 
@@ -409,13 +412,33 @@ def test_hashes_multiply_by_wrapping() -> None:
     assert found == []
 
 
+def imports_compiler(tree: ast.AST) -> bool:
+    """Whether a file imports Numba or LLVM, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        if {name.partition(".")[0] for name in names} & {"numba", "llvmlite"}:
+            return True
+    return False
+
+
+def test_the_compiler_is_touched_in_its_corner_alone() -> None:
+    found = {path.parent for path in OURS if imports_compiler(ast.parse(path.read_bytes()))}
+    assert {shown(folder) for folder in found} == {"timelog/jit"}
+    assert imports_compiler(ast.parse("def f():\n    from numba.core import types"))
+
+
 OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in {"timerstore", *FOLDER_OF}]
 
 # Who may do what with the address of bytes. Everybody else borrows them, see timelog/segments.py.
 BORROWING = {
     "an array at an address": (
         re.compile(r"\.from_address\("),
-        {"timelog/mapping.py", "timelog/intrinsics.py", "timelog/objects.py"},
+        {"timelog/jit/mapping.py", "timelog/jit/intrinsics.py", "timelog/jit/objects.py"},
     ),
     "a view that may lose what it was made of": (re.compile(r"\.view\(np\.ndarray\)"), set()),
     "a table whose segments may go": (

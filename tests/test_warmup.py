@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 ROOT = Path(__file__).parents[1]
 LIFE = "from tests.rigs.rare_life import main; main(Path(sys.argv[2]))"

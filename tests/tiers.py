@@ -42,7 +42,7 @@ PROVED: Final = (
     "test_many_topics.py",
     "test_max_bytes.py::test_a_small_store_goes_on_within_its_limit",
     "tables/test_commitlog.py::test_splits_agree_about_damage",
-    "timelog/test_mapping.py::test_each_array_over_a_map_keeps_it",
+    "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it",
     "services/test_aside.py::test_listing_cancelling_and_rescheduling_see_what_was_put_aside",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process",
     # Spark: each table, a load, a stream and a validation always run.
@@ -60,8 +60,8 @@ PROVED: Final = (
     # What is built from the repository.
     "test_tidy.py::test_the_source_distribution_can_be_installed",
     "test_site.py::test_notebooks_have_their_pictures",
-    "timelog/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
-    "timelog/test_cachefolder.py::test_a_temporary_folder_serves",
+    "timelog/jit/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
+    "timelog/jit/test_cachefolder.py::test_a_temporary_folder_serves",
     "test_ahead.py::test_no_call_on_an_open_store_compiles_anything[handover]",
 )
 """Where the names of such tests begin, below `tests/`."""
@@ -83,7 +83,7 @@ KEPT: Final = (
     "test_golden_cleaned.py::test_what_comes_out_is_the_same[pending-abandon]",
     "test_golden_cleaned.py::test_what_comes_out_is_the_same[crashed-abandon]",
     "test_many_topics.py::test_more_topics_than_descriptors[process]",
-    "timelog/test_mapping.py::test_each_array_over_a_map_keeps_it[mapped]",
+    "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it[mapped]",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process[process",
 )
 """Those among them that every change must pass."""

@@ -8,8 +8,6 @@ What stands where:
     timeridentity.py  who a timer is
     idtext.py         timer ids as text, many at once
     text.py           numbers as text, inside properties
-    crc.py            CRC-32 of bytes
-    crcfold.py        the same by carry-less multiplication, as LLVM code
 
 Files and maps:
 
@@ -18,7 +16,6 @@ Files and maps:
     blocks.py        its blocks, allocated ahead and opened before a write
     epochs.py        what is dropped while kernels look at it
     pinned.py        segments that stay in a table of one's own
-    mapping.py       mappings, each with its owner
     disk.py          the one place through which bytes reach a disk
     names.py         the names that files of a store can have
     nonzero.py       where memory that others may change is not zero
@@ -59,19 +56,5 @@ Reading:
     logranges.py   which offsets lie in one of many ranges
     audit.py       messages or units as an auditor looks at them
 
-Kernels:
-
-    kernel.py       the decorator that compiles one
-    signatures.py   its types, read off its annotations
-    linking.py      how helpers become part of it
-    apart.py        work that no exception of its caller reaches
-    stamp.py        the digest of what it sees
-    cachefolder.py  where it is cached if nothing of ours can be written
-    entrypoint.py   calling it by its bare entry point
-    record.py       groups of fields that it receives as one pointer
-    objects.py      where CPython keeps the bytes of its objects
-    acting.py       who may write them
-    locks.py        locks that it takes
-    intrinsics.py   what only an instruction can say
-    system.py       its own calls to the operating system
+What kernels are made with, and all that touches the compiler: `jit/`.
 """

@@ -22,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.blank import put_blank
-from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BODY_CRC_MASK,
     CRC_PROPERTY_BYTES,
@@ -38,7 +37,8 @@ from timerstore.timelog.format import (
     TAGS_HASH_MAX,
     TOPIC_BYTES_READ_MAX,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.intrinsics import (
     copy_bytes,
     load_acquire,
     put_i32,
@@ -48,12 +48,13 @@ from timerstore.timelog.intrinsics import (
     view_bytes,
     zero_bytes,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.mapping import PAGE_BYTES
+from timerstore.timelog.jit.record import Bytes, Int32s, Words, record
+from timerstore.timelog.jit.system import open_pages
 from timerstore.timelog.limits import fits_segment
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.mapping import PAGE_BYTES
 from timerstore.timelog.message import stored_at
-from timerstore.timelog.record import Bytes, Int32s, Words, record
 from timerstore.timelog.segmenttable import (
     APRON,
     END,
@@ -65,7 +66,6 @@ from timerstore.timelog.segmenttable import (
     segment_at,
     write_stop,
 )
-from timerstore.timelog.system import open_pages
 from timerstore.timelog.tally import Tally, count_change, new_tally
 from timerstore.timelog.text import put_crc_digits, put_hex_12
 

@@ -31,8 +31,9 @@ from timerstore.timelog.format import (
     UNIT_ROLL,
     UNIT_WRITE_AT,
 )
-from timerstore.timelog.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
-from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -54,7 +55,6 @@ from timerstore.timelog.message import (
     read_frame,
     read_message,
 )
-from timerstore.timelog.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.scan import (
     ROW_OFFSET,
     ROW_QUEUE_ID,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BLANK_CRC_AT,
     BLANK_MAGIC,
@@ -17,9 +16,10 @@ from timerstore.timelog.format import (
     BLANK_OFFSET_AT,
     SEALED_BLANK_BYTES,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
-from timerstore.timelog.kernel import inlined, kernel_later
-from timerstore.timelog.record import Bytes, ReadBytes
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Bytes, ReadBytes
 
 NO_BLANK: Final = 0
 BLANK_PLAIN: Final = 1

@@ -13,7 +13,7 @@ from typing import Final
 
 from timerstore.errors import StoreFullError
 from timerstore.timelog.disk import Disk, MappedFile
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.segmenttable import SegmentTable
 
 STEP_BYTES_MAX: Final = 1 << 20

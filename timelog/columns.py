@@ -19,8 +19,9 @@ from timerstore.timelog.format import (
     SYSTEM_FLAG_STORE_V6,
     VALUE_END,
 )
-from timerstore.timelog.intrinsics import copy_bytes, get_i32, get_u8
-from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.jit.intrinsics import copy_bytes, get_i32, get_u8
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Rows, Words
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -35,7 +36,6 @@ from timerstore.timelog.message import (
     is_plain,
     read_message,
 )
-from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Rows, Words
 from timerstore.timelog.scan import ROW_OFFSET
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 

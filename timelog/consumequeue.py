@@ -33,12 +33,12 @@ from timerstore.timelog.format import (
     QUEUE_ENTRY,
     TIMER_TOPIC,
 )
-from timerstore.timelog.intrinsics import get_u8, load_acquire
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.names import is_topic, number_of
-from timerstore.timelog.record import Bytes, ReadBytes, Words
 from timerstore.timelog.segments import SegmentedFile
-from timerstore.timelog.signatures import read_only
 
 TIMER_ROW = 0
 READ_MAPS_MAX: Final = 4_096

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog import scan
-from timerstore.timelog.kernel import inlined, kernel_later
-from timerstore.timelog.record import Flags, Words
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Flags, Words
 
 _LEVEL = -1
 

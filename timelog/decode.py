@@ -18,7 +18,9 @@ from timerstore.timelog.format import (
     RESERVED_PROPERTIES,
     SYSTEM_FLAG_BORN_V6,
 )
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.message import (
     BAD_PARTS,
     BODY_AT,
@@ -33,8 +35,6 @@ from timerstore.timelog.message import (
     TOPIC_BYTES,
     read_message,
 )
-from timerstore.timelog.record import Bytes, ReadBytes, Words
-from timerstore.timelog.signatures import read_only
 
 
 class Message(NamedTuple):

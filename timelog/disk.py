@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
-from timerstore.timelog.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
+from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
+from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.oserrors import kind_of, store_error
-from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import take_alone
 from timerstore.timelog.steady import list_names, ranges_of, read_file
 

@@ -11,7 +11,7 @@ A step of a service holds no epoch. So an epoch that has ended is kept besides, 
 
 from __future__ import annotations
 
-from timerstore.timelog.acting import begin_reading, end_reading
+from timerstore.timelog.jit.acting import begin_reading, end_reading
 from timerstore.timelog.segmenttable import IS_SHARED, SegmentTable
 
 

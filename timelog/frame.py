@@ -18,7 +18,6 @@ from timerstore.timelog.append import (
     STAGE_COUNT_MAX,
     Stage,
 )
-from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BODY_CRC_MASK,
     CRC_PROPERTY_BYTES,
@@ -52,7 +51,8 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     VALUE_END,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.intrinsics import (
     as_word,
     copy_64,
     copy_bytes,
@@ -66,7 +66,8 @@ from timerstore.timelog.intrinsics import (
     put_u8,
     view_bytes,
 )
-from timerstore.timelog.kernel import inlined, inlined_always
+from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.timelog.message import (
     AT,
     BODY_AT,
@@ -79,7 +80,6 @@ from timerstore.timelog.message import (
     find_byte,
     name_ends,
 )
-from timerstore.timelog.record import Bytes, Words, record
 from timerstore.timelog.text import (
     OFFSET_DIGITS,
     java_hash_of,

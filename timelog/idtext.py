@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from timerstore.timelog.intrinsics import get_word
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Bytes, ReadBytes, Words
+from timerstore.timelog.jit.intrinsics import get_word
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 
 

@@ -42,8 +42,9 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_INDEX_AT,
     TIMER_TOPIC,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64, view_bytes
-from timerstore.timelog.kernel import inlined, inlined_always, inlined_view, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64, view_bytes
+from timerstore.timelog.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Words, record
 from timerstore.timelog.message import (
     DELETES_BYTES,
     DUE_MS,
@@ -55,7 +56,6 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.record import Bytes, Int32s, ReadBytes, Words, record
 from timerstore.timelog.segmenttable import (
     END,
     SEGMENT_BYTES,

@@ -36,7 +36,7 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     TOPIC_BYTES_MAX,
 )
-from timerstore.timelog.kernel import inlined
+from timerstore.timelog.jit.kernel import inlined
 
 _TIME_DIGITS = 15  # of the year 9999
 _COUNT_DIGITS = 10

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.timelog.crc import crc32
 from timerstore.timelog.format import (
     BLANK_BYTES,
     BODY_CRC_MASK,
@@ -47,7 +46,8 @@ from timerstore.timelog.format import (
     SYSTEM_FLAG_STORE_V6,
     VALUE_END,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.intrinsics import (
     as_word,
     get_i16,
     get_i32,
@@ -59,8 +59,8 @@ from timerstore.timelog.intrinsics import (
     match_64,
     wrapping_multiply,
 )
-from timerstore.timelog.kernel import inlined, inlined_always
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.text import (
     OFFSET_DIGITS,
     crc_digits_are,

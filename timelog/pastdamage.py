@@ -10,9 +10,9 @@ import numpy as np
 from timerstore.timelog import scan
 from timerstore.timelog.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.format import BLANK_BYTES, BLANK_CRC_AT
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import BAD_CRC, REASONS
 from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.record import Words
 
 
 class Damage(NamedTuple):

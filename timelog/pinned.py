@@ -12,7 +12,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import MappedFile
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import SegmentTable, new_segment_table
 

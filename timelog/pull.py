@@ -17,7 +17,7 @@ from timerstore.timelog.format import (
     PROPERTY_UNIQUE_KEY,
     VALUE_END,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.intrinsics import (
     as_word,
     copy_bytes,
     get_i32,
@@ -27,7 +27,8 @@ from timerstore.timelog.intrinsics import (
     load_acquire,
     prefetch,
 )
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, Int32Rows, ReadBytes, Rows, Words
 from timerstore.timelog.message import (
     BODY_AT,
     BODY_BYTES,
@@ -46,7 +47,6 @@ from timerstore.timelog.message import (
     read_properties,
     stored_at,
 )
-from timerstore.timelog.record import Bytes, Int32Rows, ReadBytes, Rows, Words
 from timerstore.timelog.segmenttable import END, SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_decimal_13, hex_8_word
 

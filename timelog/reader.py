@@ -39,11 +39,11 @@ from timerstore.timelog.format import (
     UNIT_BYTES,
 )
 from timerstore.timelog.identity import IDENTITY_FILE, find_identity
-from timerstore.timelog.mapping import map_bytes, release_pages
+from timerstore.timelog.jit.mapping import map_bytes, release_pages
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.names import number_of, segment_name, segment_offset
 from timerstore.timelog.nonzero import first_used, growing_pieces, last_used
-from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import (

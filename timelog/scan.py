@@ -21,8 +21,9 @@ from timerstore.timelog.format import (
     MESSAGE_QUEUE_ID_AT,
     MESSAGE_QUEUE_INDEX_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u8
-from timerstore.timelog.kernel import inlined, kernel_later
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.message import (
     BAD_CRC,
     BAD_MAGIC,
@@ -57,7 +58,6 @@ from timerstore.timelog.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.text import get_hex
 

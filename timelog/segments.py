@@ -38,10 +38,10 @@ from timerstore.errors import (
 from timerstore.timelog.blocks import Blocks, step_bytes
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.epochs import Epoch, Epochs, Reading
-from timerstore.timelog.mapping import MapOwner
+from timerstore.timelog.jit.mapping import MapOwner
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.names import segment_name, segment_offset
 from timerstore.timelog.nonzero import used_pages
-from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.segmenttable import (
     ALL_ZEROED,
     APRON,

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.acting import may_look
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.acting import may_look
+from timerstore.timelog.jit.intrinsics import (
     load_acquire,
     prefetch,
     store_release,
     view_bytes,
 )
-from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
-from timerstore.timelog.locks import lock_acquire, lock_release
-from timerstore.timelog.mapping import PAGE_BYTES
-from timerstore.timelog.record import Words, record
-from timerstore.timelog.system import open_pages
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.mapping import PAGE_BYTES
+from timerstore.timelog.jit.record import Words, record
+from timerstore.timelog.jit.system import open_pages
 
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""

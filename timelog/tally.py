@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.intrinsics import bit_length
-from timerstore.timelog.kernel import inlined, inlined_always
-from timerstore.timelog.record import Int32s, Words, record
+from timerstore.timelog.jit.intrinsics import bit_length
+from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.record import Int32s, Words, record
 
 HISTOGRAM_BUCKETS: Final = 96
 RING_COUNT: Final = 8

@@ -9,9 +9,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from timerstore.timelog.intrinsics import get_u8, get_word, put_u8, put_word, swap_64, view_bytes
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel_ahead
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.intrinsics import (
+    get_u8,
+    get_word,
+    put_u8,
+    put_word,
+    swap_64,
+    view_bytes,
+)
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined, kernel_ahead
+from timerstore.timelog.jit.record import Words
 
 _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerstore.timelog.kernel import kernel_ahead
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import ReadBytes, Words
 from timerstore.timelog.message import FOUND_WORDS, IDENTITY_HIGH, IDENTITY_LOW, identify
-from timerstore.timelog.record import ReadBytes, Words
 
 
 @kernel_ahead

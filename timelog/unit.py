@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.timelog.crc import START, crc_register
 from timerstore.timelog.format import (
     BLANK_MAGIC,
     EXTRA_READ_MESSAGE,
@@ -24,14 +23,15 @@ from timerstore.timelog.format import (
     UNIT_WRITE_AT,
     WRITE_BEFORE_SLOT_MS_MAX,
 )
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.crc import START, crc_register
+from timerstore.timelog.jit.intrinsics import (
     get_i32,
     get_i64,
     get_u32,
     put_i32,
     put_i64,
 )
-from timerstore.timelog.kernel import inlined, inlined_always
+from timerstore.timelog.jit.kernel import inlined, inlined_always
 
 UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1

@@ -25,10 +25,10 @@ from timerstore.timelog.format import (
     UNIT_ROLL,
     UNIT_WRITE_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, get_u32
-from timerstore.timelog.kernel import kernel_later
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Bytes, Rows, Words
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import check_unit, is_broker_unit, next_unit_offset, unit_ms
 

@@ -25,10 +25,11 @@ from typing import Final
 
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
-from timerstore.timelog.apart import apart, is_ending
-from timerstore.timelog.cachefolder import unwritten_folders
-from timerstore.timelog.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
-from timerstore.timelog.stamp import reach_bytes
+from timerstore.timelog.jit.apart import apart, is_ending
+from timerstore.timelog.jit.cachefolder import unwritten_folders
+from timerstore.timelog.jit.compilers import environment
+from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
+from timerstore.timelog.jit.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
 
@@ -122,7 +123,7 @@ def _compile_later() -> None:
 def _missing_later() -> list[Ahead]:
     """Return those that are loaded later, and are not in the cache; none where there is none."""
     for package in (timelog, wheel, services):
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             import_module(module.name)
     return [each for each in LATER if may_be_cached(each) and not is_cached(each)]
 
@@ -173,6 +174,7 @@ def _compile_side_by_side(missing: list[Ahead]) -> None:
         for _ in range(_worker_count(missing)):
             worker = subprocess.Popen(
                 command,
+                env=os.environ | environment(),
                 stdin=numbers,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -21,9 +21,9 @@ from timerstore.timelog.format import (
     TOPIC_BYTES_READ_MAX,
 )
 from timerstore.timelog.frame import encode_property
+from timerstore.timelog.jit.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
 from timerstore.timelog.names import is_topic
-from timerstore.timelog.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11

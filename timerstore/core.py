@@ -44,8 +44,8 @@ from timerstore.services.world import WAITER_COUNT_MAX
 from timerstore.switches import SWITCHES_FILE, Switches
 from timerstore.timelog.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.jit.locks import Gate
 from timerstore.timelog.lockfile import LockFile
-from timerstore.timelog.locks import Gate
 from timerstore.waiting import Waiters
 
 log = logging.getLogger("timerstore")

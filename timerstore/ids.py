@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 
 from timerstore.timelog.idtext import read_ids, write_ids
-from timerstore.timelog.record import Bytes
+from timerstore.timelog.jit.record import Bytes
 
 ID_DIGITS = 32
 _DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")

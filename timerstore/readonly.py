@@ -26,12 +26,12 @@ from timerstore.directory import check_is_store
 from timerstore.errors import CorruptStoreError, NotAStoreError, ReadOnlyError
 from timerstore.store import TimerStore
 from timerstore.timelog.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
+from timerstore.timelog.jit.mapping import MapOwner, map_bytes
+from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.lockfile import LockFile
-from timerstore.timelog.mapping import MapOwner, map_bytes
 from timerstore.timelog.names import segment_name, segment_offset
 from timerstore.timelog.oserrors import kind_of, store_error
 from timerstore.timelog.reader import Sizes, read_sizes
-from timerstore.timelog.record import Bytes
 from timerstore.timelog.sharing import FolderShare
 from timerstore.timelog.steady import KEPT_MAX, TRIES_MAX, Steady, list_names, list_segments, tries
 

@@ -20,7 +20,7 @@ from timerstore.services.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.services.world import DEQUEUE_RING, RING_HEAD, RING_TAIL
 from timerstore.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 
 _SETTLE_S: Final = 2.0
 """So long `pause("firing")` waits for what was taken before; a full disk may hold it back."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from timerstore.services.world import WAITER_COUNT_MAX
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 
 
 class Waiter:

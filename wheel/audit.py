@@ -14,9 +14,9 @@ from timerstore.timelog.format import (
     UNIT_MAGIC_AT,
     UNIT_PREV_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64
-from timerstore.timelog.kernel import kernel_later
-from timerstore.timelog.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, unit_ms
 from timerstore.wheel.slots import NO_UNIT

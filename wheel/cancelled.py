@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.intrinsics import copy_bytes, view_bytes, view_words
-from timerstore.timelog.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.intrinsics import copy_bytes, view_bytes, view_words
+from timerstore.timelog.jit.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.jit.record import Flags, Words, record
 from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
-from timerstore.timelog.record import Flags, Words, record
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
     ROOM_WORDS,

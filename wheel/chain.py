@@ -16,9 +16,9 @@ from timerstore.timelog.format import (
     UNIT_MESSAGE_SIZE_AT,
     UNIT_PREV_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
-from timerstore.timelog.kernel import kernel_ahead, kernel_later
-from timerstore.timelog.record import Bytes, Rows, Words
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
+from timerstore.timelog.jit.kernel import kernel_ahead, kernel_later
+from timerstore.timelog.jit.record import Bytes, Rows, Words
 from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
 from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
 from timerstore.wheel.checksums import PAGE_BYTES

@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import MissingFileError
-from timerstore.timelog.crc import crc32
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.kernel import kernel_ahead
-from timerstore.timelog.record import Bytes, ReadBytes, Words
-from timerstore.timelog.signatures import read_only
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.smallfile import read_head
 
 SUMS_FILE: Final = "wheelsums"

@@ -26,9 +26,9 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.intrinsics import prefetch
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.record import Words, record
+from timerstore.timelog.jit.intrinsics import prefetch
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Words, record
 
 SPAN: Final = 8
 """Slots of a range that can be claimed at once, a power of two; in normal running two are."""

@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from timerstore.timelog.columns import fill_parts
 from timerstore.timelog.format import LEVEL_MARK, MESSAGE_OFFSET_AT
-from timerstore.timelog.intrinsics import get_i64, prefetch
-from timerstore.timelog.kernel import inlined_always, kernel_later
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch
+from timerstore.timelog.jit.kernel import inlined_always, kernel_later
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.message import (
     BAD_PARTS,
     DELETES_BYTES,
@@ -34,7 +35,6 @@ from timerstore.timelog.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.record import Rows, Words
 from timerstore.timelog.scan import (
     ROW_EXACT_DUE_MS,
     ROW_OFFSET,

@@ -12,8 +12,8 @@ needed twice, not even when R falls back in a crash.
 
 from __future__ import annotations
 
-from timerstore.timelog.kernel import inlined, kernel_ahead
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel.settings import Settings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerstore.timelog.record import record
+from timerstore.timelog.jit.record import record
 
 
 @record

@@ -24,10 +24,10 @@ from timerstore.timelog.format import (
     SLOT_LAST_AT,
     SLOT_TIME_AT,
 )
-from timerstore.timelog.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, record
 from timerstore.timelog.nonzero import nonzero_places
-from timerstore.timelog.record import Bytes, record
 from timerstore.timelog.steady import ranges_of
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 

@@ -27,7 +27,7 @@ from timerstore import (
 )
 from timerstore.consuming import ackput, sendback
 from timerstore.services.deletes import append_all
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = [
     pytest.mark.slow,

@@ -35,7 +35,7 @@ from timerstore import (
 )
 from timerstore.consumer import handling
 from timerstore.consuming.starting import begin_groups
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)

@@ -24,7 +24,7 @@ from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, T
 from timerstore.offline.backup import take_point
 from timerstore.offline.restore import restore_point
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 GROUP = "workers"

@@ -26,7 +26,7 @@ from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError
 from timerstore.offline import leftovers
 from timerstore.offline.leftovers import infer_size
 from timerstore.offline.salvage import salvage_to
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.validation.plain import validate
 
 START_MS = 1_800_000_000_000

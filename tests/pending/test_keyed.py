@@ -17,7 +17,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, ManualClock, Timer, TimerStore
 from timerstore.services import key_files
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

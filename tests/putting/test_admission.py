@@ -23,7 +23,7 @@ from timerstore import (
 )
 from timerstore.putting import admission
 from timerstore.services import runner as runner_module
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,7 +13,7 @@ from tests import naive
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
 from timerstore.arguments import whole_ms
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 FAR_MS = 4_000_000_000_000
 TOKYO = timezone(timedelta(hours=9))

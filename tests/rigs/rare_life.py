@@ -21,7 +21,7 @@ from tests.rigs.said_ahead import not_said_ahead, overloads
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock
 from timerstore.ids import parse_id
-from timerstore.timelog.kernel import LATER
+from timerstore.timelog.jit.kernel import LATER
 from timerstore.validation import validate
 
 SECOND = timedelta(seconds=1)

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from timerstore.timelog.kernel import AHEAD, LATER
-from timerstore.timelog.signatures import signature_of
+from timerstore.timelog.jit.kernel import AHEAD, LATER
+from timerstore.timelog.jit.signatures import signature_of
 
 
 def overloads() -> Iterator[tuple[str, tuple[Any, ...]]]:

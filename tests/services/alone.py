@@ -19,9 +19,9 @@ from timerstore.services import levels, needs, state, world
 from timerstore.services.engine import Engine
 from timerstore.services.provide import provide
 from timerstore.services.steps import step
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.wheel import near, sets
 

@@ -26,10 +26,10 @@ from timerstore.services.copying import (
 )
 from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_PUT
-from timerstore.timelog.acting import acting_as
 from timerstore.timelog.append import STAGE_BYTES
 from timerstore.timelog.frame import COPY_EXTRA_BYTES, FIRED
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.message import REAL_TOPIC_BYTES
 from timerstore.timelog.segmenttable import segment_at
 

@@ -14,7 +14,7 @@ from timerstore.errors import StoreFullError
 from timerstore.services import counter_file
 from timerstore.services.counter_file import PLACE_BYTES, CounterFile
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.tally import COUNTERS, FIRED_COUNT, PUT_COUNT, TALLY_WORDS
 
 TOPICS = ["orders", "mail", "é" * 120]

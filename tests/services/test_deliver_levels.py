@@ -22,9 +22,9 @@ from timerstore.services import needs
 from timerstore.services.deliver_levels import clamped_ms
 from timerstore.services.levels import COUNT_CLAMPED, LEVEL_FAILED
 from timerstore.services.state import DELIVER_LEVELS
-from timerstore.timelog.acting import acting_as
 from timerstore.timelog.disk import MappedFile
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.kernel import kernel
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.services.alone import DEQUEUE_GET, Alone
 from timerstore.services.floor import Floor, is_superseded, read_floor
 from timerstore.services.state import PASS_COLUMNS
-from timerstore.timelog.acting import ALONE, acting_as
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.kernel import kernel
 
 SMALL = st.integers(0, 12)
 PASSES = st.lists(st.tuples(SMALL, SMALL, SMALL, SMALL), max_size=4)

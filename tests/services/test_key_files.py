@@ -16,8 +16,8 @@ from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.services import key_files
 from timerstore.services.key_files import RECORD_FILE
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.disk import Disk
+from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.keyindex import SEEN, entries_of
 
 START_MS = 1_800_000_000_000

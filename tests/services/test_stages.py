@@ -1,8 +1,8 @@
 """Counting what a stage did."""
 
 from timerstore.services.stages import READ_UNITS, STAGE_WORDS, count_stage, new_stages
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.record import Words
 
 
 @kernel

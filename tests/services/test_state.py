@@ -19,9 +19,9 @@ from timerstore.services.state import (
     FLUSH,
     new_thread,
 )
-from timerstore.timelog.acting import ALONE, CALLER, acting_as
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.record import NotTheOwnerError
+from timerstore.timelog.jit.acting import ALONE, CALLER, acting_as
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.record import NotTheOwnerError
 
 EVERYONE = (
     *(ENQUEUE_GET, ENQUEUE_PUT, DEQUEUE_GET, DELIVER_LEVELS, DEQUEUE_PUT),

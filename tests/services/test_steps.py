@@ -13,7 +13,7 @@ from tests.small_store import SMALL
 from timerstore.services.provide import provide
 from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
 from timerstore.services.steps import _go_on, run
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 
 START_MS = 1_700_000_000_000
 FAR_MS = 1 << 61

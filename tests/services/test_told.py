@@ -25,8 +25,8 @@ from timerstore.services.world import (
     RING_HEAD,
     RING_TAIL,
 )
-from timerstore.timelog.acting import ALONE, acting_as
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.record import Words
 
 START_MS = 1_700_000_000_000
 COMPARED = (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.services.alone import DEQUEUE_PUT, ENQUEUE_GET, Alone
 from timerstore.services.waking import WAKE_COUNT, wake_for
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 
 
 @kernel

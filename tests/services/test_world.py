@@ -15,7 +15,7 @@ from timerstore.services.world import (
     note_lost,
     service_of,
 )
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 
 
 @kernel

@@ -27,8 +27,8 @@ from timerstore.timelog.append import (
     place_behind,
 )
 from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.locks import LOCK_WORDS
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.locks import LOCK_WORDS
 from timerstore.timelog.segmenttable import apron_bytes
 
 SEGMENT_BYTES = 700

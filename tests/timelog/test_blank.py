@@ -16,7 +16,7 @@ from timerstore.timelog.blank import (
     put_blank,
 )
 from timerstore.timelog.format import SEALED_BLANK_BYTES
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 
 OFFSETS = st.integers(0, 1 << 47)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.faulty_disk import MeteredDisk
 from timerstore.errors import StoreFullError
 from timerstore.timelog.blocks import step_bytes
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.segments import SegmentedFile
 
 

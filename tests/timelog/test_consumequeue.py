@@ -17,7 +17,7 @@ from timerstore.timelog.append import QUEUE_PLACES, STAGE_COUNT_MAX, new_queue_t
 from timerstore.timelog.consumequeue import ConsumeQueues, enter_queue, find_row
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.format import QUEUE_ENTRY
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 
 
 @kernel

@@ -36,7 +36,7 @@ from timerstore.timelog.frame import (
     new_message_bytes_max,
     new_template,
 )
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.message import FOUND_WORDS, GOOD, read_message
 
 SOURCE, TARGET = Guarded(1 << 16), Guarded(1 << 17)

@@ -11,7 +11,7 @@ from tests import naive
 from tests.buffers import Bytes, Guarded, as_array
 from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages, usual_messages
 from timerstore.timelog import message as own
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.message import (
     BAD_CRC,
     FOUND_WORDS,

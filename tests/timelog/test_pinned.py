@@ -8,8 +8,8 @@ import pytest
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.intrinsics import get_u8
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.intrinsics import get_u8
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.pinned import PinnedLog
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import segment_at

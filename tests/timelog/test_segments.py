@@ -19,13 +19,13 @@ from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
-from timerstore.timelog.acting import ALONE, acting_as
 from timerstore.timelog.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.intrinsics import get_u8
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.locks import SpinLock
-from timerstore.timelog.mapping import PAGE_BYTES
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.intrinsics import get_u8
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.locks import SpinLock
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.names import segment_name
 from timerstore.timelog.segments import SegmentedFile
 from timerstore.timelog.segmenttable import (

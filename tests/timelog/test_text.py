@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array
 from timerstore.arguments import Binaries
-from timerstore.timelog.intrinsics import get_word
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.intrinsics import get_word
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.text import (
     crc_digits_are,
     first_bad_key,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.unit import (
     UNIT_BAD_CRC,
     UNIT_BROKEN,

@@ -13,7 +13,7 @@ from timerstore.services import needs
 from timerstore.services.stages import READ_MESSAGES, STAGE_NAMES
 from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
 from timerstore.services.steps import step
-from timerstore.timelog.acting import ALONE, acting_as
+from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.watching.services import _NEEDED
 
 DELAY = timedelta(milliseconds=5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.naive_cancelled import LEVEL_MARK, OURS, CancelledTwin, Identity
 from timerstore.timelog import format
-from timerstore.timelog.kernel import kernel
+from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.wheel.cancelled import (
     NO_OFFSET,

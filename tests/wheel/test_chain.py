@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
     WALK_COLUMNS,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
     CHUNK_NEXT,

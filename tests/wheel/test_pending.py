@@ -13,8 +13,8 @@ from tests.naive_pending import judge
 from tests.strategies import TAG, messages, usual_messages
 from tests.table_stores import place
 from timerstore.timelog import columns, scan
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import BAD_PARTS, FOUND_WORDS, GOOD
-from timerstore.timelog.record import Words
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.pending import IN_MESSAGE, PENDING, Reading, read_places
 from timerstore.wheel.sets import map_put_all, new_table

@@ -29,7 +29,7 @@ from timerstore.timelog.append import STAGE_BYTES
 from timerstore.timelog.compose import Staged, stage_messages
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.locks import Gate
+from timerstore.timelog.jit.locks import Gate
 
 
 class Put(TypedDict, total=False):

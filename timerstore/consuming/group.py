@@ -34,6 +34,7 @@ from timerstore.ranges import Ranges
 from timerstore.staying import Stays
 from timerstore.timelog.decode import Message, decode_message, text
 from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pull import (
     PULL_DAMAGED,
@@ -49,7 +50,6 @@ from timerstore.timelog.pull import (
     measure_run,
     pull_messages,
 )
-from timerstore.timelog.record import Bytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Room = Callable[[QueueCursor, int, int], int]

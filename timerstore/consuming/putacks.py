@@ -18,7 +18,7 @@ from timerstore.consuming.queued import read_queued
 from timerstore.core import Core
 from timerstore.timelog.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 from timerstore.timelog.decode import text
-from timerstore.timelog.locks import KernelLock
+from timerstore.timelog.jit.locks import KernelLock
 
 _TOPIC = text(ACKS_TOPIC)
 

@@ -27,12 +27,12 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     TOPIC_BYTES_READ_MAX,
 )
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.logranges import LogRanges
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.record import Words
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _NAMED_MAX: Final = 100

@@ -22,9 +22,9 @@ from timerstore.timelog.format import (
     TIMERLOG_BLANK_BYTES,
     UNIT_BYTES,
 )
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Words
 from timerstore.wheel.audit import (
     CHAIN_COLUMNS,
     CHAIN_COUNT,

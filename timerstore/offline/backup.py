@@ -41,7 +41,7 @@ from timerstore.offline.report import Problem, shown_problems
 from timerstore.offline.timeline import find_divergence
 from timerstore.timelog import scan
 from timerstore.timelog.disk import Disk
-from timerstore.timelog.mapping import sync_mapping
+from timerstore.timelog.jit.mapping import sync_mapping
 from timerstore.timelog.names import number_of, segment_offset
 from timerstore.timelog.oserrors import telling, told_of
 from timerstore.timelog.pastdamage import Damage, read_past_damage

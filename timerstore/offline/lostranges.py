@@ -21,9 +21,9 @@ from timerstore.timelog.blank import put_blank_at
 from timerstore.timelog.disk import Disk
 from timerstore.timelog.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
 from timerstore.timelog.format import BLANK_BYTES, TIMER_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Words
 
 _WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
 

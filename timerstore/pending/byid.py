@@ -37,9 +37,9 @@ from timerstore.services.timer_parts import (
 from timerstore.timelog.decode import decode_properties, text
 from timerstore.timelog.format import CRC_PROPERTY_BYTES, PROPERTY_REPLACES
 from timerstore.timelog.frame import Template, encode_property, new_template
+from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.message import BODY_BYTES, USUAL_END, WHOLE_CRC
-from timerstore.timelog.record import Bytes, Words
 from timerstore.timelog.text import java_hash_of
 
 TOPICS_MAX: Final = 1_024

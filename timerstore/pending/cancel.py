@@ -23,8 +23,8 @@ from timerstore.services.first_puts import DAMAGED
 from timerstore.services.pass_lost import name_lost
 from timerstore.timelog.append import QUEUE_COUNT_MAX
 from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.nonzero import nonzero_places
-from timerstore.timelog.record import Bytes
 
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:

@@ -22,8 +22,8 @@ from timerstore.tables.exported import MAKERS, SCHEMAS
 from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timers import TimerRows, choose_timers
 from timerstore.timelog import scan
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.pinned import PinnedLog
-from timerstore.timelog.record import Words
 
 NAMES: Final = tuple(SCHEMAS["pending"].names)
 

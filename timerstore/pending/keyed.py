@@ -39,7 +39,7 @@ from timerstore.services.key_search import (
     UNMAPPED,
     KeySearch,
 )
-from timerstore.timelog.locks import KernelLock
+from timerstore.timelog.jit.locks import KernelLock
 
 
 class Keyed:

@@ -20,8 +20,8 @@ from timerstore.services.timer_parts import (
 )
 from timerstore.timelog.decode import decode_message, decode_properties, text, user_properties
 from timerstore.timelog.format import KEY_DIGITS
+from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.message import FOUND_WORDS, GOOD
-from timerstore.timelog.record import Bytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -3,7 +3,7 @@
 `put` is called in loops, where Python's own cost shows: 15 µs for composing a message in Python,
 below 2 for this. The kernel takes integers alone, addresses among them, and keeps the GIL, which is
 a better lock among threads that put than any other. So what it waits for is only ever held by
-kernels (see timelog/locks.py), and whoever sets `short_way_ended`, with the GIL, knows that no
+kernels (see timelog/jit/locks.py), and whoever sets `short_way_ended`, with the GIL, knows that no
 short put is under way, nor will be. Whatever is out of the ordinary, wrong arguments above all,
 goes the long way, which says what is wrong.
 """
@@ -23,15 +23,15 @@ from timerstore.services.engine import Engine
 from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.waking import wake_for
 from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.format import LEVEL_MARK
 from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
-from timerstore.timelog.intrinsics import view_bytes
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
-from timerstore.timelog.record import Words, observe, record, record_at
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.intrinsics import view_bytes
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
+from timerstore.timelog.jit.record import Words, observe, record, record_at
+from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.segmenttable import SegmentTable
-from timerstore.timelog.system import clock_ms
 from timerstore.timelog.text import java_hash_of
 
 NEEDS_LONG_WAY: Final = -1

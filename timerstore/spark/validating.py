@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.tables.plan import Range
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.validation.cursors import finish
 from timerstore.validation.notes import COLUMNS
 from timerstore.validation.plan import SPLIT_BYTES, Scope, make_plan

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
 from timerstore.timelog import columns as kernels
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.segmenttable import SegmentTable
 
 MS_MIN: Final = -62_135_596_800_000

@@ -20,10 +20,10 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog import columns as kernels
 from timerstore.timelog import scan
 from timerstore.timelog.format import LEVEL_TOPIC, RESERVED_PROPERTIES, TIMER_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS, GOOD
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 
 BATCH_BYTES: Final = 64 << 20
 """Of messages, in a batch that has their bodies: Arrow's texts take at most 2 GiB."""

@@ -17,9 +17,9 @@ from timerstore.timelog.format import (
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
 )
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import IDENTITY_OURS
 from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.record import Words
 
 
 class LevelEntries(NamedTuple):

@@ -21,11 +21,11 @@ from timerstore.timelog import columns, scan, units
 from timerstore.timelog.copies import BrokerCopies
 from timerstore.timelog.decode import text
 from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.logend import log_used_end
 from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
 from timerstore.timelog.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reader import Fault, StoreReader
-from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
 from timerstore.timelog.units import Wanted, walk_units
 from timerstore.wheel.cancelled import CancelledTimers

@@ -12,8 +12,8 @@ from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_BLANK_SIZE, QUEUE_ENTRY
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 
 _CHUNK_ENTRIES: Final = 65_536
 

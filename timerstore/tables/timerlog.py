@@ -14,8 +14,8 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog import units as kernels
 from timerstore.timelog.audit import VERDICTS
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 from timerstore.timelog.unit import UNIT_GOOD
 from timerstore.timelog.units import walk_units
 

@@ -32,8 +32,8 @@ from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog import columns as kernels
 from timerstore.timelog import scan
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 from timerstore.wheel.pending import IN_MESSAGE, PENDING
 
 UNITS: Final = "units"

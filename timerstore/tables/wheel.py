@@ -12,8 +12,8 @@ from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 from timerstore.wheel.slots import NO_UNIT
 
 _WHEEL: Final = "timerwheel"

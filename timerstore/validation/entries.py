@@ -9,8 +9,8 @@ import numpy as np
 from timerstore.tables.queues import find_queue
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.record import Words
 from timerstore.validation.findings import Findings
 from timerstore.validation.salvaged import lost_entries
 

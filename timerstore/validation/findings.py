@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reader import Fault
-from timerstore.timelog.record import Words
 from timerstore.validation.notes import COLUMNS, Note, into_buckets
 from timerstore.validation.plan import Scope
 from timerstore.validation.tally import EXAMPLES_MAX, Example, Tally

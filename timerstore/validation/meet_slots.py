@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.timelog.format import SLOT_BYTES, SLOT_COUNT_AT, SLOT_FIRST_AT, SLOT_LAST_AT
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.plan import Scope

@@ -14,7 +14,7 @@ from timerstore.timelog.copies import (
     ROLE_TAKEN,
     match_copies,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.plan import Scope

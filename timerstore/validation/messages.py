@@ -24,9 +24,9 @@ from timerstore.timelog.consumequeue import enter_queue, is_gap
 from timerstore.timelog.decode import text
 from timerstore.timelog.filler import SALVAGED_TOPIC
 from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
 from timerstore.timelog.reader import Fault, ReadSegments
-from timerstore.timelog.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.salvaged import lost_count

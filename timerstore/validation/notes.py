@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.record import Words
 
 # Kinds of notes, with their columns.
 UNIT_NOTE: Final = 0  # by slot

@@ -16,8 +16,8 @@ import numpy as np
 
 from timerstore.config import DELAY_LEVELS
 from timerstore.kinds import check_positive
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.oserrors import telling
-from timerstore.timelog.record import Words
 from timerstore.validation.cursors import finish
 from timerstore.validation.notes import COLUMNS, Note
 from timerstore.validation.plan import SPLIT_BYTES, make_plan

@@ -11,9 +11,9 @@ from timerstore.timelog import scan
 from timerstore.timelog.decode import decode_message, text
 from timerstore.timelog.filler import LOST_SIZE, SALVAGED_TOPIC
 from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.logranges import LogRanges
 from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.record import Words
 from timerstore.validation.findings import Flags
 
 _CHUNK_ENTRIES: Final = 65_536

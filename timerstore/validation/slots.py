@@ -9,7 +9,7 @@ import numpy as np
 from timerstore.tables.view import StoreView
 from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT, UNIT, UNIT_BYTES, UNIT_DELETE
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
 from timerstore.wheel.slots import NO_UNIT

@@ -9,7 +9,7 @@ import numpy as np
 from timerstore.offline.audittimers import judge_units
 from timerstore.timelog import audit as kernels
 from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.unit import UNIT_BAD_CRC, UNIT_BROKEN
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings

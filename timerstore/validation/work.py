@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, Range
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.cursors import look_at_files
 from timerstore.validation.entries import look_at_entries

@@ -43,7 +43,7 @@ from timerstore.timelog.format import (
     TIMER_TOPIC,
     UNIT_DELETE,
 )
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]

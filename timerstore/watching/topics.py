@@ -14,7 +14,7 @@ from timerstore.kinds import check_int, check_name
 from timerstore.moments import moment
 from timerstore.services.engine import Engine
 from timerstore.timelog.decode import text
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.tally import (
     CANCELLED_COUNT,
     COUNTERS,

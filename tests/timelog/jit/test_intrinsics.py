@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
-from timerstore.timelog import intrinsics as own
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit import intrinsics as own
+from timerstore.timelog.jit.intrinsics import (
     as_word,
     copy_64,
     copy_bytes,
@@ -42,7 +42,7 @@ from timerstore.timelog.intrinsics import (
     wrapping_multiply,
     zero_bytes,
 )
-from timerstore.timelog.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 
 CHECKED = INTERPRETED or bool(numba.config.BOUNDSCHECK)
 

@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.core.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _BYTES = types.Array(types.uint8, 1, "C")

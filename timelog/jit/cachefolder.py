@@ -29,7 +29,7 @@ from numba.core.registry import cpu_target
 
 log = logging.getLogger("timerstore")
 
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE: Final = str(Path(os.path.abspath(__file__)).parents[2])
 _NOWHERE: Final = os.path.join(os.devnull, "timerstore")
 """A folder that is none."""
 
@@ -93,7 +93,7 @@ class _Locator:
         """Do nothing: it is there."""
 
     def get_source_stamp(self) -> str:
-        """Return what stands for the source: `timelog/stamp.py` puts the kernel's own in place."""
+        """Return what stands for the source: `jit/stamp.py` puts the kernel's own in place."""
         status = os.stat(self._py_file)
         return f"{status.st_mtime_ns} {status.st_size}"
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.stamp import _stamped_class, stamp_of
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.stamp import _stamped_class, stamp_of
 
 SOURCE = """
 import numpy as np
@@ -72,7 +72,7 @@ def test_constants_of_other_modules_count(tmp_path: Path) -> None:
 
 
 RECORDS = """
-from timerstore.timelog.record import record, record_at
+from timerstore.timelog.jit.record import record, record_at
 
 @record
 class Inner:
@@ -98,7 +98,7 @@ if not INTERPRETED:
 
 def test_it_is_the_same_in_every_process() -> None:
     code = (
-        "from timerstore.timelog.stamp import stamp_of;"
+        "from timerstore.timelog.jit.stamp import stamp_of;"
         "from timerstore.services.steps import run;"
         "print(stamp_of(run))"
     )
@@ -108,6 +108,15 @@ def test_it_is_the_same_in_every_process() -> None:
     ]
     assert len(done[0].stdout.strip()) == 64, done[0].stderr
     assert done[0].stdout == done[1].stdout
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("timerstore.was"), EOFError()])
+def test_a_list_that_an_earlier_version_wrote_holds_nothing(error: Exception) -> None:
+    class Unreadable:
+        def _load_index(self) -> object:
+            raise error
+
+    assert _stamped_class(Unreadable)()._load_index() == {}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from timerstore.timelog.acting import ALONE, CALLER, act_as, acting_as, actor, may_write
-from timerstore.timelog.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.acting import ALONE, CALLER, act_as, acting_as, actor, may_write
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 
 
 @kernel

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numba import types
 
-from timerstore.timelog.crc import START, crc32, crc_register
-from timerstore.timelog.kernel import INTERPRETED, inlined, kernel
+from timerstore.timelog.jit.crc import START, crc32, crc_register
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined, kernel
 
 
 @inlined

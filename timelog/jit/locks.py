@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import types
 
-from timerstore.timelog.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.intrinsics import (
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.intrinsics import (
     compare_exchange,
     fetch_add,
     load_acquire,
     store_release,
     view_words,
 )
-from timerstore.timelog.kernel import INTERPRETED, c_function, inlined, load_ahead
-from timerstore.timelog.record import Words
-from timerstore.timelog.system import nap_us, thread_id, yield_processor
+from timerstore.timelog.jit.kernel import INTERPRETED, c_function, inlined, load_ahead
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.system import nap_us, thread_id, yield_processor
 
 LOCK_WORDS: Final = 16
 _NAMES: Final = 1 << 10

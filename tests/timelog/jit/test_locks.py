@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerstore.timelog.kernel import INTERPRETED, kernel
-from timerstore.timelog.locks import (
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.locks import (
     LOCK_WORDS,
     Gate,
     KernelLock,

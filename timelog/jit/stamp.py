@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.cachefolder import (
+from timerstore.timelog.jit.cachefolder import (
     add_locators,
     is_nowhere,
     tell_unwritten,
@@ -134,6 +134,16 @@ class _Stamped:
     """
 
     kernel: Callable[..., Any]
+
+    def _load_index(self) -> Any:
+        """Return what machine code there is; none where the list of it cannot be read.
+
+        An earlier version of ours may have written it, whose records stood in other modules.
+        """
+        try:
+            return super()._load_index()  # type: ignore[misc]
+        except Exception:
+            return {}
 
     def save(self, key: Any, data: Any) -> None:
         """Keep machine code for the next process; where it cannot be written, go on without."""

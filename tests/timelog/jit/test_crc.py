@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
-from timerstore.timelog.crc import START, crc32, crc_register, new_fold, register_by_table
-from timerstore.timelog.crcfold import FOLDINGS
-from timerstore.timelog.kernel import INTERPRETED, kernel
-from timerstore.timelog.linking import KernelCompiler
+from timerstore.timelog.jit.crc import START, crc32, crc_register, new_fold, register_by_table
+from timerstore.timelog.jit.crcfold import FOLDINGS
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.linking import KernelCompiler
 
 
 @kernel

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from timerstore.timelog import mapping
-from timerstore.timelog.intrinsics import get_u8, view_bytes
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit import mapping
+from timerstore.timelog.jit.intrinsics import get_u8, view_bytes
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1

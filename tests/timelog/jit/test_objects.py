@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.objects import (
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.objects import (
     OBJECTS_ARE_READABLE,
     address_of,
     layout_holds,

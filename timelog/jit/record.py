@@ -56,9 +56,9 @@ from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.np.arrayobj import make_array, populate_array
 
-from timerstore.timelog.acting import actor, may_write
-from timerstore.timelog.kernel import INTERPRETED
-from timerstore.timelog.signatures import READ_ONLY, TWO_AXES
+from timerstore.timelog.jit.acting import actor, may_write
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.signatures import READ_ONLY, TWO_AXES
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from timerstore.timelog.apart import apart
-from timerstore.timelog.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
-from timerstore.timelog.signatures import signature_of
+from timerstore.timelog.jit.apart import apart
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
+from timerstore.timelog.jit.signatures import signature_of
 
 
 @cache

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from timerstore.timelog.apart import apart
+from timerstore.timelog.jit.apart import apart
 
 
 class RangError(Exception):
@@ -62,7 +62,7 @@ def test_an_exception_ends_the_wait_and_not_the_work() -> None:
 
 def test_the_end_of_a_program_waits_for_it() -> None:
     program = (
-        "import signal, time\nfrom timerstore.timelog.apart import apart\n"
+        "import signal, time\nfrom timerstore.timelog.jit.apart import apart\n"
         "def work():\n    time.sleep(0.5)\n    print('done', flush=True)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.1)\napart(work)\n"
@@ -75,7 +75,7 @@ def test_the_end_of_a_program_waits_for_it() -> None:
 
 def test_no_child_is_forked_in_the_midst_of_it() -> None:
     program = (
-        "import os, threading, time\nfrom timerstore.timelog.apart import apart\n"
+        "import os, threading, time\nfrom timerstore.timelog.jit.apart import apart\n"
         "lock, begun = threading.Lock(), threading.Event()\n"
         "def work():\n    with lock:\n        begun.set()\n        time.sleep(0.5)\n"
         "threading.Thread(target=apart, args=(work,)).start()\nbegun.wait()\n"
@@ -91,7 +91,7 @@ def test_no_child_is_forked_in_the_midst_of_it() -> None:
 
 def test_work_of_many_steps_hears_of_the_programs_end() -> None:
     program = (
-        "import atexit, signal, time\nfrom timerstore.timelog.apart import apart, is_ending\n"
+        "import atexit, signal, time\nfrom timerstore.timelog.jit.apart import apart, is_ending\n"
         "def work():\n    while not is_ending():\n        time.sleep(0.01)\n"
         "    print('heard', flush=True)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"

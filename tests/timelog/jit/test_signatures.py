@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numba import types
 
-from timerstore.timelog.record import Bytes, Flags, ReadByteRows, ReadBytes, Rows, Words, record
-from timerstore.timelog.signatures import read_only, signature_of
+from timerstore.timelog.jit.record import Bytes, Flags, ReadByteRows, ReadBytes, Rows, Words, record
+from timerstore.timelog.jit.signatures import read_only, signature_of
 
 
 @record

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timerstore.readonly import PrivateFile
-from timerstore.timelog import mapping
 from timerstore.timelog.disk import Disk, MappedFile, Zeros
-from timerstore.timelog.mapping import map_bytes, sync_mapping
+from timerstore.timelog.jit import mapping
+from timerstore.timelog.jit.mapping import map_bytes, sync_mapping
 
 
 def maps_of(path: Path) -> int:

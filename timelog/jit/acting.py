@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 
 ALONE: Final = -1
 """Nothing else runs in the store: everything may be written."""

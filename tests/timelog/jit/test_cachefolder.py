@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore.timelog.cachefolder import _holds
-from timerstore.timelog.kernel import INTERPRETED
+from timerstore.timelog.jit.cachefolder import _holds
+from timerstore.timelog.jit.kernel import INTERPRETED
 
 PACKAGE = Path(timerstore.__file__).parent
 USE = """

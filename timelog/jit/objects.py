@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.intrinsics import get_word, view_bytes, view_words
-from timerstore.timelog.kernel import INTERPRETED, kernel_ahead
-from timerstore.timelog.record import Words
+from timerstore.timelog.jit.intrinsics import get_word, view_bytes, view_words
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel_ahead
+from timerstore.timelog.jit.record import Words
 
 BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
 _TUPLE_ITEMS_AT: Final = tuple.__basicsize__

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
-from timerstore.timelog.kernel import INTERPRETED, inlined, inlined_view, kernel
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined, inlined_view, kernel
 
 
 def load(path: Path, source: str) -> ModuleType:
@@ -21,7 +21,7 @@ def load(path: Path, source: str) -> ModuleType:
 if not INTERPRETED:
 
     def test_a_changed_kernel_is_compiled_anew(tmp_path: Path) -> None:
-        source = "from timerstore.timelog.kernel import kernel\n\n"
+        source = "from timerstore.timelog.jit.kernel import kernel\n\n"
         source += "@kernel\ndef f(x):\n    return x + {}\n"
         assert load(tmp_path / "on_trial.py", source.format(1)).f(1) == 2
         assert load(tmp_path / "on_trial.py", source.format(7)).f(1) == 8

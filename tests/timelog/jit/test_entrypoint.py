@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from timerstore.timelog.entrypoint import entry_point
-from timerstore.timelog.record import Words, record, record_at
+from timerstore.timelog.jit.entrypoint import entry_point
+from timerstore.timelog.jit.record import Words, record, record_at
 
 
 @record

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.acting import ALONE, acting_as
-from timerstore.timelog.kernel import INTERPRETED, kernel
-from timerstore.timelog.record import (
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.record import (
     LINE,
     SHARED,
     Bytes,

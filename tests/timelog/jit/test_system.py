@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerstore.timelog.kernel import kernel
-from timerstore.timelog.system import (
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.system import (
     clock_ms,
     clock_ns,
     poll_words,

@@ -1,9 +1,9 @@
 """The decorator that compiles a kernel.
 
 A kernel is a function of arrays and integers that Numba compiles; it runs without the GIL and its
-machine code is cached on disk, under a digest of what the kernel sees (`timelog/stamp.py`). So each
-byte layout can be declared once, in `format.py`, and be used everywhere; an edit compiles anew what
-depends on it, and a comment nothing.
+machine code is cached on disk, under a digest of what the kernel sees (`timelog/jit/stamp.py`). So
+each byte layout can be declared once, in `format.py`, and be used everywhere; an edit compiles anew
+what depends on it, and a comment nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numba import types
 from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 
-from timerstore.timelog.apart import apart
-from timerstore.timelog.linking import HelperCompiler, KernelCompiler
-from timerstore.timelog.signatures import signature_of
-from timerstore.timelog.stamp import use_stamp
+from timerstore.timelog.jit.apart import apart
+from timerstore.timelog.jit.compilers import HelperCompiler, KernelCompiler
+from timerstore.timelog.jit.signatures import signature_of
+from timerstore.timelog.jit.stamp import use_stamp
 
 F = TypeVar("F", bound=Callable[..., Any])
 

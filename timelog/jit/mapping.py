@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.record import Bytes
+from timerstore.timelog.jit.record import Bytes
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p

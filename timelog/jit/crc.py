@@ -17,9 +17,9 @@ from llvmlite import ir
 from numba import types
 from numba.core.extending import intrinsic
 
-from timerstore.timelog.crcfold import FOLDINGS, POLYNOMIAL
-from timerstore.timelog.intrinsics import _pointer, get_u8, get_word
-from timerstore.timelog.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit.crcfold import FOLDINGS, POLYNOMIAL
+from timerstore.timelog.jit.intrinsics import _pointer, get_u8, get_word
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 
 START = 0xFFFFFFFF
 
