@@ -49,6 +49,9 @@ Opening:
     sizes.py                which sizes a store is opened with
     recovery.py             from what is on disk to a store that can be served
     findings.py             … what it found
+    recover_log.py          … the scan of the commit log
+    recover_index.py        … the timer index, emptied, cut, or a broker's
+    recover_pending.py      … how many are pending
     recover_files.py        … files that were cut or lost
     recover_queues.py       … where the queues end
     recover_queue_files.py  … queue files that are gone

@@ -1,4 +1,4 @@
-"""What a crash has torn at the commit log's end: a message, or a batch of them.
+"""What a crash has torn at the commit log's end: a message, a batch of them, or a reschedule.
 
 An acknowledgement record and its puts are appended under one taking of the append lock, so nothing
 stands behind a batch that is not whole. It is cut off the log as half a message is.
@@ -6,15 +6,21 @@ stands behind a batch that is not whole. It is cut off the log as half a message
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
+from timerstore.services.deletes import append_deletes
 from timerstore.services.engine import Engine
+from timerstore.services.recover_deletes import find_timer
 from timerstore.timelog import scan
 from timerstore.timelog.ackrecord import ACKS_TOPIC, read_record
+from timerstore.timelog.append import new_stage
 from timerstore.timelog.decode import decode_message
 from timerstore.timelog.nonzero import last_used
 from timerstore.timelog.record import Words
 from timerstore.timelog.segmenttable import apron_bytes
+from timerstore.timelog.timeridentity import identity_of
 
 
 def torn_bytes(engine: Engine, end: int) -> int:
@@ -47,3 +53,38 @@ def whole_count(engine: Engine, part: Words, queue_rows: Words) -> int:
     if record is None or last + record.put_count < len(part):
         return len(part)
     return last
+
+
+def complete_reschedule(engine: Engine, last: Words, now_ms: int) -> bool:
+    """Append the delete that a crash tore off the replacement at the log's end, if it did.
+
+    `last`: the log's last message, as a scanned row. Returns whether one was appended.
+    """
+    if not last[scan.ROW_IS_REPLACEMENT] or last[scan.ROW_ORIGIN] >= 0:
+        return False
+    if int(last[scan.ROW_OFFSET]) + int(last[scan.ROW_SIZE]) != engine.commitlog.end:
+        return False
+    replaced = _read_replaced(engine, int(last[scan.ROW_OFFSET]))
+    if replaced is None:
+        return False
+    topic, key = replaced
+    names = identity_of(topic, key, engine.store_tag)
+    old = find_timer(engine, *names)
+    if old < 0:
+        return False
+    timer = decode_message(engine.commitlog.view(old), old)
+    engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
+    keys = np.frombuffer(key, np.uint8).reshape(1, -1)
+    due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
+    row, who = engine.queues.row(topic), (timer.born_ms, len(timer.body))
+    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row, *who)
+    return True
+
+
+def _read_replaced(engine: Engine, offset: int) -> tuple[bytes, bytes] | None:
+    """Return the topic and the unique key that a replacement names."""
+    message = decode_message(engine.commitlog.view(offset), offset)
+    key, topic = message.properties.get("TIMER_REPLACES"), message.properties.get("REAL_TOPIC")
+    if not key or topic is None:
+        return None
+    return os.fsencode(topic), key.encode("utf-8", "surrogateescape")

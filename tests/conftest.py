@@ -12,19 +12,22 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
+from tests.tiers import PROVING, TOGETHER, is_promised, is_proved
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# HYPOTHESIS_PROFILE=thorough looks for longer; interpreted kernels are a hundred times slower, and
+# What is proved looks for longer; interpreted kernels are a hundred times slower, and
 # what an index check finds it finds soon.
 _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 60, **_COMMON)
+settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 30, **_COMMON)
+settings.register_profile("prove", max_examples=40 if _INTERPRETED or _CHECKED else 200, **_COMMON)
 settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING else "ci"))
 
 
 _OUTSIDE = (
@@ -37,17 +40,33 @@ _OUTSIDE = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what says nothing of kernels; have one process run all tests that need Spark.
-
-    For a session of Spark takes a gigabyte.
-    """
+    """Mark what says nothing of kernels, and how much is played."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in _OUTSIDE:
+        place = item.path.relative_to(Path(__file__).parent)
+        if place.parts[0] in _OUTSIDE:
             item.add_marker(pytest.mark.outside)
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("spark"))
+        name = f"{place}::{item.nodeid.partition('::')[2]}"
+        if is_proved(name):
+            item.add_marker(pytest.mark.prove)
+        if is_promised(name):
+            item.add_marker(pytest.mark.promise)
+
+
+class Together(LoadScopeScheduling):
+    """Has one process run the tests of a name in `TOGETHER`, and any process any other test."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.removeprefix("tests/")
+        return next((each for each in TOGETHER if name.startswith(each)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Have tests that share a session of Spark, or a site that was built, share a process.
+
+    xdist's own groups have no effect since pytest keeps a test's name.
+    """
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,11 @@ import pytest
 from tests.models import cleaning_model
 from tests.models.power_disk import PowerDisk
 from tests.test_rules_model import LEVELS, SLOT_MS, UNIT_MS, History
+from tests.tiers import how_many
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.timelog.kernel import INTERPRETED
 
-RUNS = int(os.environ.get("CLEANING_RUNS", "4" if INTERPRETED else "60"))
+RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 15, 200)
 FIRST = int(os.environ.get("CLEANING_FIRST", "0"))
 
 

@@ -14,6 +14,7 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import Ledger, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
+from tests.tiers import how_many
 from timerstore import Config, CorruptStoreError, ManualClock, NotAStoreError, TimerStore
 
 START_MS = 1_800_000_000_000
@@ -41,7 +42,7 @@ KINDS = {
     "flush times": "checkpoint",
     "sizes": "timerstore.json",
 }
-FLIPS = int(os.environ.get("FLIPS", "40"))
+FLIPS = how_many("FLIPS", 12, 200)
 SEED = int(os.environ.get("FLIPS_SEED", "1"))
 
 

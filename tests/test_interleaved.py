@@ -27,9 +27,10 @@ from tests.models.interleaved import (
 )
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
+from tests.tiers import how_many
 from timerstore.timelog.kernel import INTERPRETED
 
-RUNS = int(os.environ.get("INTERLEAVED_RUNS", "12"))
+RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
 FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))

@@ -21,9 +21,10 @@ import pytest
 
 from tests.models.ledger import Ledger, check_counters, check_store, read_ledger
 from tests.rigs.kill_worker import CONFIG, CONFIGS, GROUP, SayingDisk
+from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "25"))
+ROUNDS = how_many("KILL_ROUNDS", 10, 100)
 WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
 _RUN = (
     "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], {}, '__main__')"

@@ -4,7 +4,6 @@ TIMERSTORE_LIVE_RUNS=1000 looks a thousand times in each way.
 """
 
 import io
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import timerstore
+from tests.tiers import how_many
 from timerstore.cli.commands import app
 from timerstore.offline.export import export
 from timerstore.tables import read_split, read_table
@@ -23,11 +23,14 @@ from timerstore.tables.schema import TABLES, default_columns
 from timerstore.tables.view import cut_store
 from timerstore.validation import validate
 
-RUNS = int(os.environ.get("TIMERSTORE_LIVE_RUNS", "6"))
+RUNS = how_many("TIMERSTORE_LIVE_RUNS", 3, 20)
 WRITER = Path(__file__).parent / "rigs" / "busy_writer.py"
 LEVELS = {"full": "1s 2s", "slow": timerstore.Config().delay_levels}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 20 * RUNS)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600 + 20 * RUNS),
+]
 
 
 @pytest.fixture(scope="module", params=["full", "slow"])

@@ -11,6 +11,7 @@ import timerstore
 from tests import table_stores
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
+from tests.tiers import some
 from timerstore import CorruptStoreError, ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
@@ -74,17 +75,23 @@ def come_to_an_end(look: Callable[[], object]) -> object:
 @pytest.mark.timeout(60, method="signal")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "end"),
-    [
-        (remove, "closed"),
-        (remove, "killed"),
-        (cut_in_half, "closed"),
-        (empty, "killed"),
-        (add_far_behind, "closed"),
-    ],
+    ("log", "which", "change", "end"),
+    some(
+        (
+            (log, which, *change)
+            for log in LOGS
+            for which in ("first", "middle", "last used")
+            for change in (
+                (remove, "closed"),
+                (remove, "killed"),
+                (cut_in_half, "closed"),
+                (empty, "killed"),
+                (add_far_behind, "closed"),
+            )
+        ),
+        4,
+    ),
 )
-@pytest.mark.parametrize("which", ["first", "middle", "last used"])
-@pytest.mark.parametrize("log", LOGS)
 def test_every_reader_comes_to_an_end(
     made: dict[str, Path],
     log: str,

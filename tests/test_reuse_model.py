@@ -3,15 +3,15 @@
 REUSE_RUNS=20000 in the environment plays more.
 """
 
-import os
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from tests.models.reuse_model import RULES, WRONG, Store
+from tests.tiers import how_many
 
-RUNS = int(os.environ.get("REUSE_RUNS", "1500"))
+RUNS = how_many("REUSE_RUNS", 500, 10_000)
 SEEDS_MAX = 8_000
 """Histories in which a wrong variant must have failed."""
 

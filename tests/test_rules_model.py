@@ -16,6 +16,7 @@ import pytest
 from tests.models import rules_model
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
+from tests.tiers import how_many
 from timerstore import Config, ManualClock, TimerStore, TooLateError
 from timerstore.services import needs
 from timerstore.services.provide import provide
@@ -36,7 +37,7 @@ SLOT_MS = 100
 UNIT_MS = 25  # the model has 4 ms in a slot
 START_MS = 1_800_000_000_000
 LEVELS = "1s 2s 5s"
-RUNS = int(os.environ.get("RULES_RUNS", "4" if INTERPRETED else "60"))
+RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 20, 200)
 FIRST = int(os.environ.get("RULES_FIRST", "0"))
 
 

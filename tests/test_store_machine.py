@@ -4,7 +4,6 @@ Windows, rings and segments are tiny, so that every boundary is crossed. After e
 log is read again by the slow twins: what it says must be what the dictionary says.
 """
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -22,6 +21,7 @@ from tests import naive
 from tests.models.archive import KeptDisk
 from tests.models.ledger import Ledger, check_store, read_ledger
 from tests.sparse_copy import copy_tree
+from tests.tiers import how_many
 from timerstore import (
     Config,
     InvalidArgumentError,
@@ -38,7 +38,7 @@ START_MS = 1_800_000_000_000
 YEAR_MS = 365 * 86_400_000
 GROUP = "workers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "3" if INTERPRETED else "25"))
+EXAMPLES = how_many("MACHINE_EXAMPLES", 3 if INTERPRETED else 12, 100)
 TOPICS = st.sampled_from(["a", "b"])
 KEYS = st.sampled_from(["k", "two words", " "])
 LEVELS = "1s 2s 7s 40s 1d"

@@ -14,9 +14,10 @@ import pytest
 
 from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
 from tests.test_kill import Nursery, attack
+from tests.tiers import how_many
 
-SECONDS = float(os.environ.get("STORM_SECONDS", "30"))
-KILLS = int(os.environ.get("STORM_KILLS", "6"))
+SECONDS = how_many("STORM_SECONDS", 30, 600)
+KILLS = how_many("STORM_KILLS", 6, 40)
 RIGS = Path(__file__).parent / "rigs"
 PLAY = (
     "import sys; sys.path.append(sys.argv.pop(1)); "

@@ -12,10 +12,11 @@ import pytest
 from tests.models import threads_play, wake_model
 from tests.models.threads_store import WRONG, BrokenError, OwnerError, Store
 from tests.models.wake_model import exchange, search, wait_for
+from tests.tiers import how_many
 
 pytestmark = pytest.mark.slow
 
-RUNS = int(os.environ.get("THREADS_RUNS", "80"))
+RUNS = how_many("THREADS_RUNS", 80, 500)
 FIRST = int(os.environ.get("THREADS_FIRST", "0"))
 SECONDS = float(os.environ.get("THREADS_SECONDS", "0"))
 

@@ -9,10 +9,13 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
 import pytest
+
+from tests.tiers import KEPT, PROMISED, PROVED
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,7 +96,7 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package.pop()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -121,31 +124,34 @@ def wrong_imports(path: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_file_is_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINE_COUNT_MAX, "split it where the thought splits"
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_docstring_names_one_job(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_bytes()))
-    assert docstring, "say what the file is for, in a docstring"
-    assert " and " not in first_sentence(docstring), "two jobs are two files"
+@cache
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
 
 
-def test_each_service_has_its_test() -> None:
-    """One file for each of `services/`, which plays it without the others."""
-    names = {path.stem for path in (ROOT / "services").glob("*.py")} - {"__init__"}
-    tested = {path.stem for path in (ROOT / "tests" / "services").glob("test_*.py")}
-    assert {f"test_{name}" for name in names} - tested == set()
+def test_files_are_short() -> None:
+    """Split one that is longer where the thought splits."""
+    assert [shown(path) for path in SOURCES if len(lines_of(path)) > LINE_COUNT_MAX] == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=shown)
-def test_a_folder_has_a_map(folder: Path) -> None:
+def test_docstrings_name_one_job() -> None:
+    """Each file says what it is for; two jobs are two files."""
+    told = {shown(path): ast.get_docstring(tree_of(path)) or "" for path in SOURCES}
+    assert [path for path, text in told.items() if not text] == []
+    assert [path for path, text in told.items() if " and " in first_sentence(text)] == []
+
+
+def test_a_folder_has_a_map() -> None:
     """The docstring of `__init__.py` has a line for each file."""
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_bytes())) or ""
-    named = set(re.findall(r"^ *([a-z_]+\.py) ", text, re.MULTILINE))
-    assert named == {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    for folder in FOLDERS:
+        text = ast.get_docstring(tree_of(folder / "__init__.py")) or ""
+        named = set(re.findall(r"^ *([a-z_]+\.py) ", text, re.MULTILINE))
+        assert named == {path.name for path in folder.glob("*.py")} - {"__init__.py"}, folder
 
 
 def test_imports_point_down() -> None:
@@ -195,11 +201,15 @@ def test_imports_make_no_circle() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [{"b", "c"}, {"d"}]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=shown)
-def test_text_speaks_of_the_project_alone(path: Path) -> None:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        for what, pattern in FORBIDDEN.items():
-            assert not pattern.search(line), f"{shown(path)}:{number}: {what}: {line.strip()}"
+def test_text_speaks_of_the_project_alone() -> None:
+    found = [
+        f"{shown(path)}:{number}: {what}: {line.strip()}"
+        for path in TEXTS
+        for number, line in enumerate(lines_of(path), 1)
+        for what, pattern in FORBIDDEN.items()
+        if pattern.search(line)
+    ]
+    assert found == []
 
 
 def test_symlinks_are_relative() -> None:
@@ -284,11 +294,7 @@ def test_shared_arrays_are_copied_before_numpy_looks_twice() -> None:
     """NumPy counts, then collects; `timelog/nonzero.py` is for what grows in between."""
     folders = ("timerstore", *FOLDER_OF)
     paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
-    found = [
-        f"{shown(path)}:{line}"
-        for path in paths
-        for line in looked_at_twice(ast.parse(path.read_bytes()))
-    ]
+    found = [f"{shown(path)}:{line}" for path in paths for line in looked_at_twice(tree_of(path))]
     assert found == []
     bad = ast.parse("np.flatnonzero(a.b)\nnp.nonzero(a[1:])\na.b.nonzero()\nnp.flatnonzero(a > 1)")
     assert list(looked_at_twice(bad)) == [1, 2, 3]
@@ -301,7 +307,6 @@ def test_every_thread_is_one_whose_end_is_seen() -> None:
     assert makers == ["services/background.py"]
 
 
-@pytest.mark.slow
 def copy_source(tmp_path: Path) -> Path:
     """A copy of what a distribution is made of, without what was compiled."""
     source = tmp_path / "source"
@@ -386,7 +391,7 @@ KERNEL_FOLDERS = ("timelog", "wheel", "services")
 
 def large_products(path: Path) -> Iterator[int]:
     """The lines that multiply by a constant with which an int64 soon overflows."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for side in (node.left, node.right):
                 if isinstance(side, ast.Constant) and isinstance(side.value, int):
@@ -394,14 +399,14 @@ def large_products(path: Path) -> Iterator[int]:
                         yield node.lineno
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path.relative_to(ROOT).parts[0] in KERNEL_FOLDERS],
-    ids=shown,
-)
-def test_hashes_multiply_by_wrapping(path: Path) -> None:
-    """To LLVM a plain product never overflows; one that does is another thing in each caller."""
-    assert list(large_products(path)) == [], "use timelog/intrinsics.py wrapping_multiply"
+def test_hashes_multiply_by_wrapping() -> None:
+    """To LLVM a plain product never overflows; one that does is another thing in each caller.
+
+    `wrapping_multiply` is for these.
+    """
+    kernels = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in KERNEL_FOLDERS]
+    found = [f"{shown(path)}:{line}" for path in kernels for line in large_products(path)]
+    assert found == []
 
 
 OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in {"timerstore", *FOLDER_OF}]
@@ -467,9 +472,17 @@ def test_a_segment_is_looked_up_once_and_may_be_missing() -> None:
         f"{shown(path)}, {line}"
         for path in OURS
         if shown(path) not in MAPPED_BEFORE
-        for line in looked_up_carelessly(ast.parse(path.read_bytes()))
+        for line in looked_up_carelessly(tree_of(path))
     ]
     assert found == []
     bad = "def f():\n a = segment_at(t, 1)\n g(segment_at(t, 1))\n b = segment_at(t, 2)\n len(b)"
     lines = list(looked_up_carelessly(ast.parse(bad)))
     assert lines == ["line 3: give it a name", "line 2: ask for len(a)"]
+
+
+def test_what_is_proved_is_there() -> None:
+    """Each name in the tables of tests/tiers.py is one of a test."""
+    for name in (*PROVED, *KEPT, *PROMISED):
+        file, _, test = name.partition("::")
+        text = (ROOT / "tests" / file).read_text()
+        assert f"def {test.partition('[')[0]}(" in text or not test, name

@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
+from tests.tiers import some
 from timerstore.offline.export import to_arrow
 from timerstore.tables import TABLES, read_table
 from timerstore.timelog.oserrors import store_error, told_of
@@ -123,8 +125,7 @@ def replaced(whole: Path, tmp_path: Path, part: str, wrong: str) -> Path:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("part", parts())
+@pytest.mark.parametrize(("part", "wrong"), some(product(parts(), WRONG), 4))
 def test_whatever_stands_there(whole: Path, tmp_path: Path, part: str, wrong: str) -> None:
     path = replaced(whole, tmp_path, part, wrong)
     look(path, lambda: timerstore.verify(path))
@@ -134,8 +135,10 @@ def test_whatever_stands_there(whole: Path, tmp_path: Path, part: str, wrong: st
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("part", [part for part in parts() if "index" not in part])
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    some(product([part for part in parts() if "index" not in part], WRONG), 8),
+)
 def test_whatever_stands_there_is_looked_at(
     whole: Path, tmp_path: Path, part: str, wrong: str
 ) -> None:
@@ -167,7 +170,7 @@ NUMBERS = [
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", some(NUMBERS, 5), ids=errno.errorcode.get)
 def test_what_the_system_refuses(
     whole: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
+from tests.tiers import PROVING
 from timerstore.cli.progressfile import Progress, read_progress, write_progress
 from timerstore.timelog.jsonfile import sealed
 from timerstore.timelog.names import is_small_file, number_of, segment_offset
@@ -29,7 +30,7 @@ WRONG: list[Any] = [
     *(None, True, -1, 0, 1.5, float("inf"), 1 << 62, 1 << 80, "", "7", "../evil", "a\0b", "\ud800"),
     *([], [1], [[]], {}, {"a": 1}, {"../evil": {"count": 0}}, {"../evil@g": {"0": 1}}, ["x", -5]),
 ]
-SHARE = 0.12
+SHARE = 0.12 if PROVING else 0.04
 """So much of all pairs of a value and a place is tried in a run; all of them by hand."""
 
 

@@ -21,7 +21,7 @@ _TUPLE_ITEMS_AT: Final = tuple.__basicsize__
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def _layout_holds() -> bool:
+def layout_holds() -> bool:
     """Look at one bytes object and one tuple as `read_bytes_objects` would."""
     if sys.implementation.name != "cpython" or INTERPRETED or not hasattr(sys, "getrefcount"):
         return False
@@ -30,11 +30,12 @@ def _layout_holds() -> bool:
     sample = b"timerstore" * 3
     words = (ctypes.c_int64 * 3).from_address(id(sample))
     data = ctypes.string_at(id(sample) + BYTES_DATA_AT, len(sample))
-    item = ctypes.c_int64.from_address(id((sample,)) + _TUPLE_ITEMS_AT)
-    return words[1] == id(bytes) and words[2] == len(sample) and data == sample and bool(item.value)
+    items = (sample,)  # kept while it is read
+    item = ctypes.c_int64.from_address(id(items) + _TUPLE_ITEMS_AT).value
+    return words[1:] == [id(bytes), len(sample)] and data == sample and item == id(sample)
 
 
-OBJECTS_ARE_READABLE: Final = _layout_holds()
+OBJECTS_ARE_READABLE: Final = layout_holds()
 
 
 @kernel_ahead

@@ -13,8 +13,9 @@ import pytest
 import timerstore
 from tests.aio.loops import LOOPS
 from tests.markdown import ROOT
+from tests.tiers import how_many
 
-KILLS = int(os.environ.get("AIO_KILLS", "2"))
+KILLS = how_many("AIO_KILLS", 2, 20)
 
 
 @pytest.mark.slow

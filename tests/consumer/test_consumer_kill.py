@@ -16,9 +16,10 @@ import pytest
 
 from tests.rigs.consumer_worker import CONFIG, GROUP, MAX_ATTEMPTS, TOPIC, open_consumer
 from tests.test_kill import Nursery
+from tests.tiers import how_many
 from timerstore import TimerStore
 
-KILLS = int(os.environ.get("CONSUMER_KILLS", "5"))
+KILLS = how_many("CONSUMER_KILLS", 5, 40)
 MESSAGES = int(os.environ.get("CONSUMER_MESSAGES", "8000"))
 WORKER = Path(__file__).parents[1] / "rigs" / "consumer_worker.py"
 

@@ -7,7 +7,6 @@ letter, until it is redriven).
 """
 
 import json
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -25,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from tests.tiers import how_many
 from timerstore import (
     Consumer,
     Delivery,
@@ -38,7 +38,7 @@ from timerstore.consuming.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "10" if INTERPRETED else "30"))
+EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"

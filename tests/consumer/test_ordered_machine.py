@@ -5,7 +5,6 @@ clock, closes the store or kills it, also out of a handler. What happened is jud
 the order in which the messages were fired. Each wrong variant is found by one of the plays.
 """
 
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import pytest
 
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.consumer.lines import Lines
 from timerstore.consumer.ordered import OrderedSubscription
@@ -25,7 +25,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.starting import begin_groups
 from timerstore.timelog.kernel import INTERPRETED
 
-PLAYS = int(os.environ.get("ORDERED_PLAYS", "3" if INTERPRETED else "8"))
+PLAYS = how_many("ORDERED_PLAYS", 3 if INTERPRETED else 4, 40)
 STEPS = 40
 LEVELS_MS = SMALL.delay_levels_ms()
 MAX_ATTEMPTS = 3

@@ -15,9 +15,10 @@ import pytest
 from tests.models.ledger import read_messages
 from tests.rigs.chain_worker import CHAINS, GROUP, RECEIPTS, TOPIC, config_of
 from tests.test_kill import Nursery
+from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 
-KILLS = int(os.environ.get("CHAIN_KILLS", "6"))
+KILLS = how_many("CHAIN_KILLS", 4, 40)
 WORKER = Path(__file__).parents[1] / "rigs" / "chain_worker.py"
 
 

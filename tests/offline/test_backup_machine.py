@@ -5,7 +5,6 @@ backups. What a dictionary says of a moment is compared with what is restored of
 that is pending there fires, once.
 """
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
+from tests.tiers import how_many
 from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore
 from timerstore.offline.backup import take_point
 from timerstore.offline.restore import restore_point
@@ -28,7 +28,7 @@ from timerstore.timelog.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 GROUP = "workers"
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "1" if INTERPRETED else "5"))
+EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)
 RESTORED_MAX = 5
 """Points, and as many times between them, that are restored of one history."""
 TOPICS = st.sampled_from(["a", "b"])

@@ -21,6 +21,7 @@ from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_led
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
+from tests.tiers import how_many
 from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore
 from timerstore.offline import leftovers
 from timerstore.offline.leftovers import infer_size
@@ -43,7 +44,7 @@ CONFIG = Config(
     retention_ms=10**9,
     delay_levels=LEVELS,
 )
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "1" if INTERPRETED else "7"))
+EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 3, 40)
 
 
 class Lived(tuple[Path, Ledger, int]):

@@ -29,9 +29,9 @@ def fill(path: Path) -> tuple[Any, ManualClock]:
 def reopened(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, bool]:
     """The topics as opening finds them, and whether it counted every timer for that."""
     seen: list[Any] = []
-    count = recovery._count_pending
+    count = recovery.count_units
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_count_pending", lambda engine: seen.append(1) or count(engine))
+        patch.setattr(recovery, "count_units", lambda engine: seen.append(1) or count(engine))
         store = TimerStore(path, config=SMALL, clock=clock)
         found = store.stats().topics
         store.abandon()

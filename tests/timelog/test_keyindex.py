@@ -60,6 +60,7 @@ PUTS = st.lists(
 
 
 @pytest.mark.timeout(120, method="signal")
+@pytest.mark.whole
 @given(puts=PUTS, room=st.sampled_from([2, 3, 8, 40]))
 def test_files_are_those_of_the_twin(
     puts: list[tuple[str | None, int, int]], room: int, tmp_path_factory: pytest.TempPathFactory

@@ -20,6 +20,7 @@ def open_as_it_seems(path: Path) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +41,7 @@ def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     assert not reader.commitlog.faults
 
 
+@pytest.mark.whole
 def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
     path = open_as_it_seems(tmp_path / "s")
     size = SMALL.commitlog_segment_bytes
@@ -48,6 +50,7 @@ def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
     assert [fault.reason for fault in reader.commitlog.faults] == ["segments are missing from here"]
 
 
+@pytest.mark.whole
 def test_a_segment_that_was_being_made_when_it_was_listed_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

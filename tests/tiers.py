@@ -1,0 +1,134 @@
+"""How much is played: what every change must pass, beside what `./run prove` looks for.
+
+A test that takes long is marked `prove` by the tables below, because it plays a page, kills
+repeatedly, or searches for what is rare. The others play fewer random histories until all is
+proved.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pytest
+
+PROVING: Final = os.environ.get("PROVE", "0") not in ("", "0")
+
+PROVED: Final = (
+    # Pages of the site, each in a shell of its own, and examples beside their peers.
+    "test_pages.py::test_a_page_does_what_it_says",
+    "test_operate.py::test_commands_of_the_page",
+    "test_readme.py::test_the_examples_of_a_page_run",
+    "test_examples.py::test_side_by_side",
+    "examples/test_reminder_service.py::test_it_does_what_is_asked_of_it",
+    "examples/test_reminder_service.py::test_nothing_is_lost_where_workers_are_killed",
+    "aio/test_fastapi.py::test_reminders",
+    "test_dedup.py::test_the_work_is_done_once",
+    # Storms and kills.
+    "test_storm.py::test_queues_of_four_places",
+    "test_storm.py::test_killed_with_queues_of_four_places",
+    "test_kill.py::test_killed_again_and_again",
+    "consumer/test_consumer_kill.py",
+    "consuming/test_ackput_kill.py::test_killed_again_and_again",
+    "offline/test_backup.py::test_killed_in_the_middle_beside_a_busy_owner",
+    "cli/test_importing.py::test_a_process_that_is_killed",
+    "serving/test_serve_command.py",
+    # A protocol's model; the real kernels are played by its rules in test_interleaved.py.
+    "test_threads_model.py",
+    # Sizes, disks and ends, of which one stands for the others.
+    "test_live.py",
+    "test_full_disk.py::test_a_full_tmpfs_ends_nobody",
+    "test_full_disk.py::test_a_folio_that_reaches_beyond_what_was_granted",
+    "test_golden_cleaned.py::test_what_comes_out_is_the_same",
+    "test_many_topics.py",
+    "test_max_bytes.py::test_a_small_store_goes_on_within_its_limit",
+    "tables/test_commitlog.py::test_splits_agree_about_damage",
+    "timelog/test_mapping.py::test_each_array_over_a_map_keeps_it",
+    "services/test_aside.py::test_listing_cancelling_and_rescheduling_see_what_was_put_aside",
+    "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process",
+    # Spark: each table, a load, a stream and a validation always run.
+    "spark/test_own_session.py::test_what_is_wrong_is_said_last",
+    "spark/test_java.py::test_a_session_without_java",
+    "spark/test_writing.py::test_refusals",
+    "spark/test_writing.py::test_timestamps_and_texts",
+    "spark/test_writing.py::test_the_stores_are_stores",
+    "spark/test_writing.py::test_a_store_that_is_open_elsewhere",
+    "spark/test_writing.py::test_a_failure_leaves_nothing[store]",
+    "spark/test_streaming.py::test_each_row_once[messages]",
+    "spark/test_streaming.py::test_from_the_latest",
+    "spark/test_streaming.py::test_small_batches",
+    "spark/test_validating.py::test_stores_that_were_made_up",
+    # What is built from the repository.
+    "test_tidy.py::test_the_source_distribution_can_be_installed",
+    "test_site.py::test_notebooks_have_their_pictures",
+    "timelog/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
+    "timelog/test_cachefolder.py::test_a_temporary_folder_serves",
+    "test_ahead.py::test_no_call_on_an_open_store_compiles_anything[handover]",
+)
+"""Where the names of such tests begin, below `tests/`."""
+
+KEPT: Final = (
+    "test_pages.py::test_a_page_does_what_it_says[tutorial.md]",
+    "test_operate.py::test_commands_of_the_page[Is it healthy?]",
+    "test_readme.py::test_the_examples_of_a_page_run[docs/consumer.md]",
+    "test_kill.py::test_killed_again_and_again[cleaned]",
+    "consuming/test_ackput_kill.py::test_killed_again_and_again[process]",
+    "aio/test_fastapi.py::test_reminders[asyncio]",
+    "test_dedup.py::test_the_work_is_done_once[sqlite3]",
+    "test_live.py::test_openings[full]",
+    "test_live.py::test_verifying[full]",
+    "test_live.py::test_tables[full",
+    "test_live.py::test_a_stream[full]",
+    "test_full_disk.py::test_a_full_tmpfs_ends_nobody[4]",
+    "test_full_disk.py::test_a_folio_that_reaches_beyond_what_was_granted[xfs]",
+    "test_golden_cleaned.py::test_what_comes_out_is_the_same[pending-abandon]",
+    "test_golden_cleaned.py::test_what_comes_out_is_the_same[crashed-abandon]",
+    "test_many_topics.py::test_more_topics_than_descriptors[process]",
+    "timelog/test_mapping.py::test_each_array_over_a_map_keeps_it[mapped]",
+    "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process[process",
+)
+"""Those among them that every change must pass."""
+
+PROMISED: Final = (
+    "spark/test_source.py::test_golden",
+    "spark/test_writing.py::test_into_one_store",
+    "spark/test_validating.py::test_golden_stores[fired]",
+    "test_readme.py::test_the_readme_s_examples_do_what_it_says",
+    "test_kill.py::test_killed_again_and_again[cleaned]",
+    "test_storm.py::test_nothing_freezes_and_counts_are_exact[4]",
+    "test_live.py::test_openings[full]",
+    "test_flipped_bits.py",
+    "test_full_disk.py::test_a_store_on_a_full_disk_makes_room[ext4]",
+    "consuming/test_ackput_kill.py::test_killed_again_and_again[process]",
+    "serving/test_shared.py",
+    "demo/test_demo.py::test_demo",
+)
+"""Slow ones that `./run test` plays too, since nothing quicker shows what they do."""
+
+TOGETHER: Final = ("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py")
+"""What one process runs, for its tests share what takes seconds or a gigabyte."""
+
+
+def is_proved(name: str) -> bool:
+    """Tell whether a test, named by its place below `tests/`, is one for `./run prove`."""
+    return name.startswith(PROVED) and not name.startswith(KEPT)
+
+
+def is_promised(name: str) -> bool:
+    """Tell whether `./run test` plays it though it is slow."""
+    return name.startswith(PROMISED)
+
+
+def how_many(name: str, few: int, many: int) -> int:
+    """Return what a variable of the environment says, else few, or many where all is proved."""
+    return int(os.environ.get(name) or (many if PROVING else few))
+
+
+def some(values: Iterable[Any], every: int) -> list[Any]:
+    """Return parameters of which one in `every` is tried always, and the others are proved."""
+    proved = pytest.mark.prove
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=proved)
+        if number % every
+        else value
+        for number, value in enumerate(values)
+    ]
