@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,23 @@ def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Pa
         owner.call("count")
     for each in held:
         each.close()
+
+
+def test_a_closed_store_that_was_asked_goes_with_its_last_reference(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        store = timerstore.open(tmp_path / "s", config=SMALL)
+        assert find_owner(store.path).call("count") == 0
+        store.close()
+        core = weakref.ref(store.core)
+        del store
+        until_s = time.monotonic() + 10  # a thread may be about to end
+        while core() is not None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert core() is None
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None:
