@@ -150,4 +150,5 @@ class BackgroundThread:
         except BaseException as e:
             self._on_error(e)
         finally:
+            del self._body, self._on_error  # whoever keeps the thread is often kept by these
             self._ended.set()

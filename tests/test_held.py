@@ -21,7 +21,7 @@ PYTHON_LOCKS = {"Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"
 NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS}
 THREADS_OF_OURS = {
     "timerstore/consumer/threads.py",
-    "timerstore/control/door.py",
+    "timerstore/serving/door.py",
     "timerstore/serving/answers.py",
 }
 """No signal's exception falls into these: they are run by threads of ours."""

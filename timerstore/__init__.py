@@ -181,11 +181,11 @@ def open(
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello")
     """
-    from timerstore.control.opening import let_others_ask
     from timerstore.errors import InvalidArgumentError
     from timerstore.kinds import check_bool
     from timerstore.readonly import ReadOnlyStore
     from timerstore.realtimers import refuse_real_timers
+    from timerstore.serving.server import let_others_ask
     from timerstore.store import TimerStore
     from timerstore.timelog.oserrors import told_of
 

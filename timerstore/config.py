@@ -130,7 +130,8 @@ class Config:
 
     control: bool = True
     """Whether another process of the same user may ask this one, as `timerstore health` and `top`
-    do, through the socket `control.sock` in the store's folder."""
+    do, through the socket `control.sock` in the store's folder. Clients of a store that is served
+    may in any case."""
 
     key_index: bool = True
     """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer

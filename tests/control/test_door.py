@@ -1,9 +1,9 @@
-"""The door: what a second process asks, though anything goes wrong."""
+"""The door: what the shell asks of a store's owner, though anything goes wrong."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
+import gc
 import json
 import os
 import socket
@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -26,17 +28,22 @@ from timerstore import (
     InvalidArgumentError,
     ManualClock,
     PausedError,
+    StoreAccessError,
     StoreClosedError,
     TimerStore,
     TimerStoreError,
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.control import client, door, socketfile
+from timerstore.control import socketfile
 from timerstore.control.client import Owner, find_owner
+from timerstore.control.socketfile import connect
 from timerstore.control.wire import SOCKET_NAME, from_json, to_json
+from timerstore.serving import door
+from timerstore.serving.door import find_door
 
 pytestmark = pytest.mark.timeout(120)
+FAR_MS = 4_070_908_800_000
 
 
 @pytest.fixture
@@ -52,18 +59,40 @@ def owner(store: TimerStore) -> Owner:
     return found
 
 
+def raw(path: Path, data: bytes) -> bytes:
+    """Say something, and return all that is answered."""
+    with connect(path, SOCKET_NAME, 20) as guest:
+        with contextlib.suppress(BrokenPipeError):  # it has seen enough
+            guest.sendall(data)
+            guest.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := guest.recv(1 << 16):
+                answer += piece
+        return answer
+
+
+def get(path: Path, url: str) -> tuple[int, Any]:
+    """Ask as curl does; return the status, with what JSON says."""
+    request = f"GET {url} HTTP/1.1\r\nHost: timerstore\r\nAccept: */*\r\n\r\n"
+    head, _, content = raw(path, request.encode()).partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(content)}".encode() in head
+    return int(head.split()[1]), json.loads(content)
+
+
 def test_a_timer_is_put_moved_and_cancelled(store: TimerStore, owner: Owner) -> None:
-    id = owner.call("put", body=b"\xff\x00", topic="t", delay_s=60, key="k", properties={"a": "b"})
+    options = {"topic": "t", "key": "k", "properties": {"a": "b"}}
+    id = owner.call("put", body=b"\xff\x00", at_ms=FAR_MS, **options)
     found = owner.call("get", id=id)
     assert (found["body"], found["key"], found["topic"]) == (b"\xff\x00", "k", "t")
-    moved = owner.call("reschedule", id=id, delay_s=90.5)
-    assert store.get(moved).due_ms > found["due_ms"]
-    due_ms = store.get(moved).due_ms
+    moved = owner.call("reschedule", id=id, at_ms=FAR_MS + 5)
     moved = owner.call("reschedule", id=moved, body=b"\xfe", properties={"c": "d"})
     timer = store.get(moved)
-    assert (timer.body, timer.properties, timer.due_ms) == (b"\xfe", {"c": "d"}, due_ms)
+    assert (timer.body, timer.properties, timer.due_ms) == (b"\xfe", {"c": "d"}, FAR_MS + 5)
+    many = owner.call("put_many", bodies=[b"x", b"y"], at_ms=[FAR_MS] * 2, keys=["k", "l"])
     assert owner.call("count", topic="t") == 1
-    assert owner.call("cancel_many", ids=[moved]) == [True]
+    _, (verdicts,) = owner.ask("cancel_many", ids=[moved, *many])
+    assert [*verdicts] == [1, 1, 1]
     assert owner.call("count") == 0
 
 
@@ -73,34 +102,38 @@ def test_errors_are_those_of_the_owner(store: TimerStore, owner: Owner) -> None:
     with pytest.raises(UnknownTimerError):
         owner.call("cancel", id="0" * 32)
     with pytest.raises((TooLateError, InvalidArgumentError)):
-        owner.call("reschedule", id=id, delay_s=1)
-    owner.call("pause", what="putting")
+        owner.call("reschedule", id=id, at_ms=FAR_MS)
+    owner.call("pause", what="putting", duration_s=99)
     with pytest.raises(PausedError):
         owner.call("put", body=b"x")
     owner.call("resume", what="putting")
     for name, arguments, text in (
         ("close", {}, "no call 'close'"),
-        ("put", {}, "missing a required argument: 'body'"),
+        ("put", {}, "missing.*argument: 'body'"),
         ("put", {"body": b"x", "dely": 3}, "dely"),
-        ("put", {"body": b"x", "delay_s": "soon"}, "delay_s"),
+        ("pause", {"what": "firing", "duration_s": "soon"}, "duration_s"),
+        ("count", {"tpoic": 3}, "tpoic"),
         ("put", {"body": "text"}, "bytes"),
         ("__class__", {}, "no call"),
     ):
         with pytest.raises(InvalidArgumentError, match=text):
             owner.call(name, **arguments)
+    with pytest.raises(InvalidArgumentError, match="Make several calls"):
+        owner.call("put", body=bytes(64 << 20))
     assert owner.call("count") == 0
 
 
-def test_health_and_stats_are_json(store: TimerStore, owner: Owner) -> None:
+def test_health_and_numbers_are_read_as_curl_does(store: TimerStore, owner: Owner) -> None:
     assert owner.call("health")["state"] == "running"
-    assert owner.call("stats")["pending_count"] == 0
-    assert owner.call("horizon", bucket_ms=60_000) is not None
-    connection = client._Connection(store.path, 30)
-    connection.request("GET", "/health")
-    assert json.loads(connection.getresponse().read())["result"]["ok"] is True
-    connection.request("GET", "/cancel")
-    assert connection.getresponse().status == 405
-    connection.close()
+    status, answer = get(store.path, "/health")
+    assert (status, answer["result"]["ok"]) == (200, True)
+    assert get(store.path, "/count") == (200, {"result": 0})
+    assert get(store.path, "/stats")[1]["result"].keys() == owner.call("stats").keys()
+    for url in ("/cancel", "/", "/health/x", "/put?body=x"):
+        status, answer = get(store.path, url)
+        assert status == 404 and "GET health, stats, count" in answer["message"]
+    answer = raw(store.path, b"POST /put HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+    assert answer.split()[1] == b"501"
 
 
 def test_the_socket_is_its_owners_alone_and_goes_with_the_store(tmp_path: Path) -> None:
@@ -139,6 +172,54 @@ def test_where_nobody_listens_nobody_is_found(tmp_path: Path, kind: str) -> None
     store.close()
 
 
+def test_a_store_that_is_not_served_is_asked_all_the_same(store: TimerStore, owner: Owner) -> None:
+    """Its clients are let in once it is served, at once, until it is not."""
+    found: list[int] = []
+
+    def come() -> None:
+        with timerstore.connect(store.path, timeout=60) as client:
+            found.append(client.count())
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    assert owner.call("count") == 0 and not found
+    with timerstore.serve(store) as server:
+        coming.join(60)
+        with timerstore.connect(store.path) as client:
+            assert (client.count(), server.client_count, *found) == (0, 1, 0)
+            server.close()
+            assert owner.call("count") == 0
+            with timerstore.serve(store) as again:
+                server.close()
+                assert client.count() == 0 and again.client_count == 1
+
+
+def test_the_shell_may_be_shut_out_of_what_clients_use(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "s", config=Config(control=False)) as store:
+        with timerstore.serve(store), timerstore.connect(store.path) as client:
+            assert client.put(b"x", delay_level=3)
+            with pytest.raises(StoreAccessError, match=r"Config\.control is off"):
+                find_owner(store.path).call("count")
+            assert get(store.path, "/count")[0] == 409
+        assert not (store.path / SOCKET_NAME).exists()
+        with timerstore.serve(store), timerstore.connect(store.path) as client:
+            assert client.count() == 1
+
+
+def test_a_socket_of_a_version_before_goes(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    for kind in ("socket", "file"):
+        timerstore.open(path, config=SMALL).close()
+        with socket.socket(socket.AF_UNIX) as old:
+            if kind == "socket":
+                old.bind(str(path / "serve.sock"))
+            else:
+                (path / "serve.sock").write_text("somebody's")
+        with timerstore.open(path, share=True) as store:
+            assert store.count() == 0
+        assert (path / "serve.sock").exists() == (kind == "file")
+
+
 def test_long_paths_and_odd_names_work(tmp_path: Path) -> None:
     path = tmp_path / ("long " + "x" * 100) / "ünïcode"
     path.parent.mkdir()
@@ -159,36 +240,16 @@ def test_a_socket_of_a_killed_owner_is_nobody(tmp_path: Path) -> None:
         assert find_owner(path).call("count") == store.count() == 1
 
 
-def raw(path: Path, data: bytes) -> bytes:
-    with socket.socket(socket.AF_UNIX) as guest:
-        guest.settimeout(20)
-        folder = os.open(path, os.O_PATH)
-        guest.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-        os.close(folder)
-        with contextlib.suppress(BrokenPipeError):  # it has seen enough
-            guest.sendall(data)
-            guest.shutdown(socket.SHUT_WR)
-        answer = b""
-        with contextlib.suppress(ConnectionResetError):
-            while piece := guest.recv(1 << 16):
-                answer += piece
-        return answer
-
-
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"\x00\xff" * 1_000,
         b"GET /health",
-        b"POST /put HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n",
-        b"POST /put HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /put HTTP/1.1\r\n\r\n",
-        b"POST /put HTTP/1.1\r\nContent-Length: 10\r\n\r\n{}",
-        b"POST /put HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]",
-        b"POST /put HTTP/1.1\r\nContent-Length: 4\r\n\r\n\xff\xff\xff\xff",
-        b"POST /count HTTP/1.1\r\nContent-Length: 7\r\n\r\n" + b"[" * 7,
-        b"POST /put HTTP/1.1\r\nContent-Length: 30\r\n\r\n" + b'{"body": {"base64": "!!!"}}   ',
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"PUT /put HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
     ],
 )
@@ -198,39 +259,31 @@ def test_nonsense_does_no_harm(store: TimerStore, owner: Owner, data: bytes) -> 
     assert owner.call("count") == 0
 
 
-def test_many_ask_at_once_and_idle_ones_keep_nobody_out(store: TimerStore) -> None:
-    idle = [client._Connection(store.path, 30) for _ in range(door.GUESTS_MAX - 2)]
-    for each in idle:
-        each.connect()
+def test_nobody_keeps_anybody_out(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients, many who ask at once, many more who say nothing, or half a question."""
+    monkeypatch.setattr(door, "CONNECTIONS_MAX", 24)
+    monkeypatch.setattr(door, "_HELLO_S", 60.0)  # longer than this test may take
     ids: list[str] = []
 
     def ask() -> None:
         for _ in range(5):
-            ids.append(find_owner(store.path).call("put", body=b"x", delay_s=99))
+            ids.append(find_owner(store.path).call("put", body=b"x", at_ms=FAR_MS))
 
-    threads = [threading.Thread(target=ask) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(set(ids)) == store.count() == 100
-    for each in idle:
-        each.close()
-
-
-def test_many_idle_connections_keep_nobody_out(
-    store: TimerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Far more than are served at once: those that ask nothing go, those that ask are answered."""
-    monkeypatch.setattr(door, "IDLE_S", 60.0)  # longer than this test may take
-    idle = [client._Connection(store.path, 30) for _ in range(5 * door.GUESTS_MAX)]
-    connecting = threading.Thread(target=lambda: [each.connect() for each in idle])
-    connecting.start()
-    for _ in range(5):
-        assert Owner(store.path).call("count") == 0
-    connecting.join(30)
-    for each in idle:
-        each.close()
+    with timerstore.serve(store), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(timerstore.connect(store.path)) for _ in range(12)]
+        with pytest.raises(StoreAccessError, match="24 connections already"):
+            timerstore.connect(store.path)
+        for i in range(60):
+            idle = stack.enter_context(connect(store.path, SOCKET_NAME, 30))
+            with contextlib.suppress(BrokenPipeError):
+                idle.sendall((b"", b"GET /health", b"\0\0")[i % 3])
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(set(ids)) == store.count() == clients[0].count() == 100
+        assert get(store.path, "/count") == (200, {"result": 100})
 
 
 def test_a_socket_that_was_removed_is_made_again(
@@ -238,21 +291,20 @@ def test_a_socket_that_was_removed_is_made_again(
 ) -> None:
     """Also where something else stands there; a client that is connected notices nothing."""
     monkeypatch.setattr(socketfile, "LOOK_S", 0.02)
+    file = store.path / SOCKET_NAME
     with timerstore.serve(store), timerstore.connect(store.path, timeout=20) as connected:
-        for name in (SOCKET_NAME, "serve.sock"):
-            for stand in (lambda file: None, Path.touch, lambda file: file.symlink_to("/dev/null")):
-                (store.path / name).unlink()
-                stand(store.path / name)
-                while not (store.path / name).is_socket():
-                    time.sleep(0.01)
-                assert stat.S_IMODE((store.path / name).stat().st_mode) == 0o600
+        for stand in (lambda file: None, Path.touch, lambda file: file.symlink_to("/dev/null")):
+            file.unlink()
+            stand(file)
+            while not file.is_socket():
+                time.sleep(0.01)
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert owner.call("count") == connected.count() == 0
         with timerstore.connect(store.path, timeout=5) as client:
             assert client.count() == 0
-    assert not (store.path / "serve.sock").exists()
 
 
-def test_a_folder_that_was_moved_has_its_sockets(tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_has_its_socket(tmp_path: Path) -> None:
     """Nothing is made, or removed, in another store that came in its place."""
     store = timerstore.open(tmp_path / "s", config=SMALL)
     (tmp_path / "s").rename(tmp_path / "moved")
@@ -268,35 +320,48 @@ def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Pa
     store = timerstore.open(tmp_path / "s", config=SMALL)
     owner = find_owner(store.path)
     assert owner.call("count") == 0
-    held = [client._Connection(store.path, 30) for _ in range(door.GUESTS_MAX + 4)]
-    for each in held:
-        each.connect()
+    held = [connect(store.path, SOCKET_NAME, 30) for _ in range(door.CONNECTIONS_MAX + 4)]
     began = time.monotonic()
     store.close()
-    assert time.monotonic() - began < door.IDLE_S / 2
+    assert time.monotonic() - began < door._HELLO_S / 2
     with pytest.raises(StoreClosedError, match="ended before it answered"):
         owner.call("count")
     for each in held:
         each.close()
 
 
+def test_a_closed_store_that_was_asked_goes_with_its_last_reference(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        store = timerstore.open(tmp_path / "s", config=SMALL)
+        assert find_owner(store.path).call("count") == 0
+        store.close()
+        core = weakref.ref(store.core)
+        del store
+        until_s = time.monotonic() + 10  # a thread may be about to end
+        while core() is not None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert core() is None
+    finally:
+        gc.enable()
+
+
 def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None:
-    (listening,) = [each for each in door._doors if each._path == store.path]
-    asking = client._Connection(store.path, 30)
-    asking.request("POST", "/count", b"{}", {"Content-Type": "application/json"})
-    assert asking.getresponse().read() == b'{"result": 0}\n'  # its handler reads on
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        guests = [each.fileno() for each in listening._guests]
-        os.write(write, json.dumps([listening._listener.fileno(), *guests]).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert set(json.loads(os.read(read, 100))) == {-1}
-    asking.close()
-    os.close(read)
-    os.close(write)
-    assert owner.call("count") == 0
+    listening = find_door(store)
+    with timerstore.serve(store), timerstore.connect(store.path) as client:
+        assert client.count() == 0 and listening is not None and listening.client_wires
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            wires = [each.socket.fileno() for each in listening._wires]
+            os.write(write, json.dumps([listening._listener.fileno(), *wires]).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert set(json.loads(os.read(read, 1_000))) == {-1}
+        os.close(read)
+        os.close(write)
+        assert owner.call("count") == client.count() == 0
 
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -328,13 +393,3 @@ def test_values_come_back_as_they_were(value: object) -> None:
 def test_what_is_no_base64_is_refused(text: str) -> None:
     with pytest.raises(timerstore.InvalidArgumentError, match="no base64"):
         from_json([{"body": {"base64": text}}])
-
-
-def test_http_as_others_speak_it(store: TimerStore) -> None:
-    connection = client._Connection(store.path, 30)
-    for _ in range(3):  # one connection, many questions
-        connection.request("POST", "/count", b"{}", {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert (response.status, json.loads(response.read())) == (200, {"result": 0})
-    connection.close()
-    assert isinstance(connection, http.client.HTTPConnection)

@@ -109,7 +109,7 @@ def test_what_was_taken_from_a_silent_client_is_acknowledged(
 ) -> None:
     client.put_many(BODIES, topic="t")
     batch = client.pull("t", timeout=10)
-    for session in list(owners.store.core.at_close[0].__self__._sessions.values()):  # type: ignore[attr-defined]
+    for session in list(owners.store.core.at_close[0].__self__.sessions.values()):  # type: ignore[attr-defined]
         session.release()
     batch.ack()
     assert left(owners.store) == []

@@ -27,14 +27,14 @@ from timerstore import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.control import wire as wire_module
+from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import answers as answers_module
 from timerstore.serving import batch as batch_module
 from timerstore.serving import client as client_module
+from timerstore.serving import door as door_module
 from timerstore.serving import link as link_module
-from timerstore.serving import server as server_module
-from timerstore.serving import wire as wire_module
 from timerstore.serving.shared import SharedStore
-from timerstore.serving.wire import Header, LostError, Part, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
@@ -141,7 +141,7 @@ def test_answers_and_questions_may_be_long(
     store: TimerStore, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than a frame that the owner takes; nothing is asked again and again."""
-    for module in (wire_module, link_module, server_module):
+    for module in (wire_module, link_module, door_module):
         monkeypatch.setattr(module, "FRAME_BYTES_MAX", 20_000)
     monkeypatch.setattr(answers_module, "_LISTED_BYTES", 5_000)
     ids = store.put_many([b"x" * 3_000] * 20, delay_ms=3_600_000)
@@ -331,9 +331,9 @@ def test_a_silent_client_holds_nothing(store: TimerStore, monkeypatch: pytest.Mo
     with timerstore.connect(store.path) as client:
         monkeypatch.setattr(Wire, "has_more", lambda self, s: bool(client._link.closed.wait(60)))
         batch = client.pull("t", timeout=10)
-        monkeypatch.setattr(server_module, "SILENCE_S", 0.5)
+        monkeypatch.setattr(door_module, "SILENCE_S", 0.5)
         assert store.pull("t", timeout=10).bodies.to_pylist() == [b"x"]
-        monkeypatch.setattr(server_module, "SILENCE_S", 30)
+        monkeypatch.setattr(door_module, "SILENCE_S", 30)
         batch.ack()  # it is another's now
         assert client.count() == 0
 

@@ -13,10 +13,10 @@ import pytest
 
 import timerstore
 from timerstore import Client, Config, StoreClosedError, TimerStore, TimerStoreError
+from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import session as session_module
 from timerstore.serving.server import Server
 from timerstore.serving.session import LastAnswers
-from timerstore.serving.wire import Header, LostError, Part, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
@@ -148,9 +148,9 @@ def test_another_owner_finds_copies_and_does_not_guess(
 
     def meanwhile() -> None:
         assert len(remove_what_was_put(store)) == 3
-        for each in [*server._sessions.values()]:  # as one that has answered nothing yet
+        for each in [*server._door.sessions.values()]:  # as one that has answered nothing yet
             each.answers = LastAnswers()
-        server._left.clear()
+        server._door._left.clear()
 
     told = lose(monkeypatch, calls_of(client, store), meanwhile)
     waiting = {each.body.decode(): each.id for each in store.pending()}
@@ -180,7 +180,7 @@ def test_answers_are_kept_for_who_may_ask_again(
     """Until the next question, or a good-bye; not for ever, nor whatever their length."""
     with timerstore.connect(store.path) as client:
         client.put(b"x", delay=HOUR)
-        (session,) = server._sessions.values()
+        (session,) = server._door.sessions.values()
         assert len(session.answers) == 1
         client.count()
         (kept,) = session.answers._last.values()
@@ -189,15 +189,15 @@ def test_answers_are_kept_for_who_may_ask_again(
         client.put_many([b"x"] * 100, delay_ms=3_600_000)
         assert len(session.answers) == 0
         client.put(b"x", delay=HOUR)
-    wait_for(lambda: not server._sessions)
-    assert not server._left
+    wait_for(lambda: not server._door.sessions)
+    assert not server._door._left
     with timerstore.connect(store.path) as client:
         client.put(b"x", delay=HOUR)
-        for wire in list(server._wires):
+        for wire in list(server._door._wires):
             wire.end()
-        wait_for(lambda: bool(server._left) or bool(server._sessions))
+        wait_for(lambda: bool(server._door._left) or bool(server._door.sessions))
         client.count()
-    wait_for(lambda: not server._sessions and not server._left)
+    wait_for(lambda: not server._door.sessions and not server._door._left)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

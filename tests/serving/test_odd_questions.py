@@ -15,8 +15,8 @@ import timerstore
 from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.control.socketfile import connect
-from timerstore.serving.answers import PLAIN, Answers
-from timerstore.serving.wire import PROTOCOL, SOCKET_NAME, Wire
+from timerstore.control.wire import PROTOCOL, SOCKET_NAME, Wire
+from timerstore.serving.answers import OWN, PLAIN, Answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -56,6 +56,8 @@ OPTIONS = {
     "reschedule": ("at_ms", "body", "properties", "delay_s"),
     "pending": (*PENDING, "key"),
     "pending_columns": (*PENDING, "columns"),
+    "pause": ("what", "group", "keep"),
+    "fired": ("after", "topic", "limit"),
 }
 """What calls take besides what they name."""
 
@@ -80,8 +82,8 @@ def calls(store: TimerStore) -> dict[str, list[str]]:
     """Every call that can be asked, with the names of its arguments."""
     answers = Answers(store)
     found = {name: [*inspect.signature(getattr(store, name)).parameters] for name in PLAIN}
-    for name, call in answers._calls.items():
-        named = inspect.signature(call).parameters.values()
+    for name in OWN:
+        named = inspect.signature(getattr(answers, f"_{name}")).parameters.values()
         own = [each.name for each in named if each.kind == each.POSITIONAL_OR_KEYWORD]
         found[name] = [each for each in own if each != "asked"]
     for name, more in OPTIONS.items():

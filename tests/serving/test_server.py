@@ -9,7 +9,6 @@ import socket
 import stat
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +28,10 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.control.socketfile import connect
+from timerstore.control.wire import PROTOCOL, SOCKET_NAME, Wire
 from timerstore.serving import link as link_module
-from timerstore.serving import server as server_module
+from timerstore.serving.columns import read_table, write_table
 from timerstore.serving.server import Server
-from timerstore.serving.wire import PROTOCOL, SOCKET_NAME, Wire, read_table, write_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -61,7 +60,8 @@ def test_the_socket_is_the_users_alone(store: TimerStore, server: Server) -> Non
     with pytest.raises(StoreAccessError, match="served already"):
         timerstore.serve(store)
     server.close()
-    assert not file.exists()
+    with pytest.raises(StoreClosedError, match="No process has served"):
+        timerstore.connect(store.path, timeout=0.1)
     with timerstore.serve(store), timerstore.connect(store.path) as client:
         assert client.count() == 0
     with pytest.raises(InvalidArgumentError, match="store is"):
@@ -106,7 +106,7 @@ def test_nonsense_ends_a_connection_and_nothing_else(store: TimerStore, server: 
                         pass
                 guest.close()
         assert client.put(b"x", delay_level=3) and client.count() == 1
-        assert len(server._sessions) == 1
+        assert server.client_count == 1
 
 
 QUESTIONS: list[dict[str, object]] = [
@@ -197,36 +197,6 @@ def test_another_version_is_refused_clearly(
     monkeypatch.setattr(link_module, "PROTOCOL", 999)
     with pytest.raises(NotAStoreError, match=r"speaks protocol 1, and this client 999"):
         timerstore.connect(store.path)
-
-
-def test_the_number_of_connections_is_bounded(
-    store: TimerStore, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 3)
-    with timerstore.connect(store.path) as client:
-        third = hello(store)
-        with pytest.raises(StoreAccessError, match="3 connections already"):
-            timerstore.connect(store.path)
-        assert client.count() == 0
-        third.close()
-
-
-def test_who_says_nothing_keeps_nobody_out(
-    store: TimerStore, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 4)
-    monkeypatch.setattr(server_module, "_HELLO_S", 60.0)  # longer than this test may take
-    idle = [connect(store.path, SOCKET_NAME, 10) for _ in range(20)]
-    with timerstore.connect(store.path, timeout=30) as client:
-        assert client.put(b"x", delay_level=3) and client.count() == 1
-        idle += [connect(store.path, SOCKET_NAME, 10) for _ in range(20)]
-        assert client.count() == 1
-    for each in idle:
-        each.close()
-    until_s = time.monotonic() + 30
-    while (server._strangers or server._wires) and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert not server._strangers and not server._wires
 
 
 def test_the_owner_closes_while_clients_wait(store: TimerStore, server: Server) -> None:

@@ -124,8 +124,8 @@ class There:
 
     def cancel_many(self, ids: Sequence[str]) -> list[bool]:
         """Cancel timers."""
-        verdicts: list[bool] = self._owner.call("cancel_many", ids=list(ids))
-        return verdicts
+        _, (verdicts,) = self._owner.ask("cancel_many", ids=list(ids))
+        return [bool(each) for each in verdicts]
 
     def cancel_key(self, topic: str, key: str) -> int:
         """Cancel all with a key."""

@@ -1,22 +1,33 @@
-"""The other end of the door: finds a store's owner, asks, raises the errors that it raised."""
+"""The shell's end: finds a store's owner, asks, raises the errors that it raised."""
 
 from __future__ import annotations
 
 import errno
-import http.client
-import json
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from timerstore.control.socketfile import connect
-from timerstore.control.wire import SOCKET_NAME, error_from_json, from_json, to_json
+from timerstore.control.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    SOCKET_NAME,
+    Header,
+    LostError,
+    Part,
+    Wire,
+    error_from_json,
+    from_json,
+    to_json,
+)
 from timerstore.errors import StoreAccessError, StoreClosedError
 from timerstore.timelog.lockfile import holder
 
 TIMEOUT_S: Final = 60.0
 """How long an answer may take: a fsync on a disk that is busy takes its time."""
-_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+"""What connecting fails with where no process listens."""
 
 
 class Owner:
@@ -34,41 +45,50 @@ class Owner:
     def call(self, name: str, **arguments: Any) -> Any:
         """Make a call in the owner's process; return its result as JSON says it.
 
-        `delay_s` and `duration_s` are seconds. Raises what the call raised there; StoreClosedError
-        where the owner ended meanwhile, of which it is not known whether it made the call.
+        Raises what the call raised there; StoreClosedError where the owner ended meanwhile, of
+        which it is not known whether it made the call.
         """
-        connection = _Connection(self.path, self.timeout_s)
-        content, headers = json.dumps(to_json(arguments)).encode(), {"Connection": "close"}
+        return from_json(self.ask(name, **arguments)[0]["result"])
+
+    def ask(self, name: str, **arguments: Any) -> tuple[Header, list[Part]]:
+        """Make a call as `call` does; return what is answered, with its columns."""
+        question = {"protocol": PROTOCOL, "call": name, "with": to_json(arguments)}
         try:
-            connection.request("POST", f"/{name}", content, headers)
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-        except TimeoutError as e:
-            raise StoreAccessError(
-                f"{self.path} is open in another process{holder(self.path)}, which does not answer "
-                f"within {self.timeout_s:g} s. Look whether it was stopped, or waits for a disk."
-            ) from e
-        except (OSError, http.client.HTTPException, ValueError) as e:
+            wire = self._send(question)
+            try:
+                header, parts = wire.receive()
+            finally:
+                wire.close()
+        except (OSError, LostError) as e:
+            if isinstance(e.__cause__, BlockingIOError):
+                raise StoreAccessError(
+                    f"{self.path} is open in another process{holder(self.path)}, which does not "
+                    f"answer within {self.timeout_s:g} s. Look whether it was stopped, or waits "
+                    "for a disk."
+                ) from e
             raise StoreClosedError(
                 f"The process that had {self.path} open ended before it answered. Look whether it "
                 "made the call, then try again."
             ) from e
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise error_from_json(answer if isinstance(answer, dict) else {})
-        return from_json(answer["result"])
+        if "error" in header:
+            raise error_from_json(header)
+        return header, parts
 
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over the socket of a folder."""
-
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = connect(self._path, SOCKET_NAME, self.timeout)
+    def _send(self, question: Header) -> Wire:
+        """Return a connection on which the whole question was sent."""
+        until_s = time.monotonic() + self.timeout_s
+        while True:
+            wire = Wire(connect(self.path, SOCKET_NAME, self.timeout_s))
+            try:
+                wire.limit(self.timeout_s, self.timeout_s)
+                wire.send(question, bytes_max=FRAME_BYTES_MAX)
+                return wire
+            except BaseException as e:
+                wire.close()
+                # Sent away before it had asked, for others: where very many came at once.
+                is_lost = isinstance(e, LostError) and not isinstance(e.__cause__, BlockingIOError)
+                if not is_lost or time.monotonic() > until_s:
+                    raise
 
 
 def find_owner(path: str | os.PathLike[str]) -> Owner | None:
@@ -76,15 +96,12 @@ def find_owner(path: str | os.PathLike[str]) -> Owner | None:
 
     Raises StoreAccessError where it belongs to another user.
     """
-    connection = _Connection(Path(path), TIMEOUT_S)
     try:
-        connection.connect()
+        connect(Path(path), SOCKET_NAME, TIMEOUT_S).close()
     except OSError as e:
-        if e.errno in _NOBODY:
+        if e.errno in NOBODY:
             return None
         raise StoreAccessError(
             f"{path} is open in a process that cannot be asked ({e.strerror}). Be its user."
         ) from e
-    finally:
-        connection.close()
     return Owner(Path(path))

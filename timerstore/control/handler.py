@@ -1,43 +1,35 @@
-"""HTTP, as far as the door speaks it: GET /health, POST /cancel with a JSON object, …"""
+"""HTTP, as far as the door speaks it: GET /health, for curl or a probe."""
 
 from __future__ import annotations
 
 import json
-import re
 import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from typing import Any, ClassVar, Final
-
-from timerstore.control.wire import CONTENT_BYTES_MAX
-
-Answer = Callable[[str, bytes], tuple[int, dict[str, Any]]]
+from typing import Any, Final
 
 READS: Final = ("health", "stats", "count")
-"""What GET may ask: it changes nothing."""
-_LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+"""Calls without arguments that change nothing."""
+_WAIT_S: Final = 5.0
+"""So long the other end may take for each piece."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "timerstore", ""
-    answer: ClassVar[Answer]
+    timeout = _WAIT_S
+
+    def __init__(self, guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:
+        self._answer = answer
+        super().__init__(guest, ("", 0), None)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         name = self.path.strip("/")
-        if name not in READS:
-            self._send(405, {"error": "InvalidArgumentError", "message": f"POST {self.path}."})
+        if name in READS:
+            answer = self._answer(name)
+            self._send(200 if "result" in answer else 409, answer)
         else:
-            self._send(*type(self).answer(name, b""))
-
-    def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not _LENGTH.fullmatch(length) or int(length) > CONTENT_BYTES_MAX:
-            self.close_connection = True
-            text = f"Send a Content-Length, of {CONTENT_BYTES_MAX} bytes at most."
-            self._send(413, {"error": "InvalidArgumentError", "message": text})
-            return
-        self._send(*type(self).answer(self.path.strip("/"), self.rfile.read(int(length))))
+            text = f"There is no {self.path!r}. GET {', '.join(READS)}; use `timerstore` for more."
+            self._send(404, {"error": "InvalidArgumentError", "message": text})
 
     def _send(self, status: int, answer: dict[str, Any]) -> None:
         content = json.dumps(answer).encode() + b"\n"
@@ -51,7 +43,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: whoever asks is answered."""
 
 
-def handle(guest: socket.socket, answer: Answer) -> None:
-    """Answer all that is asked on a connection, until it ends."""
-    kind = type("_Handler", (_Handler,), {"answer": staticmethod(answer)})
-    kind(guest, ("", 0), None)  # its making is its whole life
+def answer_get(guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:
+    """Answer one request; raises OSError where the other end has gone."""
+    _Handler(guest, answer)  # its making is its whole life

@@ -1,10 +1,11 @@
-"""What a client can ask, by name: a call of the store, with its values as they are sent."""
+"""What can be asked from outside, by name: calls of the store, with values as they are sent."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -21,25 +22,31 @@ from timerstore.consuming.known import ack_known
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.consuming.starting import begin_groups, check_start
-from timerstore.control.calls import ask, duration
-from timerstore.control.wire import from_json, to_json
+from timerstore.control.wire import Part, from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_int
 from timerstore.pending.timers import Timer
+from timerstore.serving.columns import read_table, write_table
 from timerstore.serving.session import Session
 from timerstore.serving.tail import find_moved, find_put_by
-from timerstore.serving.wire import Part, read_table, write_table
 from timerstore.store import TimerStore
 from timerstore.timelog.format import PROPERTY_PUT_BY
 from timerstore.timelog.frame import encode_property
+from timerstore.watching.fired import read_fired
+from timerstore.watching.topics import read_seconds_ahead
 
 PLAIN: Final = (
     *("cancel", "cancel_key", "get_key", "get", "find", "count", "horizon", "upcoming", "stats"),
-    *("health", "dead_letters", "redrive", "drop_dead_letters", "pause", "resume"),
-    *("flush", "clean"),
+    *("health", "dead_letters", "redrive", "drop_dead_letters", "resume", "flush", "clean"),
 )
 """Calls of the store that are made as they are."""
+OWN: Final = (
+    *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),
+    *("begin_groups", "ack", "ack_known", "retry", "nack", "ack_and_put", "give_back", "describe"),
+    *("pause", "fired", "seconds_ahead", "beat"),
+)
+"""Calls that have a method here."""
 WAIT_S: Final = 0.5
 """A pull waits so long here; a client that wants to wait longer asks again."""
 MADE_ONCE: Final = frozenset(
@@ -67,12 +74,12 @@ Answer = tuple[Any, Sequence[Part]]
 class Asked:
     """A question, with who asks it.
 
-    `put_by`: the name of its connection. `since`: where the log ended before it was asked first.
-    `again`: it was asked before, and the answer was lost.
+    `put_by`: the name of a client's connection. `since`: where the log ended before it was asked
+    first. `again`: it was asked before, and the answer was lost.
     """
 
     session: Session
-    put_by: str
+    put_by: str | None
     parts: list[Part]
     since: int
     again: bool
@@ -86,41 +93,36 @@ class Answers:
         """Ask `store`."""
         self._store, self._core = store, store.core
         self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
-        self._plain: dict[str, Callable[..., Any]] = {name: getattr(store, name) for name in PLAIN}
-        self._calls: dict[str, Callable[..., Answer]] = {
-            "put": self._put,
-            "put_many": self._put_many,
-            "cancel_many": self._cancel_many,
-            "reschedule": self._reschedule,
-            "pending": self._pending,
-            "pending_columns": self._pending_columns,
-            "pull": self._pull,
-            "begin_groups": self._begin_groups,
-            "ack": self._ack,
-            "ack_known": self._ack_known,
-            "retry": self._retry,
-            "nack": self._nack,
-            "ack_and_put": self._ack_and_put,
-            "give_back": self._give_back,
-            "describe": self._describe,
-            "beat": lambda asked: (None, ()),
-        }
 
     def answer(self, asked: Asked, name: object, arguments: object) -> Answer:
         """Make a call; raises what it raises."""
-        call = self._calls.get(name) if isinstance(name, str) else None
         try:
             given = from_json(arguments)
         except RecursionError as e:
             raise InvalidArgumentError("The arguments are nested too deep.") from e
         if not isinstance(given, dict):
             raise InvalidArgumentError("The arguments are no JSON object. Send one.")
-        if call is None:
-            return to_json(ask(self._plain, str(name), given)), ()
+        if name in PLAIN:
+            return to_json(self._plain(str(name), given)), ()
+        if name not in OWN:
+            calls = ", ".join(sorted(PLAIN + OWN))
+            raise InvalidArgumentError(f"There is no call {name!r}. Use {calls}.")
         try:
-            return call(asked, **given)
+            answer: Answer = getattr(self, f"_{name}")(asked, **given)
         except TypeError as e:
             raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+        return answer
+
+    def _plain(self, name: str, given: dict[str, Any]) -> Any:
+        call = getattr(self._store, name)
+        try:
+            inspect.signature(call).bind(**given)
+        except TypeError as e:
+            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+        return call(**given)
+
+    def _beat(self, asked: Asked) -> Answer:
+        return None, ()
 
     # --- putting
 
@@ -131,19 +133,26 @@ class Answers:
 
     def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a put, with who puts it."""
+        if asked.put_by is None:
+            return given
         properties = given.get("properties") or {}
         return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
 
     def _put_before(self, asked: Asked, count: int) -> TimerIds:
         """Return what was put when this was asked before, `count` at most; durable on return."""
-        found = find_put_by(self._core, asked.put_by, asked.since, count)
+        found = find_put_by(self._core, str(asked.put_by), asked.since, count)
         if found and self._core.is_group:
             self._core.wait_durable()
         due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
         return TimerIds(_int64s(due_ms), _int64s(offsets), self._core.engine.store_tag)
 
     def _put_many(self, asked: Asked, **given: Any) -> Answer:
-        """Put the rows that were not put when this was asked before."""
+        """Put the rows that were not put when this was asked before.
+
+        Who has no columns sends bodies, at_ms, keys as lists.
+        """
+        if asked.put_by is None:
+            return list(self._store.put_many(**given)), ()
         table = read_table(asked.parts)
         tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
         if asked.again:
@@ -206,6 +215,12 @@ class Answers:
 
     def _pending_columns(self, asked: Asked, **given: Any) -> Answer:
         return None, write_table(self._store.pending_columns(**given))
+
+    def _fired(self, asked: Asked, **given: Any) -> Answer:
+        return to_json(read_fired(self._core, **given)), ()
+
+    def _seconds_ahead(self, asked: Asked) -> Answer:
+        return read_seconds_ahead(self._core), ()
 
     # --- consuming
 
@@ -313,7 +328,7 @@ class Answers:
         return None, ()
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
-        delay = None if delay_s is None else duration("delay_s", delay_s)
+        delay = None if delay_s is None else _duration("delay_s", delay_s)
         asked.session.use(batch, place, lambda held: held._nack(place, delay))
         return None, ()
 
@@ -347,6 +362,21 @@ class Answers:
             return None, ()
         messages = (held.message(i)._asdict() for i in range(start, stop))
         return [{k: v for k, v in each.items() if k != "body"} for each in messages], ()
+
+    # --- switches
+
+    def _pause(self, asked: Asked, duration_s: Any = None, **given: Any) -> Answer:
+        duration = None if duration_s is None else _duration("duration_s", duration_s)
+        self._store.pause(duration=duration, **given)
+        return None, ()
+
+
+def _duration(name: str, seconds: Any) -> timedelta:
+    """Return a number of seconds as a duration, or refuse it."""
+    try:
+        return timedelta(seconds=float(seconds))
+    except (TypeError, ValueError, OverflowError) as e:
+        raise InvalidArgumentError(f"{name} is {seconds!r}. Pass seconds.") from e
 
 
 def write_ids(ids: TimerIds) -> list[Part]:

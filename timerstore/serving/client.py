@@ -26,7 +26,7 @@ from timerstore.arguments import (
 from timerstore.consuming.consuming import CONSUME_COUNT
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.group import Batch, Delivery
-from timerstore.control.wire import from_json, to_json
+from timerstore.control.wire import Part, from_json, to_json
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.ids import TimerIds
 from timerstore.kinds import check_place, check_timeout
@@ -34,9 +34,9 @@ from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.serving.answers import WAIT_S, read_ids
 from timerstore.serving.batch import ClientBatch
+from timerstore.serving.columns import COLUMN_BYTES, read_table, write_table
 from timerstore.serving.link import Answered, Link, check_patience
 from timerstore.serving.typed import typed
-from timerstore.serving.wire import COLUMN_BYTES, Part, read_table, write_table
 from timerstore.stats import Stats
 from timerstore.staying import Stays
 from timerstore.store import TimerStore

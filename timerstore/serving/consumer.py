@@ -31,8 +31,8 @@ from timerstore.consuming.tally import Tally
 from timerstore.errors import ForkedProcessError, InvalidArgumentError, StoreClosedError
 from timerstore.services.background import Flag
 from timerstore.serving.batch import ClientBatch
+from timerstore.serving.columns import read_table
 from timerstore.serving.link import Link
-from timerstore.serving.wire import read_table
 from timerstore.stats import Stats
 
 log = logging.getLogger("timerstore")

@@ -20,8 +20,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.control.client import NOBODY
 from timerstore.control.socketfile import connect
-from timerstore.control.wire import error_from_json
+from timerstore.control.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    SOCKET_NAME,
+    Header,
+    LostError,
+    Part,
+    Wire,
+    error_from_json,
+)
 from timerstore.errors import (
     ForkedProcessError,
     InvalidArgumentError,
@@ -31,15 +41,6 @@ from timerstore.errors import (
 )
 from timerstore.services.background import BackgroundThread, Flag
 from timerstore.serving.takeover import is_taken_over
-from timerstore.serving.wire import (
-    FRAME_BYTES_MAX,
-    PROTOCOL,
-    SOCKET_NAME,
-    Header,
-    LostError,
-    Part,
-    Wire,
-)
 from timerstore.timelog.lockfile import holder
 
 BEAT_S: Final = 1.0
@@ -52,7 +53,7 @@ _AGAIN_S: Final = 0.02
 _IDLE_MAX: Final = 8
 """Connections that are kept for the next calls."""
 _NOBODY: Final = (
-    *(errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO),
+    *NOBODY,
     errno.EAGAIN,  # it was stopped, and more wait at its door than the kernel lets
 )
 _TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)

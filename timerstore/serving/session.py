@@ -17,9 +17,9 @@ from itertools import count
 from typing import Final, TypeVar
 
 from timerstore.consuming.group import Batch
+from timerstore.control.wire import Header, Part, Wire
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.pending.timers import Timer
-from timerstore.serving.wire import Header, Part, Wire
 
 T = TypeVar("T")
 ANSWER_BYTES_MAX: Final = 1 << 20

@@ -8,15 +8,13 @@ which.
 from __future__ import annotations
 
 import os
-import weakref
 
 from timerstore.config import Config
-from timerstore.control.opening import let_others_ask
 from timerstore.errors import StoreLockedError
 from timerstore.kinds import check_kind, check_place
 from timerstore.serving.client import PATIENCE_S, Client
 from timerstore.serving.link import Link
-from timerstore.serving.server import serve
+from timerstore.serving.server import let_others_ask, serve
 from timerstore.serving.takeover import taking_over
 from timerstore.store import TimerStore
 from timerstore.timelog.oserrors import told_of
@@ -39,21 +37,21 @@ class SharedStore(Client):
             check_kind(config, Config, "config")
         self._store: TimerStore | None = None
         self._link = Link(self._path, PATIENCE_S, self._own)
-        _shared.add(self)
         self._greet()
         self._create = False  # a store that has gone is not one to begin anew
 
     @property
     def is_owner(self) -> bool:
         """Whether this process has the store open at present."""
-        return self._store is not None
+        return self._owned() is not None
 
     def _owned(self) -> TimerStore | None:
-        return self._store
+        store = self._store
+        return None if store is None or store.core.forked else store
 
     def _own(self) -> None:
         """Open the store for all, unless another process has it open; called by the heart."""
-        if self._store is not None:  # it has stopped, or it is not served any more
+        if self._owned() is not None:  # it has stopped, or it is not served any more
             return
         with taking_over(self._path, self._create) as is_alone:
             if is_alone:
@@ -86,18 +84,3 @@ class SharedStore(Client):
         store, self._store = self._store, None
         if store is not None:
             store.close()
-
-    def _forget(self) -> None:
-        """In a forked child: the store is the parent's."""
-        self._store = None
-
-
-_shared: weakref.WeakSet[SharedStore] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_shared):
-        each._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
