@@ -19,14 +19,14 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services import needs
-from timerstore.services.provide import provide
-from timerstore.services.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
-from timerstore.services.steps import step
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import step
+from timerstore.services.world import needs
+from timerstore.services.world.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
+from timerstore.timelog.bytes.message import MessageParts, read_message
+from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.message import FOUND_WORDS, read_message
-from timerstore.timelog.segmenttable import segment_at
 
 COUNT = 20_000
 BODIES = [b"%0100d" % i for i in range(COUNT)]
@@ -229,6 +229,6 @@ def bench_read_message(store: TimerStore, benchmark: Any, verify: bool) -> None:
     put(store, 3_600_000)
     entries = store.core.engine.queues.read(0, 0, COUNT)
     offsets = entries["offset"].astype(np.int64)
-    table, found = store.core.engine.commitlog.shared_table, np.zeros(FOUND_WORDS, np.int64)
+    table, found = store.core.engine.commitlog.shared_table, MessageParts()
     assert _read_many(table, offsets, found, verify) == 0
     play(benchmark, lambda: _read_many(table, offsets, found, verify), lambda: None)

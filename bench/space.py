@@ -11,7 +11,7 @@ import numpy as np
 import ours
 
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.timelog.files.disk import Disk, MappedFile
 
 TOPIC = "space"
 START_MS = 1_800_000_000_000

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.timelog.segmenttable import (
-    APRON,
-    END,
+from timerstore.timelog.files.segmenttable import (
     TABLE_LENGTH,
     SegmentTable,
     apron_bytes,
@@ -50,8 +48,8 @@ def as_array(data: bytes) -> Bytes:
 def table_over(arrays: Mapping[int, Bytes], segment_bytes: int, end: int = 0) -> SegmentTable:
     """The table of segments, by number; each array is one segment."""
     table = new_segment_table(segment_bytes)
-    table.words[APRON] = apron_bytes(segment_bytes)
-    table.words[END] = end
+    table.apron = apron_bytes(segment_bytes)
+    table.end = end
     for number, array in arrays.items():
         assert len(array) == segment_bytes
         table.address[number % TABLE_LENGTH] = array.ctypes.data

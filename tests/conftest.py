@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,10 @@ from tests.sparse_copy import copy_tree
 from tests.tiers import PROVING, TOGETHER, is_promised, is_proved
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A shell has what it runs in the background ignore Ctrl-C, and all that it starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is proved looks for longer; interpreted kernels are a hundred times slower, and
 # what an index check finds it finds soon.
@@ -58,6 +63,26 @@ class Together(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         name = nodeid.removeprefix("tests/")
         return next((each for each in TOGETHER if name.startswith(each)), nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give what a process that ended had still to run to the others, but for its last test.
+
+        xdist hands on what was completed as well. Who gets that runs nothing, so completes nothing
+        and never asks for more: the run hangs.
+        """
+        workload = self.assigned_work.pop(node)
+        left = {scope: unit for scope, unit in workload.items() if not all(unit.values())}
+        ended = next((test for unit in left.values() for test in unit if not unit[test]), None)
+        if ended is None:
+            return None
+        scope = self._split_scope(ended)
+        del left[scope][ended]
+        if all(left[scope].values()):
+            del left[scope]
+        self.workqueue.update(left)
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
-from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.steady import ranges_of
 
 
 class FaultyDisk(Disk):

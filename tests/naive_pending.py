@@ -1,4 +1,4 @@
-"""What is pending, said slowly: the twin of `wheel/pending.py`."""
+"""What is pending, said slowly: the twin of `wheel/judge.py`."""
 
 from tests import naive
 from tests.naive_cancelled import LEVEL_MARK, OURS, Identity

@@ -1,4 +1,4 @@
-"""Counts of a topic's timers, said slowly: the twin of `timelog/tally.py`."""
+"""Counts of a topic's timers, said slowly: the twin of `timelog/writing/tally.py`."""
 
 from dataclasses import dataclass, field
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from timerstore import ahead
+from timerstore.core import ahead
 from timerstore.timelog.jit.kernel import AHEAD, INTERPRETED, Ahead
 from timerstore.timelog.jit.signatures import signature_of
 
@@ -198,7 +198,7 @@ def test_what_is_called_later_is_compiled_with_the_others(
 
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
-        "import signal, time, timerstore\nfrom timerstore import ahead\n"
+        "import signal, time, timerstore\nfrom timerstore.core import ahead\n"
         "from timerstore.timelog.jit.kernel import AHEAD, Ahead\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
         "AHEAD[:] = [Ahead('slow', load, load)] * 40\n"
@@ -214,7 +214,7 @@ def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None
 if not INTERPRETED:
 
     def test_every_kernel_ahead_has_types() -> None:
-        import_module("timerstore.store")
+        import_module("timerstore.store.store")
         assert len(AHEAD) > 40
         assert len({each.name for each in AHEAD}) == len(AHEAD)
         for each in AHEAD:
@@ -222,9 +222,9 @@ if not INTERPRETED:
                 signature_of(each.function)
 
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
-        few = "services.engine._step_count", "wheel.slots.next_used_slot"
+        few = "services.engine.engine._step_count", "wheel.slots.next_used_slot"
         program = (
-            "import sys, timerstore.store\nfrom timerstore import ahead\n"
+            "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
             "from timerstore.timelog.jit.kernel import AHEAD, is_cached\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
             "print(len(few), *map(is_cached, few))\n"
@@ -251,8 +251,8 @@ if not INTERPRETED:
 
     INTERRUPTED = """
 import signal, sys, threading
-import timerstore.store
-from timerstore.ahead import load_kernels
+import timerstore.store.store
+from timerstore.core.ahead import load_kernels
 
 class Alarm(Exception):
     pass

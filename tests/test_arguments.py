@@ -25,7 +25,7 @@ from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
 from timerstore.offline.export import export, export_messages, to_arrow
 from timerstore.tables import read_table
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow

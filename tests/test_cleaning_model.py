@@ -50,7 +50,7 @@ class CleanedHistory(History):
                 cleaning=rnd.random() < 0.5,
                 cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
             )
-        self.clock = ManualClock(self.now_ms)
+        self.clock = ManualClock(self.now_ms, force=True)
         self.disk = PowerDisk(self.path, self.synced)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
         self.play = self.store.core.runner.play

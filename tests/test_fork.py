@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import Calls, calls_of, methods
+from timerstore.consuming.failures import Failure
 from timerstore.consuming.group import Group
+from timerstore.consuming.run import Run
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +56,7 @@ HARMLESS = {
     *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
     *("a clock that asks", "a clock that came"),
     *("Batch.to_arrow", "Batch.message", "Group.empty", "Group.decode"),
+    *("Run.is_done", "Run.message", "Run.body_bytes", "Run.say_failed"),
 }
 
 
@@ -77,7 +81,9 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     running = timerstore.Consumer(store, "other")
     running.subscribe("u", lambda d: None)
     running.start()
-    group = store.consuming.group("t", "default")
+    stepper = running._stepper
+    assert stepper is not None
+    group, run = store.consuming.group("t", "default"), run_of(batch)
     calls = {f"TimerStore.{k}": v for k, v in calls_of(store, later).items()}
     calls |= {
         "TimerStore.backup": lambda: store.backup(store.path.with_name("backup")),
@@ -97,23 +103,29 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Consumer.drop_dead_letters": running.drop_dead_letters,
         "Consumer.stats": running.stats,
         "Consumer.dead_letters": running.dead_letters,
-        "a clock that asks": lambda: running._next_ms(0, 1),
-        "a clock that came": running._arrived,
+        "a clock that asks": lambda: stepper.next_ms(0, 1),
+        "a clock that came": stepper.arrived,
         "Consumer.close": running.close,
         "Group.pull": lambda: group.pull(1),
-        "Group.decode": lambda: group.decode(int(batch._offsets[0]), batch._pins),
+        "Group.decode": lambda: group.decode(int(run.offsets[0]), run.pins),
         "Group.empty": group.empty,
+        "Group.belong_to": lambda: group.belong_to(lambda *_: 0),
         "Group.has_hidden": group.has_hidden,
-        "Group.settle_batch": lambda: group.settle_batch(batch),
-        "Group.settle": lambda: group.settle(batch, 0),
-        "Group.settle_some": lambda: group.settle_some(batch, [0]),
-        "Group.give_back": lambda: group.give_back(batch, 0),
-        "Group.give_back_some": lambda: group.give_back_some(batch, [0]),
-        "Group.send_back": lambda: group.send_back(batch, 0, None),
-        "Group.claim": lambda: group.claim(batch, 0),
-        "Group.release": lambda: group.release(batch, 0),
-        "Group.claiming": lambda: group.claiming(batch, 0).__enter__(),
-        "Group.settle_by_put": lambda: group.settle_by_put(batch, 0),
+        "Run.settle_all": run.settle_all,
+        "Run.settle": lambda: run.settle(0),
+        "Run.settle_some": lambda: run.settle_some([0]),
+        "Run.give_back": lambda: run.give_back([0]),
+        "Run.nack": lambda: run.nack(0, None),
+        "Run.send_again": lambda: run.send_again(0, 3, Failure()),
+        "Group.claim": lambda: group.claim(run.flight, (0, 0)),
+        "Group.release": lambda: group.release((0, 0)),
+        "Group.claiming": lambda: group.claiming(run.flight, (0, 0)).__enter__(),
+        "Run.claiming": lambda: run.claiming(0).__enter__(),
+        "Run.ack_and_put": lambda: run.ack_and_put(0, [{"body": b"x"}]),
+        "Run.is_done": lambda: run.is_done(0),
+        "Run.message": lambda: run.message(0),
+        "Run.body_bytes": lambda: run.body_bytes([0]),
+        "Run.say_failed": lambda: run.say_failed(0, 1, 1),
         "Group.ahead_to_keep": group.ahead_to_keep,
         "Group.count_failed": lambda: group.count_failed(1, 0, 0),
         "Group.done_ahead": group.done_ahead,
@@ -125,7 +137,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "the clock": lambda: store.core.clock.advance(timedelta(seconds=1)),  # type: ignore[union-attr]
     }
     kinds = (timerstore.TimerStore, timerstore.Batch, timerstore.Delivery)
-    for kind in (*kinds, timerstore.Consumer, Group):
+    for kind in (*kinds, timerstore.Consumer, Group, Run):
         known = {name.partition(".")[2] for name in calls if name.startswith(kind.__name__ + ".")}
         assert methods(kind) == known
     # Another thread of the parent may hold any lock at the moment of the fork.

@@ -52,7 +52,7 @@ class Life:
         self.open()
 
     def open(self) -> None:
-        self.clock = ManualClock(self.now_ms)
+        self.clock = ManualClock(self.now_ms, force=True)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=QuietDisk())
 
     def reopen(self, how: str) -> None:

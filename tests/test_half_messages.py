@@ -5,10 +5,10 @@ from pathlib import Path
 from tests.pending.test_foreign import SECOND, SMALL, START_MS
 from tests.rigs import broker
 from timerstore import ManualClock, TimerStore, read, verify
-from timerstore.timelog.format import HALF_TOPIC
+from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
-HALF = HALF_TOPIC.decode()
+HALF = fmt.HALF_TOPIC.decode()
 
 
 def test_no_half_of_a_transaction_is_delivered(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_no_half_of_a_transaction_is_delivered(tmp_path: Path) -> None:
     for message in messages:
         message.born_ms = message.stored_ms = START_MS
     broker.write_store(path, messages, 1 << 16)
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with TimerStore(path, config=SMALL, clock=clock) as store:
         assert store.count() == 3 == len(list(store.pending()))
         clock.advance(5 * SECOND)

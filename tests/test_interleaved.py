@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,49 +17,82 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 
 from tests.models import interleaved
 from tests.models.interleaved import (
-    SCENES,
     Life,
     Plan,
-    moved,
     play,
-    scene,
     seeded,
     with_stops,
 )
+from tests.models.scenes import SCENES, scene
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
+from tests.services import test_aside
+from tests.services.test_aside import (
+    test_deletes_of_the_front_wait_for_rolls_that_were_put_aside as aside_deletes,
+)
+from tests.services.test_aside import (
+    test_listing_cancelling_and_rescheduling_see_what_was_put_aside as aside_listing,
+)
 from tests.tiers import how_many
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
+CUTS = how_many("INTERLEAVED_CUTS", 2, 40)
 FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 """R is ninety slots behind the clock: nobody may sleep until it has come."""
 
-FOUND = (1477,)
-"""Seeds: enqueue-get slept while a timer that cleaning had copied fell due."""
+SEEDS = (1477,)
+"""Of histories that found a fault: enqueue-get slept while a timer fell due."""
 
-# Where each wrong variant is caught: a plan, the seed of one, or of one with stops; a scene with
-# the publication at which the second caller goes on, or a seed with how much later its cuts fall,
-# and around these where the kernels have changed.
-FOUND_IN: dict[str, Plan | int | str | tuple[str | int, int]] = {
-    "C moves before the head is read": ("claim against link", 68),
-    "set is read before fire": ("cancel against taking", 160),
-    "settles after fire": ("cancel of what is due soon", 207),
-    "levels without fire": ("cancel against a level", 253),
-    "a level's clock is read before its end": ("put at a level against its clock", 247),
-    "frontier late": ("cancel of what is due soon", 208),
-    "deletes at once": 7,
-    "what found no room is forgotten": (3029, -78),
-    "R passes what was put aside": "stops 0",
-    "R is behind, and nobody wakes dequeue-put": LONG_STOP,
+# In which scene each wrong variant is caught, and at which turn; or after which stops.
+FOUND_IN: dict[str, tuple[str, int] | int] = {
+    "claims without wheel": ("claim against link", 0),
+    "C moves before the head is read": ("claim against link", 1),
+    "C is read before wheel": ("link against claim", 2),
+    "R is read before wheel": ("R against a walk", 1),
+    "R moves without wheel": ("cancel at a slot's end", 3),
+    "R is judged before wheel": ("cancel at a slot's end", 3),
+    "set is read before fire": ("cancel against taking", 0),
+    "settles after fire": ("cancel against taking", 0),
+    "levels without fire": ("cancel against a level", 3),
+    "level offset after fire": ("cancel against a level", 3),
+    "needs are answered under fire": ("cancel against taking", 0),
+    "frontier late": ("put aside, cancel", 0),
+    "Q after ring B": ("cancel against taking", 1),
+    "a level's clock is read before its end": ("put at a level against its clock", 3),
+    "deletes at once": ("cancel at a slot's end", 0),
+    "R passes what is claimed, not walked": ("R against a walk", 0),
+    "R outruns the checkpoint": ("R far behind", 0),
+    "what was not appended is settled": ("cancel against taking", 0),
+    "levels pass what was not appended": ("cancel against a level", 0),
+    "levels wait for a clock that went back": ("a clock that falls", 0),
+    "levels clamp without slack": ("a level's cancel that is held", 0),
+    "L without fire": ("link against R", 0),
+    "R before L": ("flush against R", 0),
+    "pages before Q": ("link against a flush", 0),
+    "level offset is captured before": ("flush against a level", 0),
+    "level file before the log": ("a level, power in a flush", 1),
+    "held deletes are forgotten": ("a level's cancel that is held", 0),
+    "L ignores held deletes": ("a level's cancel that is held, flush", 0),
+    "reschedule in two appends": ("reschedule against put", 0),
+    "cancel passes ring B by": ("cancel of what is overdue", 3),
+    "cancel passes ring C by": ("cancel of what is overdue", 1),
+    "R passes what was put aside": 0,
 }
+SHOWN_BY: dict[str, Callable[[Path], None]] = {
+    "R leaves stragglers behind": test_aside.test_r_waits_for_a_straggler,
+    "R leaves kept deletes behind": aside_deletes,
+    "deletes go before what was put aside": aside_deletes,
+    "L forgets what went before": test_aside.test_copies_of_the_front_keep_l_while_r_is_behind,
+    "cancel passes what was put aside by": partial(aside_listing, in_first=1),
+}
+"""Those that a test of its own catches, step by step."""
 TO_BE_FOUND_ANEW = {"what found no room is forgotten"}
 """Variants that no known plan catches since the kernels' boundaries have moved; looked for so far:
-seed 3029 with its cuts up to 430 publications apart, seeds 2,990 to 3,400, stops 0 to 400."""
-LOOKS = 120
-"""Histories that are played at most to find one."""
+stops 0 to 400, seeds 2,990 to 3,400."""
+TURNS = 5
 
 
 if INTERPRETED:
@@ -84,40 +118,34 @@ if INTERPRETED:
         for seed in range(FIRST, FIRST + RUNS):
             try:
                 played = play(make(seed), tmp_path / str(seed))
-                assert played.boundaries > played.publications > 10
+                assert played.boundaries > 50
             except BaseException as e:
                 e.add_note(f"in history {seed}")
                 raise
             reusing += played.reused > 0
         assert 2 * reusing > RUNS or RUNS < 10
 
-    @pytest.mark.parametrize("seed", FOUND)
+    @pytest.mark.parametrize("seed", SEEDS)
     def test_history_that_found_a_fault(seed: int, tmp_path: Path) -> None:
         play(seeded(seed), tmp_path / "h")
 
     @pytest.mark.parametrize("name", SCENES)
     def test_scene(name: str, tmp_path: Path) -> None:
-        """The second caller goes on at some of the publications."""
-        publications = play(scene(name), tmp_path / "all").publications
-        for cut in range(1, publications, publications // 6):
-            play(scene(name, cut), tmp_path / str(cut))
+        """The second caller goes on at some of the boundaries."""
+        boundaries = play(scene(name), tmp_path / "all").boundaries
+        for cut in range(1, boundaries, boundaries // CUTS):
+            play(scene(name, cut=cut), tmp_path / str(cut))
 
     def look_for(name: str, folder: Path) -> None:
+        """Play the plan that catches a variant, then others, for its kernel may have changed."""
         found = FOUND_IN[name]
-        for i in range(LOOKS):
-            if isinstance(found, tuple):
-                at = found[1] + (i // 2 + i % 2) * (-1) ** i
-                if isinstance(found[0], int):
-                    plan = moved(seeded(found[0]), at)
-                else:
-                    plan = scene(found[0], max(1, at))
-            elif isinstance(found, Plan) and i == 0:
-                plan = found
-            elif isinstance(found, str):
-                plan = with_stops(int(found.split()[1]) + i)
-            else:
-                plan = seeded(found if isinstance(found, int) and i == 0 else i)
-            play(plan, folder / str(i))
+        if isinstance(found, int):
+            for stops in range(found, found + 40):
+                play(with_stops(stops), folder / str(stops))
+            return
+        play(scene(*found), folder / "found")
+        for turn in range(TURNS):
+            play(scene(found[0], turn), folder / str(turn))
 
     NOT_CAUGHT = pytest.mark.xfail(run=False, reason="its plan has to be found anew")
 
@@ -130,7 +158,7 @@ if INTERPRETED:
     )
     def test_wrong_kernels_are_caught(name: str, tmp_path: Path) -> None:
         with wrong(name), pytest.raises((AssertionError, StuckError)):
-            look_for(name, tmp_path)
+            SHOWN_BY.get(name, partial(look_for, name))(tmp_path)
 
 else:
 

@@ -24,7 +24,14 @@ CONFIG = replace(
     cleaning_factor=1,
     open_segments_max=4,
 )
-FILES = ("services/cleaning.py", "services/pass_units.py", "services/retention.py")
+FILES = (
+    *(
+        "services/cleaning/cleaning.py",
+        "services/looking/log_units.py",
+        "services/cleaning/pass_units.py",
+    ),
+    "services/cleaning/retention.py",
+)
 
 
 class Life:

@@ -8,12 +8,8 @@ KILL_ROUNDS=400 in the environment kills that often; CI does with fewer.
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,77 +17,11 @@ import pytest
 
 from tests.models.ledger import Ledger, check_counters, check_store, read_ledger
 from tests.rigs.kill_worker import CONFIG, CONFIGS, GROUP, SayingDisk
+from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 
 ROUNDS = how_many("KILL_ROUNDS", 10, 100)
-WORKER = Path(__file__).parent / "rigs" / "kill_worker.py"
-_RUN = (
-    "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], {}, '__main__')"
-)
-
-
-class Nursery:
-    """The process that forks those to be killed."""
-
-    def __init__(self, worker: Path = WORKER, **environment: str) -> None:
-        command = [sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[1]), str(worker)]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={**os.environ, **environment},
-        )
-        assert self.line() == "ready"
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the nursery died"
-        return line.strip()
-
-    def run(self, path: Path, seed: int, kill_s: float, *more: str) -> list[str]:
-        """Let a child work, kill it after `kill_s`; return what it said."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(" ".join([str(path), str(seed), *more]) + "\n")
-        self.process.stdin.flush()
-        said: list[str] = []
-        pid = 0
-        while not pid:
-            said.append(self.line())
-            if said[-1].startswith("child"):
-                pid = int(said.pop().split()[1])
-        # The child's words wait in the pipe, 64 KiB at most: read on while it works.
-        os.set_blocking(self.process.stdout.fileno(), True)  # type: ignore[union-attr]
-        killer = subprocess.Popen(self.killer(pid, kill_s))  # outlives a blocked read
-        while not said or not said[-1].startswith("ended"):
-            said.append(self.line())
-        assert killer.wait() == 0
-        self.check_end(said.pop())
-        return said
-
-    def killer(self, pid: int, kill_s: float) -> list[str]:
-        """The command that ends a child."""
-        return ["sh", "-c", f"sleep {kill_s:.3f}; kill -KILL {pid}"]
-
-    def check_end(self, ended: str) -> None:
-        """What the nursery says of a child's end must be as it should."""
-        assert ended == f"ended {-signal.SIGKILL}"
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(10)
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 class Account:
@@ -196,10 +126,11 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_killed_again_and_again(tmp_path: Path, nursery: Nursery, kind: str) -> None:
-    attack(tmp_path / "store", nursery, kind, ROUNDS, longest_s=0.9)
+def test_killed_again_and_again(tmp_path: Path, kind: str) -> None:
+    with Nursery("kill_worker") as nursery:
+        attack(tmp_path / "store", nursery, kind, ROUNDS, longest_s=0.9)
 
 
 def open_still(path: Path, kind: str, now_ms: int) -> TimerStore:
-    clock = ManualClock(now_ms)
+    clock = ManualClock(now_ms, force=True)
     return TimerStore(path, config=CONFIGS[kind], clock=clock, disk=SayingDisk())

@@ -13,10 +13,10 @@ import timerstore
 from tests.models.ledger import read_messages
 from tests.rigs import broker
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.failures import FAILED
-from timerstore.consuming.group import Delivery
 from timerstore.consuming.sendback import send_back, send_to_dead
-from timerstore.timelog.limits import AROUND_BYTES, content_bytes_max
+from timerstore.timelog.bytes.limits import AROUND_BYTES, content_bytes_max
 
 pytestmark = pytest.mark.slow
 
@@ -69,12 +69,12 @@ def test_the_largest_is_sent_back_until_it_is_dead(
             delivery.nack(2 * MINUTE)  # rolls
         else:
             send_back(
-                store.putting, group, delivery._batch.message(delivery._i), delay_level=attempt + 1
+                store.putting, group, delivery._handed.message(delivery._i), delay_level=attempt + 1
             )
             delivery.ack()
         clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_to_dead(store.putting, group, delivery._batch.message(delivery._i))
+    send_to_dead(store.putting, group, delivery._handed.message(delivery._i))
     delivery.ack()
     dead = one(store, f"%DLQ%{group}", group)
     assert (dead.body, dead.id) == (body, id)
@@ -185,10 +185,10 @@ def test_no_form_takes_more_than_is_kept_free(tmp_path: Path) -> None:
     one(store, topic, group).nack(2 * MINUTE)
     clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_back(store.putting, group, delivery._batch.message(delivery._i), delay_level=2)
+    send_back(store.putting, group, delivery._handed.message(delivery._i), delay_level=2)
     clock.advance(2 * MINUTE)
     delivery = one(store, topic, group)
-    send_to_dead(store.putting, group, delivery._batch.message(delivery._i))
+    send_to_dead(store.putting, group, delivery._handed.message(delivery._i))
     store.close()
     found: dict[str, int] = {}
     for message in read_messages(tmp_path / "s"):
@@ -253,7 +253,7 @@ def test_a_brokers_message_that_cannot_be_sent_back_is_refused(tmp_path: Path) -
         store, clock = open_store(path, 4_096)
         clock.advance(MINUTE)
         delivery = one(store, "t", "g")
-        message_of = delivery._batch.message(delivery._i)
+        message_of = delivery._handed.message(delivery._i)
         for refused in (
             lambda: delivery.nack(),  # noqa: B023
             lambda: send_back(store.putting, "g", message_of, delay_level=1),  # noqa: B023

@@ -45,6 +45,9 @@ def test_blocks_are_counted_and_not_lengths(tmp_path: Path) -> None:
         assert MIB <= other <= 2 * MIB
     with open_store(tmp_path / "s", Config()) as store:
         assert 5 * MIB < store.stats().disk_bytes < 9 * MIB
+        taken = store.stats().disk_bytes
+    with timerstore.open(tmp_path / "s", read_only=True) as looked_at:
+        assert abs(looked_at.stats().disk_bytes - taken) < MIB
 
 
 @pytest.mark.slow

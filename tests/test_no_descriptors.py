@@ -3,9 +3,13 @@
 import errno
 import os
 import resource
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import FlushFailedError, StoreFullError, TimerStore
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 @contextmanager
@@ -67,6 +71,37 @@ def test_a_put_to_a_new_topic(tmp_path: Path, durability: Any) -> None:
             while b"after" not in bodies:
                 bodies += store.pull(f"t{i}", timeout=5).bodies.to_pylist()
         assert store.count() == 0
+
+
+def look_into_old_segments(path: Path) -> None:
+    """Put for a second with none left, while cleaning wants to look into what lies before."""
+    config = replace(SMALL, flush_interval_ms=10, retention_ms=1)
+    with TimerStore(path, config=config) as store:
+        for i in range(200):
+            store.put(bytes(3_000), at_ms=store.core.clock.now_ms + (3_600_000 if i % 9 else 1))
+        with none_left():
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                with suppress(StoreFullError):
+                    store.put(bytes(3_000), at_ms=store.core.clock.now_ms)
+        id = store.put(b"after", delay=timedelta(hours=1))
+        store.flush()
+        assert store.get(id) is not None
+        while not store.health().ok:  # until the flush thread has tried again
+            time.sleep(0.01)
+
+
+@pytest.mark.timeout(60)
+def test_what_the_flush_thread_does_goes_on_later(tmp_path: Path) -> None:
+    """Nothing is ended by that. In a process of its own, whose other threads need none either."""
+    root = str(Path(__file__).parents[1])
+    text = (
+        "import sys; from pathlib import Path; sys.path.append(sys.argv[1]); "
+        "from tests.test_no_descriptors import look_into_old_segments; "
+        "look_into_old_segments(Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-P", "-c", text, root, str(tmp_path / "s")]
+    subprocess.run(command, check=True, timeout=50)
 
 
 def test_the_folder_of_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

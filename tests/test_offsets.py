@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.watched import StoppedHereError, Watched
-from timerstore.offsets import AHEAD, ConsumerOffsets
-from timerstore.timelog.disk import Disk
+from timerstore.core.offsets import AHEAD, ConsumerOffsets
+from timerstore.timelog.files.disk import Disk
 
 
 class Slow(Disk):

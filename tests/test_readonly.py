@@ -9,9 +9,9 @@ import pytest
 
 import timerstore
 from tests.sparse_copy import copy_tree
+from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError, ReadOnlyError, TimerStoreError
-from timerstore.readonly import PrivateDisk
-from timerstore.timelog.reader import Sizes, StoreReader
+from timerstore.timelog.reading.reader import Sizes, StoreReader
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(

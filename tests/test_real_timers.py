@@ -11,7 +11,7 @@ import timerstore
 import timerstore.aio
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, TimerStore
-from timerstore.clockmark import CLOCK_FILE
+from timerstore.core.clockmark import CLOCK_FILE
 
 HOUR = timedelta(hours=1)
 
@@ -36,6 +36,9 @@ def test_real_timers_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     before = content(path)
     with pytest.raises(InvalidArgumentError, match=r"holds 2 real timers, .* force=True"):
         timerstore.open(path, clock=ManualClock())
+
+    with pytest.raises(InvalidArgumentError, match="real timers"):
+        TimerStore(path, clock=ManualClock())
 
     async def awaited() -> None:
         async with timerstore.aio.open(path, clock=ManualClock()):

@@ -13,7 +13,7 @@ import timerstore
 import timerstore.errors
 from tests.markdown import ROOT, split_fences
 from tests.page_player import is_said
-from timerstore.timelog.identity import SIZES
+from timerstore.timelog.files.identity import SIZES
 
 REFERENCE = ROOT / "docs" / "reference"
 OWN_PAGES = {"Config"} | {

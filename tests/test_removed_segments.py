@@ -12,8 +12,8 @@ from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.offline.export import export_messages
-from timerstore.readonly import ReadOnlyStore
-from timerstore.services.damage import Damage
+from timerstore.services.world.damage import Damage
+from timerstore.store.readonly import ReadOnlyStore
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate
 
@@ -84,11 +84,11 @@ def test_what_is_gone_is_dropped_and_counted(
     due_ms = {(row["topic"], row["unique_key"]): row["due_ms"] for row in timers}
     assert kept and gone
 
-    with ReadOnlyStore(path, config=CONFIGS[name], clock=ManualClock(newest)) as looked:
+    with ReadOnlyStore(path, config=CONFIGS[name], clock=ManualClock(newest, force=True)) as looked:
         listed = {(timer.topic, timer.id) for timer in looked.pending()}
         assert looked.count() == len(listed)
     assert kept <= listed
-    clock = ManualClock(newest)
+    clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=CONFIGS[name], clock=clock, disk=QuietDisk())
     assert store.core.findings.removed_count >= len(gone)
     assert store.stats().recovery["removed_count"] == store.core.findings.removed_count
@@ -133,7 +133,7 @@ def test_a_handover_of_what_is_left(golden: Callable[[str], Path]) -> None:
     path = golden("pending")
     newest = max(message.stored_ms for message in messages_of(path))
     remove_first(path, queues_too=True)
-    clock = ManualClock(newest)
+    clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=CONFIGS["pending"], clock=clock, disk=QuietDisk())
     count = store.count()
     store.handover()

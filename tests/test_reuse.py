@@ -12,12 +12,13 @@ from tests import naive
 from tests.models.archive import KeptDisk
 from tests.models.ledger import check_store, read_ledger
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.storm_taken import run_of
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, verify
-from timerstore.timelog import scan
-from timerstore.timelog.decode import decode_message
-from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.segmenttable import apron_bytes
+from timerstore.timelog.bytes.decode import decode_message
+from timerstore.timelog.files.segmenttable import apron_bytes
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.reader import StoreReader
 
 SEGMENT_BYTES = 1 << 14
 START_MS = 1_800_000_000_000
@@ -34,7 +35,7 @@ CONFIG = Config(
 
 
 def open_store(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:
-    store = TimerStore(path, config=config, clock=ManualClock(now_ms), disk=KeptDisk())
+    store = TimerStore(path, config=config, clock=ManualClock(now_ms, force=True), disk=KeptDisk())
     store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
     return store
 
@@ -143,7 +144,7 @@ def test_a_batch_that_is_held_keeps_its_segments(store: TimerStore) -> None:
     held = store.pull("t", max_count=100, timeout=0)
     deliveries = list(held)
     held.ack()
-    pinned = set(held._pins)
+    pinned = set(run_of(held).pins)
     live(store, 20)
     names = [file.path for file in pinned]
     assert len(set(names)) == len(names)
@@ -154,7 +155,9 @@ def test_a_batch_that_is_held_keeps_its_segments(store: TimerStore) -> None:
 def test_a_limit_is_no_trap(tmp_path: Path) -> None:
     """What is kept to be used again never takes the room that is left to put."""
     config = replace(CONFIG, max_bytes=16 * SEGMENT_BYTES + 200_000)
-    store = TimerStore(tmp_path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
+    store = TimerStore(
+        tmp_path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
+    )
     live(store, 60)
     store.close()
 
@@ -168,7 +171,7 @@ def test_what_a_broker_wrote_is_not_used_again(
     config = Config(retention_ms=1)
     segments = {int(file.name): file.read_bytes() for file in (path / "commitlog").iterdir()}
     latest_ms = max(message.stored_ms for message in naive.scan_commit_log(segments).messages)
-    with TimerStore(path, config=config, clock=ManualClock(latest_ms)) as store:
+    with TimerStore(path, config=config, clock=ManualClock(latest_ms, force=True)) as store:
         log = store.core.engine.commitlog
         assert log.reusable_from == log.end // log.segment_bytes + 1
 
@@ -204,7 +207,9 @@ def test_a_broker_without_a_timer_wheel_may_go_on(store: TimerStore) -> None:
 def test_how_many_are_kept(tmp_path: Path) -> None:
     """So many as are filled in seconds, and none where the store is half full of its limit."""
     config = replace(CONFIG, max_bytes=1 << 30)
-    with TimerStore(tmp_path, config=config, clock=ManualClock(START_MS), disk=QuietDisk()) as s:
+    with TimerStore(
+        tmp_path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
+    ) as s:
         log, wanted = s.core.engine.commitlog, s.core.retention._wanted_ahead
         assert wanted() == 0
         before = log.end

@@ -18,19 +18,13 @@ from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from tests.tiers import how_many
 from timerstore import Config, ManualClock, TimerStore, TooLateError
-from timerstore.services import needs
-from timerstore.services.provide import provide
-from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
-from timerstore.services.steps import step
-from timerstore.services.world import (
-    DEQUEUE_COLUMNS,
-    DEQUEUE_MESSAGE,
-    DEQUEUE_RING,
-    RING_COUNT,
-    RING_HEAD,
-    RING_TAIL,
-)
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.services.running.leap import leap
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import step
+from timerstore.services.world import needs
+from timerstore.services.world.rings import waiting_places
+from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 SLOT_MS = 100
@@ -67,14 +61,14 @@ class History:
         self.put: dict[str, int] = {}
         self.cancelled: dict[str, int] = {}
         self.replaced: dict[str, tuple[str, int]] = {}
-        self.before_step = 0
+        self.before_step = self.leaps = 0
         self.synced: dict[Path, bytes] = {}
         self.open()
 
     # --- opening
 
     def open(self) -> None:
-        self.clock = ManualClock(self.now_ms)
+        self.clock = ManualClock(self.now_ms, force=True)
         self.disk = PowerDisk(self.path, self.synced)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
         self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
@@ -120,7 +114,7 @@ class History:
             return
         id = rnd.choice(list(self.put))
         self.before_step = self.end
-        if rnd.random() < 0.6 or int(id[12:24], 16) & LEVEL_MARK:
+        if rnd.random() < 0.6 or int(id[12:24], 16) & fmt.LEVEL_MARK:
             if self.store.cancel(id):
                 self.cancelled.setdefault(id, self.end)
             elif id not in self.cancelled and id not in self.replaced:
@@ -141,13 +135,8 @@ class History:
         root = next(root for root in ledger.roots.values() if root.key == id)
         if root.fired_ms or root.deleted:
             return True
-        world = self.store.core.engine.world
-        head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
-        tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
-        taken = [
-            int(world.dequeue_ring[at % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE])
-            for at in range(head, tail)
-        ]
+        ring = self.store.core.engine.world.dequeue_ring
+        taken = ring.message[waiting_places(ring.ends)].tolist()
         return any(ledger.root_of[offset] is root for offset in taken)
 
     def someone_consumes(self) -> None:
@@ -197,6 +186,13 @@ class History:
             elif root.pending and root.due_ms <= self.now_ms and root.level not in blocked:
                 late.append(root)
         assert not late, "due timers were not fired"
+
+    def wait_long(self) -> None:
+        """Mostly until nothing waits any more; R leaps, and its checkpoint may never come."""
+        self.tick(self.rnd.randrange(300, 600))
+        self.settle()
+        self.tick(self.rnd.randrange(4 * self.config.wheel_slot_count, 2000))
+        self.leaps += leap(self.store.core.engine, self.now_ms)
 
     # --- ends
 
@@ -284,6 +280,7 @@ class History:
             (2, self.kill),
             (3, self.power_cut),
             (1, self.close),
+            (2, self.wait_long),
         ]
         chosen = rnd.choices([a for _, a in acts], [n for n, _ in acts], k=rnd.randrange(60, 180))
         for act in chosen:
@@ -318,15 +315,28 @@ class History:
         self.store.close()
 
 
-def played(count: int, **switches: str) -> set[str]:
+def played(count: int, first: int = 0, **switches: str) -> set[str]:
     """What the model's oracle finds wrong in so many histories."""
-    histories = [rules_model.Store(seed, **switches).history() for seed in range(count)]
+    seeds = range(first, first + count)
+    histories = [rules_model.Store(seed, **switches).history() for seed in seeds]
     return {what for history in histories for what, n in history.bad.items() if n}
 
 
 def test_the_model_itself() -> None:
     assert played(150, **rules_model.RULES) == set()
     assert "not fired when due" in played(150, **rules_model.RULES | {"claim": "formula"})
+
+
+@pytest.mark.parametrize(
+    ("leap", "first", "finds"),
+    [
+        ("over units", 0, "lost"),
+        ("R alone", 0, "outside range"),
+        ("unclaimed", 449, "False though pending"),
+    ],
+)
+def test_a_leap_that_breaks_its_rule_is_found(leap: str, first: int, finds: str) -> None:
+    assert finds in played(1 if first else 50, first, **rules_model.RULES | {"leap": leap})
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))

@@ -4,22 +4,19 @@ Windows, rings and segments are tiny, so that every boundary is crossed. After e
 log is read again by the slow twins: what it says must be what the dictionary says.
 """
 
-import shutil
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests import naive
 from tests.models.archive import KeptDisk
 from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.rigs.machine import START_MS, StoreMachine, cases_of
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
 from timerstore import (
@@ -31,10 +28,9 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.consuming.sendback import send_back
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.kernel import INTERPRETED
 
-START_MS = 1_800_000_000_000
 YEAR_MS = 365 * 86_400_000
 GROUP = "workers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
@@ -68,12 +64,11 @@ class Expected:
     key: str | None = None
 
 
-class StoreMachine(RuleBasedStateMachine):
+class DictionaryMachine(StoreMachine):
     """A store and its dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="machine"))
         self.path = self.folder / "store0"
         self.opened = 0
         self.timers: dict[str, Expected] = {}
@@ -81,7 +76,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.order: list[str] = []
         self.in_levels: list[list[Expected]] = [[] for _ in LEVELS_MS]
         self.level_offsets = [0 for _ in LEVELS_MS]
-        self.now_ms = START_MS
         self.highest_ms = START_MS
         self.body_number = 0
         self.delivered: dict[str, int] = {}
@@ -335,7 +329,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.timers[self.pick(index)]
         found = self.store.find(expected.id)
         if found.state == "unknown":
-            offset = int(expected.id[12:24], 16) & ~LEVEL_MARK
+            offset = int(expected.id[12:24], 16) & ~fmt.LEVEL_MARK
             assert expected.state != "pending" and offset < self.store.stats().commitlog_start
             return
         state = "cancelled" if found.state == "moved" else found.state
@@ -388,7 +382,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99), level=st.integers(1, 6))
     def send_back_through_level(self, index: int, level: int) -> None:
         delivery = self.held.pop(index % len(self.held))
-        message = delivery._batch.message(delivery._i)
+        message = delivery._handed.message(delivery._i)
         send_back(self.store.putting, GROUP, message, delay_level=level)
         delivery.ack()
         level = min(level, len(LEVELS_MS))
@@ -413,9 +407,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.move(slots)
 
     def move(self, slots: float) -> None:
-        by_ms = round(slots * self.slot_ms)
-        self.now_ms += by_ms
-        self.clock.advance(timedelta(milliseconds=by_ms))
+        self.let_pass(round(slots * self.slot_ms))
         self.settle()
 
     # --- ends and beginnings
@@ -447,7 +439,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_agrees(self) -> None:
-        if not hasattr(self, "store"):
+        if not self.is_open:
             return
         ledger = self.ledger or Ledger(levels_ms=LEVELS_MS)
         ledger = self.ledger = read_ledger(self.path, ledger)
@@ -474,7 +466,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_counts_agree(self) -> None:
-        if not hasattr(self, "store"):
+        if not self.is_open:
             return
         found = {each.topic: each for each in self.store.stats().topics}
         timers = [*self.timers.values(), *self.retries]
@@ -498,13 +490,6 @@ class StoreMachine(RuleBasedStateMachine):
             assert bool(times) <= bool(pending)
             if times and first_ms is not None:
                 assert min(times) <= max(first_ms, self.now_ms)
-
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "store"):
-                self.finish()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self) -> None:
         """Let everything fire that is not years ahead; a new group gets each one once.
@@ -534,11 +519,4 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
 
 
-StoreMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=12 if INTERPRETED else 30,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-TestStore = StoreMachine.TestCase
+TestStore = cases_of(DictionaryMachine, EXAMPLES, 30, shrinks=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.nursery import Nursery
 from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
-from tests.test_kill import Nursery, attack
+from tests.test_kill import attack
 from tests.tiers import how_many
 
 SECONDS = how_many("STORM_SECONDS", 30, 600)
 KILLS = how_many("STORM_KILLS", 6, 40)
-RIGS = Path(__file__).parent / "rigs"
 PLAY = (
     "import sys; sys.path.append(sys.argv.pop(1)); "
     "from tests.rigs.storm_worker import main; sys.exit(main())"
@@ -72,11 +72,8 @@ def test_queues_of_four_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["reused", "cleaned"])
 def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
     """As above, with tiny segments and a SIGKILL in each round; the log's ledger judges."""
-    nursery = Nursery(RIGS / "storm_kill_worker.py", NUMBA_DISABLE_JIT="1")
-    try:
+    with Nursery("storm_kill_worker", NUMBA_DISABLE_JIT="1") as nursery:
         attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
-    finally:
-        nursery.close()
 
 
 def test_alarms_end_a_call_and_nothing_that_deals_with_that() -> None:

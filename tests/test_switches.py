@@ -20,8 +20,8 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
-from timerstore.switches import FOREVER_MS
-from timerstore.switching import switch_closed
+from timerstore.core.switches import FOREVER_MS
+from timerstore.store.switching import switch_closed
 
 SECOND = timedelta(seconds=1)
 

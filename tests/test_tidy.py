@@ -22,8 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LINE_COUNT_MAX = 600  # what one can still hold in mind as one file
 
 # From the bottom up: a folder imports from itself, and from those before it.
-LAYERS = ["timerstore.timelog", "timerstore.wheel", "timerstore.services", "timerstore"]
-FOLDER_OF = {"timelog": LAYERS[0], "wheel": LAYERS[1], "services": LAYERS[2]}
+LAYERS = [
+    "timerstore.timelog",
+    "timerstore.wheel",
+    "timerstore.ground",
+    "timerstore.services",
+    "timerstore",
+]
+FOLDER_OF = {name: f"timerstore.{name}" for name in ("timelog", "wheel", "services")}
+
+FLOORS_MAX = 10  # of the face: as many rooms stand on each other at most
 
 # Put together here, so that this file does not find itself.
 FORBIDDEN = {
@@ -117,7 +125,7 @@ def wrong_imports(path: Path) -> list[str]:
     for line, name in imported_modules(path):
         if own == "timerstore.errors":
             wrong.append(f"{shown(path)}:{line}: errors imports {name}")
-        elif (name + ".").startswith(("timerstore.errors.", "timerstore.config.")):
+        elif (name + ".").startswith("timerstore.errors."):
             continue
         elif rank(name) > rank(own):
             wrong.append(f"{shown(path)}:{line}: {own} imports {name}, which lies above it")
@@ -192,6 +200,14 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [each for i, each in enumerate(found) if each not in found[:i]]
 
 
+def test_tests_import_public_names() -> None:
+    """What a test needs of a file is what another file may use."""
+    own = re.compile(r"^from timerstore\S* import .*\b_[A-Za-z]", re.MULTILINE)
+    assert [
+        path for path in sorted((ROOT / "tests").rglob("*.py")) if own.search(path.read_text())
+    ] == []
+
+
 def test_imports_make_no_circle() -> None:
     """Neither at run time nor for types, nor inside a function."""
     folders = {"timerstore", *FOLDER_OF}
@@ -199,6 +215,64 @@ def test_imports_make_no_circle() -> None:
     graph = import_graph(ours)
     assert sum(map(len, graph.values())) > 500 and circles(graph) == []
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [{"b", "c"}, {"d"}]
+
+
+def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What each room imports: a folder is one, a file beside `timerstore/__init__.py` too."""
+    packages = {"timerstore", *(module_name(folder / "__init__.py") for folder in FOLDERS)}
+
+    def room(name: str) -> str:
+        above = name.rpartition(".")[0]
+        return name if name in packages or above == "timerstore" else above
+
+    rooms: dict[str, set[str]] = {room(name): set() for name in graph}
+    for name, others in graph.items():
+        rooms[room(name)] |= {room(other) for other in others} - {room(name)}
+    return rooms
+
+
+def test_rooms_make_no_circle() -> None:
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    rooms = rooms_of(import_graph(ours))
+    assert {"timerstore.services.pipeline", "timerstore.errors"} <= set(rooms)
+    assert circles(rooms) == []
+
+
+@pytest.mark.parametrize("folder", ["timelog", "services"])
+def test_rooms_stand_on_those_before_them(folder: str) -> None:
+    """The map of the folder names its rooms from the bottom up."""
+    text = ast.get_docstring(tree_of(ROOT / folder / "__init__.py")) or ""
+    order = re.findall(r"^ +([a-z]+)  +\S", text, re.MULTILINE)
+    assert set(order) == {each.name for each in FOLDERS if each.parent == ROOT / folder}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in FOLDER_OF]
+    rooms = rooms_of(import_graph(ours))
+    known = set[str]()
+    for name in (f"{FOLDER_OF[folder]}.{room}" for room in order):
+        siblings = {other for other in rooms[name] if other.startswith(f"{FOLDER_OF[folder]}.")}
+        assert siblings <= known, name
+        known.add(name)
+
+
+def test_the_face_has_few_floors() -> None:
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    rooms = rooms_of(import_graph(ours))
+    below = tuple(f"{package}." for package in FOLDER_OF.values())
+    face = {room for room in rooms if not f"{room}.".startswith(below)}
+
+    @cache
+    def floor(room: str) -> int:
+        return 1 + max((floor(other) for other in rooms[room] & face), default=0)
+
+    assert max(map(floor, face)) <= FLOORS_MAX
+
+
+def test_no_two_files_have_a_name() -> None:
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    names = [path.name for path in ours if path.name != "__init__.py"]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_text_speaks_of_the_project_alone() -> None:
@@ -294,7 +368,7 @@ def looked_at_twice(tree: ast.AST) -> Iterator[int]:
 
 
 def test_shared_arrays_are_copied_before_numpy_looks_twice() -> None:
-    """NumPy counts, then collects; `timelog/nonzero.py` is for what grows in between."""
+    """NumPy counts, then collects; `timelog/files/nonzero.py` is for what grows in between."""
     folders = ("timerstore", *FOLDER_OF)
     paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
     found = [f"{shown(path)}:{line}" for path in paths for line in looked_at_twice(tree_of(path))]
@@ -307,7 +381,7 @@ def test_every_thread_is_one_whose_end_is_seen() -> None:
     folders = ("timerstore", *FOLDER_OF)
     paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
     makers = [shown(path) for path in paths if re.search(r"\bThread\(", path.read_text())]
-    assert makers == ["services/background.py"]
+    assert makers == ["services/world/background.py"]
 
 
 def copy_source(tmp_path: Path) -> Path:
@@ -434,7 +508,8 @@ def test_the_compiler_is_touched_in_its_corner_alone() -> None:
 
 OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in {"timerstore", *FOLDER_OF}]
 
-# Who may do what with the address of bytes. Everybody else borrows them, see timelog/segments.py.
+# Who may do what with the address of bytes. Everybody else borrows them, see
+# timelog/files/segments.py.
 BORROWING = {
     "an array at an address": (
         re.compile(r"\.from_address\("),
@@ -443,7 +518,7 @@ BORROWING = {
     "a view that may lose what it was made of": (re.compile(r"\.view\(np\.ndarray\)"), set()),
     "a table whose segments may go": (
         re.compile(r"\bshared_table\b"),
-        {"timelog/segments.py", "timelog/blocks.py", "services/engine.py"},
+        {"timelog/files/segments.py", "timelog/files/blocks.py", "services/engine/engine.py"},
     ),
 }
 
@@ -455,7 +530,7 @@ def test_bytes_are_borrowed_from_who_owns_them(what: str) -> None:
     assert found == allowed
 
 
-MAPPED_BEFORE = {"timelog/append.py", "timelog/columns.py"}
+MAPPED_BEFORE = {"timelog/writing/append.py", "timelog/reading/columns.py"}
 """What is to be appended to was looked up before, and `SegmentedFile.trim` leaves it. Texts are
 copied out of a table of one's own."""
 

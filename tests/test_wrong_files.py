@@ -23,7 +23,7 @@ from tests.sparse_copy import copy_tree
 from tests.tiers import some
 from timerstore.offline.export import to_arrow
 from timerstore.tables import TABLES, read_table
-from timerstore.timelog.oserrors import store_error, told_of
+from timerstore.timelog.files.oserrors import store_error, told_of
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,8 @@ from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
 from tests.tiers import PROVING
 from timerstore.cli.progressfile import Progress, read_progress, write_progress
-from timerstore.timelog.jsonfile import sealed
-from timerstore.timelog.names import is_small_file, number_of, segment_offset
+from timerstore.timelog.files.jsonfile import sealed
+from timerstore.timelog.files.names import is_small_file, number_of, segment_offset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -32,8 +32,6 @@ PROVED: Final = (
     "offline/test_backup.py::test_killed_in_the_middle_beside_a_busy_owner",
     "cli/test_importing.py::test_a_process_that_is_killed",
     "serving/test_serve_command.py",
-    # A protocol's model; the real kernels are played by its rules in test_interleaved.py.
-    "test_threads_model.py",
     # Sizes, disks and ends, of which one stands for the others.
     "test_live.py",
     "test_full_disk.py::test_a_full_tmpfs_ends_nobody",
@@ -57,6 +55,11 @@ PROVED: Final = (
     "spark/test_streaming.py::test_from_the_latest",
     "spark/test_streaming.py::test_small_batches",
     "spark/test_validating.py::test_stores_that_were_made_up",
+    "spark/test_cluster.py",
+    "spark/test_following.py::test_killed_between_any_two_files",
+    "spark/test_pipeline_on_spark.py::test_a_store_that_goes_meanwhile_is_a_row",
+    "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",
+    "spark/test_pipeline_on_spark.py::test_stores_in_a_dataframe",
     # What is built from the repository.
     "test_tidy.py::test_the_source_distribution_can_be_installed",
     "test_site.py::test_notebooks_have_their_pictures",
@@ -92,6 +95,9 @@ PROMISED: Final = (
     "spark/test_source.py::test_golden",
     "spark/test_writing.py::test_into_one_store",
     "spark/test_validating.py::test_golden_stores[fired]",
+    "spark/test_pipeline_on_spark.py::test_the_tables_are_those_of_one_process[100000]",
+    "pipeline/test_distribution.py::test_it_fails_and_barely_does_not[slots_mapped]",
+    "pipeline/test_pipeline_runs.py::test_killed_it_does_not_count_until_it_is_repeated",
     "test_readme.py::test_the_readme_s_examples_do_what_it_says",
     "test_kill.py::test_killed_again_and_again[cleaned]",
     "test_storm.py::test_nothing_freezes_and_counts_are_exact[4]",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 class StoppedHereError(Exception):

@@ -12,8 +12,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from timerstore.arguments import check_text, whole_ms
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import check_text, whole_ms
 
 if TYPE_CHECKING:
     from timerstore.consuming.delivery import Delivery

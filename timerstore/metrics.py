@@ -6,8 +6,8 @@ import weakref
 from typing import Any
 
 from timerstore.errors import StoreClosedError
-from timerstore.services.metrics import StatsCollector
-from timerstore.store import TimerStore
+from timerstore.services.looking.families import StatsCollector
+from timerstore.store.store import TimerStore
 from timerstore.watching.groupmetrics import group_families
 from timerstore.watching.partmetrics import part_families
 from timerstore.watching.topicmetrics import topic_families

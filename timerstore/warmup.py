@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import timerstore.store  # noqa: F401  its calls' kernels count as well
-from timerstore.ahead import compile_all
+import timerstore.store.store  # noqa: F401  its calls' kernels count as well
+from timerstore.core.ahead import compile_all
 
 
 def compile_kernels() -> None:

@@ -1,13 +1,12 @@
 """The timer wheel: which slot a timer waits in, which timers still count.
 
-place.py      placement: which slot a timer goes to
-slots.py      the durable slots
-chain.py      chains of units, slot by slot, or the timer log from end to end
-near.py       the timers of the claimed slots, in memory, by millisecond
-pending.py    what is pending: the one place that says it
-cancelled.py  timers that were cancelled before their time
-sets.py       the hash sets for that
-checksums.py  checksums of the wheel's pages
-audit.py      chains walked to their ends, or to where one is broken
-settings.py   what is fixed when a store opens
+place.py     placement: which slot a timer goes to
+slots.py     the durable slots
+chain.py     chains of units, slot by slot, or the timer log from end to end
+near.py      the timers of the claimed slots, in memory, by millisecond
+judge.py     what is pending: the one place that says it
+cancelled.py timers that were cancelled before their time
+sets.py      the hash sets for that
+checksums.py checksums of the wheel's pages
+settings.py  what is fixed when a store opens
 """

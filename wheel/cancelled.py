@@ -1,9 +1,9 @@
 """The cancelled set: the identities of timers that were cancelled before their time.
 
-An entry is an identity, as `timelog/message.py` tells it. It joins when a timer is cancelled. It
-leaves when R passes the timer's delete; a delay level's message, when its loop passes it. If R is
-past the delete of such a message first, the entry is *held*: no unit names it any more, so L stays
-at the oldest delete of those held, and recovery finds it from there.
+An entry is an identity, as `timelog/bytes/message.py` tells it. It joins when a timer is cancelled.
+It leaves when R passes the timer's delete; a delay level's message, when its loop passes it. If R
+is past the delete of such a message first, the entry is *held*: no unit names it any more, so L
+stays at the oldest delete of those held, and recovery finds it from there.
 
 The counts, of all entries and of those of levels, change here alone, with what they count; the test
 for room stands here alone. Everything is under fire, but in recovery, where nothing else runs.
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.intrinsics import copy_bytes, view_bytes, view_words
 from timerstore.timelog.jit.kernel import inlined, inlined_view, kernel_ahead
-from timerstore.timelog.jit.record import Flags, Words, record
-from timerstore.timelog.message import IDENTITY_HELD, IDENTITY_OURS
+from timerstore.timelog.jit.record import Bytes, Flags, Words, record
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
     ROOM_WORDS,
@@ -54,11 +54,11 @@ def _table(cancelled: CancelledSet) -> Any:
 @inlined
 def is_of_level(high: int, low: int) -> bool:
     """Tell whether an identity is that of a message that was put into a delay level by us."""
-    return high == IDENTITY_OURS and low >= LEVEL_MARK
+    return high == IDENTITY_OURS and low >= fmt.LEVEL_MARK
 
 
 @inlined
-def names_timer(table: Any, high: int, low: int) -> bool:
+def names_timer(table: Words, high: int, low: int) -> bool:
     """Tell whether an identity is in a set's table, or in a copy of it, held or not."""
     if set_contains(table, high, low):
         return True
@@ -133,7 +133,7 @@ def cancelled_pass_delete(cancelled: CancelledSet, high: int, low: int, delete: 
 
 
 @inlined
-def copy_cancelled(cancelled: CancelledSet, into: Any) -> None:
+def copy_cancelled(cancelled: CancelledSet, into: Bytes) -> None:
     """Copy the table into uint8[8 * length]."""
     table = view_bytes(cancelled.address, 8 * cancelled.length)
     copy_bytes(into, 0, table, 0, 8 * cancelled.length)
@@ -231,12 +231,12 @@ class CancelledTimers:
         entries = self.table.reshape(-1, ENTRY_WORDS)
         high, low = entries[(entries != 0).any(axis=1)].T.copy()
         held = high == IDENTITY_HELD
-        of_level = held | ((high == IDENTITY_OURS) & (low >= LEVEL_MARK))
+        of_level = held | ((high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK))
         assert self.set.count == len(low), (self.set.count, len(low))
         assert self.set.level_count == of_level.sum(), (self.set.level_count, of_level.sum())
         assert self.set.held_count == held.sum(), (self.set.held_count, held.sum())
         assert (self.set.held_from == NO_OFFSET) == (not held.any()), self.set.held_from
         assert ROOM_WORDS * len(low) <= self.set.length == len(self.table)
-        assert (low[held] >= LEVEL_MARK).all()
+        assert (low[held] >= fmt.LEVEL_MARK).all()
         assert len(np.unique(low[of_level])) == of_level.sum(), "one is held, and not held as well"
         assert in_table(self.table, np.where(held, IDENTITY_OURS, high), low).all()

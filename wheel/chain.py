@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.timelog.format import (
-    SLOT_BYTES,
-    SLOT_COUNT_AT,
-    SLOT_LAST_AT,
-    SLOT_TIME_AT,
-    UNIT_BYTES,
-    UNIT_DELETE,
-    UNIT_MAGIC_AT,
-    UNIT_MESSAGE_AT,
-    UNIT_MESSAGE_SIZE_AT,
-    UNIT_PREV_AT,
-)
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
 from timerstore.timelog.jit.kernel import kernel_ahead, kernel_later
 from timerstore.timelog.jit.record import Bytes, Rows, Words
-from timerstore.timelog.segmenttable import SEGMENT_BYTES, SegmentTable, segment_at
-from timerstore.timelog.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last
 
@@ -77,18 +66,18 @@ def walk_chains(
                 if len(buf) == 0:
                     state[1] = WALK_UNMAPPED
                     return count
-                at = offset % timerlog.words[SEGMENT_BYTES]
+                at = offset % timerlog.segment_bytes
                 sound = check_unit(buf, at, offset, scratch) == UNIT_GOOD
                 if not sound or unit_ms(buf, at) // precision_ms != lanes[lane, 0]:
                     state[1] = WALK_DAMAGED
                     return count
                 fill_unit(buf, at, offset, units[count])
                 count += 1
-                offset = get_i64(buf, at + UNIT_PREV_AT)
+                offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
             lanes[lane, 1] = offset
             is_done = False
             if offset != NO_UNIT:
-                prefetch(segment_at(timerlog, offset), offset % timerlog.words[SEGMENT_BYTES])
+                prefetch(segment_at(timerlog, offset), offset % timerlog.segment_bytes)
         if is_done:
             state[1] = WALK_DONE
             return count
@@ -99,9 +88,9 @@ def fill_unit(buf: Bytes, at: int, offset: int, unit: Words) -> None:
     """Write the columns of one unit."""
     unit[WALK_OFFSET] = offset
     unit[WALK_UNIT_MS] = unit_ms(buf, at)
-    unit[WALK_MAGIC] = get_i32(buf, at + UNIT_MAGIC_AT)
-    unit[WALK_MESSAGE] = get_i64(buf, at + UNIT_MESSAGE_AT)
-    unit[WALK_SIZE] = get_i32(buf, at + UNIT_MESSAGE_SIZE_AT)
+    unit[WALK_MAGIC] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    unit[WALK_MESSAGE] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    unit[WALK_SIZE] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
 
 
 @kernel_ahead
@@ -119,12 +108,12 @@ def scan_units(
     `units`: int64[n, WALK_COLUMNS], written. `state`: int64[2]: the offset to go on at, and a
     WALK_ constant. O(units).
     """
-    segment_bytes = timerlog.words[SEGMENT_BYTES]
+    segment_bytes = timerlog.segment_bytes
     count = 0
     state[1] = WALK_DONE
     while True:
         offset = next_unit_offset(segment_bytes, state[0])
-        if offset + UNIT_BYTES > stop:
+        if offset + fmt.UNIT_BYTES > stop:
             break
         if count == len(units):
             state[1] = WALK_FULL
@@ -140,7 +129,7 @@ def scan_units(
         if unit_ms(buf, at) // precision_ms >= from_slot:
             fill_unit(buf, at, offset, units[count])
             count += 1
-        state[0] = offset + UNIT_BYTES
+        state[0] = offset + fmt.UNIT_BYTES
     return count
 
 
@@ -152,24 +141,24 @@ def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Bytes
     from `end` on must be mapped. O(slots + units past the end).
     """
     changed = 0
-    count = len(wheel.slots) // SLOT_BYTES
+    count = len(wheel.slots) // fmt.SLOT_BYTES
     for index in range(count):
-        at = index * SLOT_BYTES
-        offset = get_i64(wheel.slots, at + SLOT_LAST_AT)
-        if offset < end or get_i64(wheel.slots, at + SLOT_TIME_AT) <= 0:
+        at = index * fmt.SLOT_BYTES
+        offset = get_i64(wheel.slots, at + fmt.SLOT_LAST_AT)
+        if offset < end or get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) <= 0:
             continue
-        units = get_i32(wheel.slots, at + SLOT_COUNT_AT)
+        units = get_i32(wheel.slots, at + fmt.SLOT_COUNT_AT)
         while offset >= end:
             buf = segment_at(timerlog, offset)
-            position = offset % timerlog.words[SEGMENT_BYTES]
+            position = offset % timerlog.segment_bytes
             if len(buf) == 0 or check_unit(buf, position, offset, scratch) != UNIT_GOOD:
                 return -1 - offset
-            units += 1 if get_i32(buf, position + UNIT_MAGIC_AT) & UNIT_DELETE != 0 else -1
-            offset = get_i64(buf, position + UNIT_PREV_AT)
-        put_i64(wheel.slots, at + SLOT_LAST_AT, offset)
-        put_i32(wheel.slots, at + SLOT_COUNT_AT, units)
+            units += 1 if get_i32(buf, position + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else -1
+            offset = get_i64(buf, position + fmt.UNIT_PREV_AT)
+        put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
+        put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, units)
         if offset == NO_UNIT:
-            put_i64(wheel.slots, at + SLOT_TIME_AT, NO_UNIT)
+            put_i64(wheel.slots, at + fmt.SLOT_TIME_AT, NO_UNIT)
         wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
         changed += 1
     return changed
@@ -186,7 +175,10 @@ def revise_slots(wheel: SlotArray, units: Rows, count: int, precision_ms: int) -
         slot = units[i, WALK_UNIT_MS] // precision_ms
         if slot_last(wheel, slot) < units[i, WALK_OFFSET]:
             link_unit(
-                wheel, slot, units[i, WALK_OFFSET], -1 if units[i, WALK_MAGIC] & UNIT_DELETE else 1
+                wheel,
+                slot,
+                units[i, WALK_OFFSET],
+                -1 if units[i, WALK_MAGIC] & fmt.UNIT_DELETE else 1,
             )
             changed += 1
     return changed

@@ -6,7 +6,7 @@ slot was passed is in the first bucket of R. A plain delete waits, beside the bu
 list until R passes the slot.
 
 There are two such rings, for two ranges of slots: what was put aside when the store was opened has
-one of its own (`aside` is 1 for it, else 0), see `services/aside.py`.
+one of its own (`aside` is 1 for it, else 0), see `services/world/aside.py`.
 
     R·P                      C·P
      │ slot R │ slot R+1 │ … │ not claimed yet
@@ -50,23 +50,6 @@ CHUNK_WORDS: Final = CHUNK_HEAD + CHUNK_ENTRIES * ENTRY_WORDS
 assert CHUNK_WORDS == 32
 INFO_MAGIC_BITS: Final = 0xFF
 
-# Words of a NearWheel.
-NEAR_FREE: Final = 0  # first chunk of the free list, or NONE
-NEAR_USED: Final = 1  # chunks that were ever taken from the pool
-NEAR_COUNT: Final = 2  # entries in buckets
-
-# Columns of a claimed slot, each in a cache line of its own. The three counts are of units that
-# came since the store was opened, by the slot's place, and are never cleared: R passes a slot once
-# LATE + CHAIN = SETTLED.
-SLOT_WAITING: Final = 0  # its entries in buckets. By dequeue-get
-SLOT_DELETES: Final = 1  # first chunk of its plain deletes, or NONE. By dequeue-get
-SLOT_CHAIN: Final = 2  # units that claiming found in its chain. By dequeue-get
-SLOT_LATE: Final = 3  # units linked after it was claimed. By enqueue-put, under wheel
-SLOT_SETTLED: Final = 4  # units that are done with. By dequeue-put
-SLOT_FIRST_COPY: Final = 5  # offset of the first copy made of one of its messages. By dequeue-put
-SLOT_ROLL_INDEX: Final = 6  # timer queue index behind the last roll made from it. By dequeue-put
-SLOT_COLUMNS: Final = 7
-
 NO_COPY: Final = 1 << 62
 _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
@@ -75,12 +58,25 @@ _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names i
 class NearWheel:
     """The near wheel as kernels see it."""
 
-    words: Words  # int64[8], see NEAR_*
     head: Words  # int64[2 * ring]: first chunk of each bucket, or NONE
     tail: Words  # int64[2 * ring]
     chunks: Words  # int64[CHUNK_WORDS * limit]
-    slots: Words  # int64[PLACES * SLOT_COLUMNS]
     popped: Words  # int64[ENTRY_WORDS]: the entry that was taken out last
+    # Of claimed slots, int64[PLACES] each. The three counts are of units that came since the store
+    # was opened, and are never cleared: R passes a slot once late + chain = settled.
+    waiting: Words  # its entries in buckets. By dequeue-get
+    deletes: Words  # first chunk of its plain deletes, or NONE. By dequeue-get
+    chain: Words  # units that claiming found in its chain. By dequeue-get
+    late: Words  # units linked after it was claimed. By enqueue-put, under wheel
+    settled: Words  # units that are done with. By dequeue-put
+    first_copy: Words  # offset of the first copy made of one of its messages. By dequeue-put
+    roll_index: Words  # timer queue index behind the last roll made from it. By dequeue-put
+    free: int = NONE
+    """First chunk of the free list."""
+    used: int = 0
+    """Chunks that were ever taken from the pool."""
+    count: int = 0
+    """Entries in buckets."""
 
 
 def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
@@ -93,31 +89,21 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     # refuses to fork a process that has a few stores, for each would reserve gigabytes again.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
-    near = NearWheel(
-        np.zeros(8, np.int64),
+    columns = np.zeros((7, PLACES), np.int64)
+    columns[1], columns[5] = NONE, NO_COPY
+    return NearWheel(
         np.full(2 * ring, NONE, np.int64),
         np.full(2 * ring, NONE, np.int64),
         np.frombuffer(pool, np.int64),
-        np.zeros(PLACES * SLOT_COLUMNS, np.int64),
         np.zeros(ENTRY_WORDS, np.int64),
+        *columns,
     )
-    near.words[NEAR_FREE] = NONE
-    columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
-    columns[SLOT_DELETES] = NONE
-    columns[SLOT_FIRST_COPY] = NO_COPY
-    return near
 
 
 @inlined
 def slot_place(slot: int, aside: int) -> int:
     """Return the place of a claimed slot among those of its range."""
     return (slot & (SPAN - 1)) + SPAN * aside
-
-
-@inlined
-def slot_word(place: int, column: int) -> int:
-    """Return the index of a column of a place in `slots`."""
-    return column * PLACES + place
 
 
 @inlined
@@ -162,20 +148,20 @@ def place_of(info: int) -> int:
 @inlined
 def near_room(near: NearWheel) -> int:
     """Return how many chunks can be taken at least; one holds an entry or more."""
-    if near.words[NEAR_FREE] != NONE:
+    if near.free != NONE:
         return 1
-    return len(near.chunks) // CHUNK_WORDS - near.words[NEAR_USED]
+    return len(near.chunks) // CHUNK_WORDS - near.used
 
 
 @inlined
 def _new_chunk(near: NearWheel, start: int, following: int) -> int:
     """Take a chunk from the pool, with no entries, to be filled from `start` on."""
-    chunk = near.words[NEAR_FREE]
+    chunk = near.free
     if chunk != NONE:
-        near.words[NEAR_FREE] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+        near.free = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
     else:
-        chunk = near.words[NEAR_USED]
-        near.words[NEAR_USED] = chunk + 1
+        chunk = near.used
+        near.used = chunk + 1
     near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = following
     _set_range(near, chunk, start, start)
     return chunk
@@ -183,8 +169,8 @@ def _new_chunk(near: NearWheel, start: int, following: int) -> int:
 
 @inlined
 def _free_chunk(near: NearWheel, chunk: int) -> None:
-    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.words[NEAR_FREE]
-    near.words[NEAR_FREE] = chunk
+    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.free
+    near.free = chunk
 
 
 @inlined
@@ -263,8 +249,8 @@ def near_insert(
         i = _stop(near, chunk)
         _set_range(near, chunk, _start(near, chunk), i + 1)
     _put_entry(near, _entry(chunk, i), due_ms, message, info)
-    near.words[NEAR_COUNT] += 1
-    near.slots[slot_word(place, SLOT_WAITING)] += 1
+    near.count += 1
+    near.waiting[place] += 1
 
 
 @inlined
@@ -294,8 +280,8 @@ def near_pop(near: NearWheel, bucket: int) -> bool:
 @inlined
 def _taken(near: NearWheel) -> None:
     """Count the entry in `popped` as taken out."""
-    near.words[NEAR_COUNT] -= 1
-    near.slots[slot_word(info_place(near.popped[ENTRY_INFO]), SLOT_WAITING)] -= 1
+    near.count -= 1
+    near.waiting[info_place(near.popped[ENTRY_INFO])] -= 1
 
 
 @inlined
@@ -349,11 +335,10 @@ def near_first_due(near: NearWheel, bucket: int, stop_ms: int) -> int:
 @inlined
 def near_insert_delete(near: NearWheel, message: int, size: int, place: int, magic: int) -> None:
     """Keep a plain delete until R passes its slot. O(1)."""
-    at = slot_word(place, SLOT_DELETES)
-    chunk = near.slots[at]
+    chunk = near.deletes[place]
     if chunk == NONE or _stop(near, chunk) == CHUNK_ENTRIES:
         chunk = _new_chunk(near, 0, chunk)
-        near.slots[at] = chunk
+        near.deletes[place] = chunk
     stop = _stop(near, chunk)
     _put_entry(near, _entry(chunk, stop), 0, message, pack_info(size, place, magic))
     _set_range(near, chunk, 0, stop + 1)
@@ -362,7 +347,7 @@ def near_insert_delete(near: NearWheel, message: int, size: int, place: int, mag
 @inlined
 def near_last_delete(near: NearWheel, place: int) -> int:
     """Return the message of one of a slot's deletes, or NONE. O(1)."""
-    chunk = near.slots[slot_word(place, SLOT_DELETES)]
+    chunk = near.deletes[place]
     if chunk == NONE:
         return NONE
     return near.chunks[_entry(chunk, _stop(near, chunk) - 1) + ENTRY_MESSAGE]
@@ -371,25 +356,23 @@ def near_last_delete(near: NearWheel, place: int) -> int:
 @inlined
 def near_drop_delete(near: NearWheel, place: int) -> None:
     """Forget the delete that `near_last_delete` returned. O(1)."""
-    at = slot_word(place, SLOT_DELETES)
-    chunk = near.slots[at]
+    chunk = near.deletes[place]
     stop = _stop(near, chunk) - 1
     _set_range(near, chunk, 0, stop)
     if stop == 0:
-        near.slots[at] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+        near.deletes[place] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
         _free_chunk(near, chunk)
 
 
 @inlined
 def near_keep_deletes(near: NearWheel, place: int) -> int:
     """Move one chunk of a slot's deletes to KEPT_PLACE; return how many they are. O(1)."""
-    at, kept = slot_word(place, SLOT_DELETES), slot_word(KEPT_PLACE, SLOT_DELETES)
-    chunk = near.slots[at]
+    chunk = near.deletes[place]
     if chunk == NONE:
         return 0
-    near.slots[at] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
-    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.slots[kept]
-    near.slots[kept] = chunk
+    near.deletes[place] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.deletes[KEPT_PLACE]
+    near.deletes[KEPT_PLACE] = chunk
     for i in range(_stop(near, chunk)):
         info = near.chunks[_entry(chunk, i) + ENTRY_INFO]
         near.chunks[_entry(chunk, i) + ENTRY_INFO] = pack_info(
@@ -405,7 +388,7 @@ def near_keep_deletes(near: NearWheel, place: int) -> int:
 def list_entries(near: NearWheel, due_ms: Words, messages: Words) -> int:
     """Write each entry's due time and message; return how many. O(ring + entries).
 
-    `due_ms`, `messages`: int64[n >= NEAR_COUNT], written.
+    `due_ms`, `messages`: int64[n >= near.count], written.
     """
     count = 0
     for bucket in range(len(near.head)):
@@ -422,7 +405,7 @@ def list_entries(near: NearWheel, due_ms: Words, messages: Words) -> int:
 
 def near_entries(near: NearWheel) -> tuple[Words, Words]:
     """Return the due times and messages of all entries in buckets. Under near."""
-    due_ms = np.empty(int(near.words[NEAR_COUNT]), np.int64)
+    due_ms = np.empty(near.count, np.int64)
     messages = np.empty_like(due_ms)
     list_entries(near, due_ms, messages)
     return due_ms, messages
@@ -430,7 +413,7 @@ def near_entries(near: NearWheel) -> tuple[Words, Words]:
 
 def check(near: NearWheel) -> None:
     """Assert that every chunk is in one list alone, and that the counts agree."""
-    used = int(near.words[NEAR_USED])
+    used = near.used
     assert 0 <= used <= len(near.chunks) // CHUNK_WORDS
     seen = np.zeros(used, np.int64)
     chunks = near.chunks[: used * CHUNK_WORDS].reshape(used, CHUNK_WORDS)
@@ -461,11 +444,10 @@ def check(near: NearWheel) -> None:
             for place in places(chunk):
                 remaining[place] += 1
                 count += 1
-    assert count == near.words[NEAR_COUNT]
-    walk(int(near.words[NEAR_FREE]))
-    columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
+    assert count == near.count
+    walk(near.free)
     for place in range(PLACES):
-        for chunk in walk(int(columns[SLOT_DELETES, place])):
+        for chunk in walk(int(near.deletes[place])):
             assert set(places(chunk)) == {place}
-    assert (remaining == columns[SLOT_WAITING]).all(), "a slot counts other timers than wait"
+    assert (remaining == near.waiting).all(), "a slot counts other timers than wait"
     assert seen.all(), "a chunk is lost"

@@ -15,20 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.disk import Disk, WrongSizeError, has_room_for_holes
-from timerstore.timelog.format import (
-    SLOT,
-    SLOT_BYTES,
-    SLOT_COUNT_AT,
-    SLOT_FIRST_AT,
-    SLOT_LAST_AT,
-    SLOT_TIME_AT,
-)
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk, WrongSizeError, has_room_for_holes
+from timerstore.timelog.files.nonzero import nonzero_places
+from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, record
-from timerstore.timelog.nonzero import nonzero_places
-from timerstore.timelog.steady import ranges_of
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 # What `SlotArray.dirty` says of a page.
@@ -49,16 +42,16 @@ class SlotArray:
 @inlined
 def slot_at(wheel: SlotArray, slot: int) -> int:
     """Return the position of a slot in the array."""
-    return slot % (len(wheel.slots) // SLOT_BYTES) * SLOT_BYTES
+    return slot % (len(wheel.slots) // fmt.SLOT_BYTES) * fmt.SLOT_BYTES
 
 
 @inlined
 def slot_last(wheel: SlotArray, slot: int) -> int:
     """Return the offset of a slot's last unit, NO_UNIT where the slot is empty."""
     at = slot_at(wheel, slot)
-    if get_i64(wheel.slots, at + SLOT_TIME_AT) != slot:
+    if get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) != slot:
         return NO_UNIT
-    return get_i64(wheel.slots, at + SLOT_LAST_AT)
+    return get_i64(wheel.slots, at + fmt.SLOT_LAST_AT)
 
 
 @inlined
@@ -66,14 +59,14 @@ def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
     """Make the unit at `offset` the last of a slot; `change`: 1, or −1 for a delete. O(1)."""
     at = slot_at(wheel, slot)
     count = change
-    if get_i64(wheel.slots, at + SLOT_TIME_AT) == slot:
-        count += get_i32(wheel.slots, at + SLOT_COUNT_AT)
+    if get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) == slot:
+        count += get_i32(wheel.slots, at + fmt.SLOT_COUNT_AT)
     else:
-        put_i64(wheel.slots, at + SLOT_TIME_AT, slot)
-        put_i64(wheel.slots, at + SLOT_FIRST_AT, offset)
-        put_i32(wheel.slots, at + SLOT_COUNT_AT + 4, 0)
-    put_i64(wheel.slots, at + SLOT_LAST_AT, offset)
-    put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
+        put_i64(wheel.slots, at + fmt.SLOT_TIME_AT, slot)
+        put_i64(wheel.slots, at + fmt.SLOT_FIRST_AT, offset)
+        put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT + 4, 0)
+    put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
+    put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
     wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
 
 
@@ -81,10 +74,10 @@ def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
 def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
     """Write a whole slot; with `last` = NO_UNIT it is emptied."""
     at = slot_at(wheel, slot)
-    put_i64(wheel.slots, at + SLOT_TIME_AT, slot if last != NO_UNIT else -1)
-    put_i64(wheel.slots, at + SLOT_FIRST_AT, first)
-    put_i64(wheel.slots, at + SLOT_LAST_AT, last)
-    put_i32(wheel.slots, at + SLOT_COUNT_AT, count)
+    put_i64(wheel.slots, at + fmt.SLOT_TIME_AT, slot if last != NO_UNIT else -1)
+    put_i64(wheel.slots, at + fmt.SLOT_FIRST_AT, first)
+    put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, last)
+    put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
     wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
 
 
@@ -108,7 +101,7 @@ class TimerWheel:
         With `is_gone` it is taken for new; where it cannot be removed, it lies in memory.
         """
         self.disk, self.path = disk, path
-        length = 2 * slot_count * SLOT_BYTES
+        length = 2 * slot_count * fmt.SLOT_BYTES
         # An empty file was about to be made when a process ended.
         self.is_new = not path.exists() or path.stat().st_size == 0
         stays = is_gone and not self.is_new
@@ -121,7 +114,7 @@ class TimerWheel:
                 disk.sync_folder(path.parent)
             size = os.fstat(fd).st_size
             if size != length:
-                setting = f"Open the store with wheel_slot_count={size // SLOT_BYTES // 2}."
+                setting = f"Open the store with wheel_slot_count={size // fmt.SLOT_BYTES // 2}."
                 raise WrongSizeError(path, size, length, setting)
             if has_room_for_holes(fd):
                 self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
@@ -142,12 +135,13 @@ class TimerWheel:
     @property
     def slots(self) -> np.ndarray[Any, Any]:
         """The slots as a SLOT array, a view."""
-        return self.array.slots.view(SLOT)
+        return self.array.slots.view(fmt.SLOT)
 
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
 
-        For recovery, which fails as a whole where they cannot be written; see services/capture.py.
+        For recovery, which fails as a whole where they cannot be written; see
+        services/durable/capture.py.
         """
         pages = nonzero_places(self.array.dirty)
         self.array.dirty[pages] = 0

@@ -33,11 +33,11 @@ A time is `now`, `+1h`, `tomorrow 09:00`, `2026-11-22`, ISO 8601, or a number: m
 | status | means |
 |---|---|
 | 0 | fine |
-| 1 | damage was found. Of `get`, `trace`, `cancel`, `reschedule`, `dead show`: it is not there |
+| 1 | damage; a rule fails. Of `get`, `trace`, `cancel`, `reschedule`, `dead show`: not there |
 | 2 | wrong usage: an argument, an option, a setting that cannot be |
 | 3 | no store there; another process has it; its files are refused. Of `health`: nobody has it |
 | 4 | no room, a disk that fails, or the store has stopped |
-| 5 | of `health --strict`: it runs, but dead letters wait, or what nobody reads |
+| 5 | of `health --strict`: dead letters wait, or what nobody reads; of `pipeline run`: a warning |
 | 70 | an error of timerstore's own; please report it |
 | 130 | interrupted, with Ctrl-C. 128 + the signal's number for other signals |
 

@@ -10,6 +10,8 @@ import griffe
 _EXAMPLE = re.compile(r"(?m)^>>> .*(?:\n(?!\s*$).*)*")
 _ERROR = re.compile(r"\b(?<![`.\[])([A-Z]\w+Error)\b(?![`\]])")
 _NAME = re.compile(r"`((?:timerstore\.)?)((?:[A-Z]\w+|open|connect|serve|backup)(?:\.\w+)?)`")
+_FENCE = re.compile(r"(?s)\n*```.*?```")
+_STORES = ("aio.loopstore.TimerStore", "watching.anystore.AnyStore", "store.store.TimerStore")
 
 
 class Readable(griffe.Extension):
@@ -25,6 +27,23 @@ class Readable(griffe.Extension):
             parts += [linked(text[at : match.start()]), fenced(match[0])]
             at = match.end()
         obj.docstring.value = "".join([*parts, linked(text[at:])])
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Show the calls of the store for asyncio, which are the store's own, awaited."""
+        looped, table, store = (pkg[name] for name in _STORES)
+        for name, member in [*looped.members.items()]:
+            if member.docstring is not None or name.startswith("_"):
+                continue
+            call = (table if name in table.members else store)[name]
+            looped.set_member(name, awaited(call, member.lineno))
+
+
+def awaited(call: griffe.Function, line: int | None) -> griffe.Function:
+    """Return a call as it is awaited, at its line in the file; its examples do not await it."""
+    shown = griffe.Function(call.name, lineno=line, endlineno=line, parameters=call.parameters)
+    shown.returns, shown.labels = call.returns, {"async"}
+    shown.docstring = griffe.Docstring(_FENCE.sub("", call.docstring.value), parent=shown)
+    return shown
 
 
 def fenced(example: str) -> str:

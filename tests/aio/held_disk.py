@@ -4,7 +4,7 @@ import errno
 import threading
 from pathlib import Path
 
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 class HeldDisk(Disk):

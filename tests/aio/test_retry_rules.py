@@ -13,6 +13,7 @@ from tests.consumer.test_retry_rules import LISTS, RULES, TIMEOUT, Play, handler
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
+from timerstore.consumer.stepping import stepper_of
 
 pytestmark = pytest.mark.timeout(120)
 HOURS = timedelta(hours=4)
@@ -45,10 +46,12 @@ class AsyncPlay(Play):
             while self.clock.now_ms < stop_ms:
                 await self.async_consumer.step()
                 now_ms = self.clock.now_ms
-                at_ms = self.async_consumer._plain._next_ms(now_ms, max(stop_ms, now_ms + 1))
+                stepper = stepper_of(self.async_consumer._workings)
+                assert stepper is not None
+                at_ms = stepper.next_ms(now_ms, max(stop_ms, now_ms + 1))
                 self.clock.advance(timedelta(milliseconds=at_ms - now_ms))
             assert await self.async_consumer.close()
-        self.consumer = self.async_consumer._plain
+        self.workings = self.async_consumer._workings
 
 
 @pytest.mark.parametrize("row", FIRST_TIMES, ids=" ".join)

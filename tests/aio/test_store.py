@@ -46,7 +46,7 @@ def test_each_call_has_the_same_name_and_parameters(name: str) -> None:
 
 def test_nothing_is_missing() -> None:
     missing = methods(timerstore.TimerStore) - KNOWN - {"abandon"}  # which is for tests
-    assert missing == set(), "give timerstore/aio/store.py the same call"
+    assert missing == set(), "give timerstore/aio/loopstore.py the same call"
     assert KNOWN <= methods(timerstore.TimerStore)
     opening, plain_open = inspect.signature(timerstore.aio.open), inspect.signature(timerstore.open)
     parameters = [p for p in plain_open.parameters.values() if p.name not in NOT_HERE]
@@ -465,12 +465,12 @@ def test_a_put_that_comes_when_commits_have_ended_waits_for_nobody(
     async def main() -> None:
         async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:
             async with timerstore.aio.attach(store.sync) as other:
-                commits = other._side.commits
+                commits = other.side.commits
                 await asyncio.to_thread(commits.stop)
-                other._side.here(store.sync.put, b"x", delay=HOUR)
+                other.side.here(store.sync.put, b"x", delay=HOUR)
                 await asyncio.wait_for(commits.wait(), 5)
                 assert store.sync.core.flusher.durable_end == store.sync.core.engine.commitlog.end
-                other._side.here(store.sync.put, b"x", delay=HOUR)
+                other.side.here(store.sync.put, b"x", delay=HOUR)
                 store.sync.core.closed = True
                 with pytest.raises(timerstore.StoreClosedError):
                     await asyncio.wait_for(commits.wait(), 5)

@@ -15,8 +15,8 @@ import pytest
 
 import timerstore
 from tests.cli.shell import Run, finish, process, put
-from timerstore.amounts import shown_bytes
 from timerstore.errors import TimerStoreError
+from timerstore.ground.amounts import shown_bytes
 
 pytestmark = pytest.mark.slow
 

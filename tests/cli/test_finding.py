@@ -66,6 +66,7 @@ def test_find(path: Path, run: Run, ids: list[str], text: str, places: list[int]
     [
         *(["pending", "-t"], ["count", "-t"], ["horizon", "-t"], ["horizon", "--bucket=1h", "-t"]),
         *(["pending", "--key=k", "-t"], ["get", "--key=k", "-t"], ["find", "x", "-t"]),
+        *(["cancel", "--key=k", "-t"], ["cancel", "--key-prefix=k", "-t"]),
     ],
 )
 def test_a_misspelt_topic(path: Path, run: Run, ids: list[str], command: list[str]) -> None:
@@ -74,6 +75,12 @@ def test_a_misspelt_topic(path: Path, run: Run, ids: list[str], command: list[st
     assert (
         "There is no topic 'mial' in this store. Did you mean 'mail'? It has calls, mail." in said
     )
+
+
+def test_a_misspelt_topic_may_be_awaited(path: Path, run: Run, ids: list[str]) -> None:
+    said = run("consume", path, "-t", "mial", "--timeout", "0").stderr
+    assert "Did you mean 'mail'?" in said and "awaited" in said
+    assert run("consume", path, "-t", "mail", "--timeout", "0").stderr == ""
 
 
 def test_a_topic_in_which_nothing_is_pending_any_more_is_known(path: Path, run: Run) -> None:
@@ -90,7 +97,8 @@ def test_a_misspelt_group_and_headers(path: Path, run: Run) -> None:
         consumer = Consumer(store, "mailer")
         consumer.subscribe("mail", lambda d: Retry(-1, reason="no such address"))
         consumer.step()
-    assert "Did you mean 'mailer'?" in run("dead", path, "mialer", exits=2).output
+    for command in (["dead"], ["dead", "retry"], ["redrive"], ["dead", "drop", "--all"]):
+        assert "Did you mean 'mailer'?" in run(*command, path, "mialer", exits=2).output
     head, line = (each.split("\t") for each in run("dead", path, "mailer").output.splitlines())
     letter = dict(zip(head, line, strict=True))
     assert letter["topic"] == "mail" and letter["error"] == "retry: no such address"

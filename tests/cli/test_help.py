@@ -13,7 +13,9 @@ GROUP = typer.main.get_command(app)
 NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
 DEAD = GROUP.commands["dead"].commands  # type: ignore[attr-defined]
 COMMANDS = {(name,): GROUP.commands[name] for name in NAMES}  # type: ignore[attr-defined]
+PIPELINE = GROUP.commands["pipeline"].commands  # type: ignore[attr-defined]
 COMMANDS |= {("dead", name): command for name, command in DEAD.items()}
+COMMANDS |= {("pipeline", name): command for name, command in PIPELINE.items()}
 _SHELL_BLOCK = re.compile(r"### At the shell\n+```\n(.*?)```", re.DOTALL)
 
 
@@ -27,6 +29,9 @@ def check(line: str) -> None:
     if name == "dead":
         name, *arguments = arguments if arguments[0] in DEAD else ["list", *arguments]
         with DEAD[name].make_context(name, arguments):
+            pass
+    if name == "pipeline":
+        with PIPELINE[arguments[0]].make_context(name, arguments[1:]):
             pass
 
 
@@ -54,4 +59,4 @@ def test_the_readme_s_lines_are_commands() -> None:
 def test_every_command_writes_json() -> None:
     for names, command in COMMANDS.items():
         options = {each for p in command.params for each in p.opts}
-        assert "--json" in options or names in (("warmup",), ("dead",))
+        assert "--json" in options or names in (("warmup",), ("dead",), ("pipeline",))

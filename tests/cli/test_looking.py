@@ -211,14 +211,14 @@ def test_an_owner_that_is_silent_hinders_no_look(
 
     timer = [*owner.pending()][-1]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.control.client.Owner.call", silent)
+        patch.setattr("timerstore.control.asking.Owner.call", silent)
         result = run("count", path, "--topic", "mail")
         assert result.stdout == "100\n"
         assert "It does not answer. Looking at its files." in result.stderr
         assert json.loads(run("get", path, timer.id, "--json").stdout)["id"] == timer.id
         assert "mail" in run("groups", path).stdout
         assert "It does not answer" in run("put", path, "x", exits=3).stderr
-    monkeypatch.setattr("timerstore.control.client.find_owner", silent)
+    monkeypatch.setattr("timerstore.control.asking.find_owner", silent)
     assert run("count", path, "--topic", "mail").stdout == "100\n"
 
 

@@ -18,7 +18,7 @@ from tests.cli.shell import SMALL, Run
 from timerstore import TimerStore
 from timerstore.cli.top import look_at
 from timerstore.cli.topview import Look, draw, lateness, rates, sparkline
-from timerstore.control.client import find_owner
+from timerstore.control.asking import find_owner
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -29,7 +29,7 @@ def settings(path: Path) -> dict[str, str]:
 
 
 def test_a_wheel_that_a_broker_refuses_is_not_handed_over(tmp_path: Path) -> None:
-    with open_small(tmp_path / "s", ManualClock(START_MS)) as store:
+    with open_small(tmp_path / "s", ManualClock(START_MS, force=True)) as store:
         with pytest.raises(TimerStoreError, match="604800"):
             store.handover()
         store.put(b"it goes on", delay=SECOND)
@@ -38,7 +38,7 @@ def test_a_wheel_that_a_broker_refuses_is_not_handed_over(tmp_path: Path) -> Non
 
 def test_a_broker_is_told_the_sizes_and_the_folder(tmp_path: Path) -> None:
     path = tmp_path / "таймеры \\ 1"
-    with open_large(path, ManualClock(START_MS)) as store:
+    with open_large(path, ManualClock(START_MS, force=True)) as store:
         store.put(b"x", delay=100 * HOUR)
         config = store.core.engine.config
         store.handover()
@@ -57,7 +57,7 @@ def test_a_broker_is_told_the_sizes_and_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision_ms", [100, 1_000])
 def test_it_says_until_when_a_broker_must_open_it(tmp_path: Path, precision_ms: int) -> None:
     """A broker skips slots, not days; the first one that is used may be a roll's."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_large(path, clock, precision_ms)
     store.put(b"far", at_ms=START_MS + 3_000_000_000)
     window_ms = store.core.engine.config.roll_window_slots * precision_ms
@@ -72,14 +72,14 @@ def test_it_says_until_when_a_broker_must_open_it(tmp_path: Path, precision_ms: 
 
 
 def test_nothing_that_waits_can_be_skipped(tmp_path: Path) -> None:
-    with open_large(tmp_path / "s", ManualClock(START_MS)) as store:
+    with open_large(tmp_path / "s", ManualClock(START_MS, force=True)) as store:
         until_ms = store.handover()
     assert until_ms is None
 
 
 def test_what_is_overdue_is_fired_first(tmp_path: Path) -> None:
     """Or a broker would skip it: it had been closed for longer than one looks back."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     with open_large(path, clock) as store:
         store.put_many([b"missed"] * 50, topic="t", delay_ms=list(range(1_000, 51_000, 1_000)))
         store.put(b"far", topic="t", delay=30 * DAY)
@@ -93,7 +93,7 @@ def test_what_is_overdue_is_fired_first(tmp_path: Path) -> None:
 
 
 def test_topics_and_groups_are_known_to_a_broker(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     with open_large(path, clock) as store:
         store.put(b"x", topic="t")
         clock.advance(SECOND)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import calls_of
 from timerstore import (
@@ -26,7 +27,7 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.consuming import ackput, sendback
-from timerstore.services.deletes import append_all
+from timerstore.services.calls.deletes import append_all
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = [
@@ -160,9 +161,9 @@ def test_an_acknowledgement_that_no_flush_will_keep_is_refused(tmp_path: Path, h
     store.put(b"x", topic="t")
     batch = store.pull("t", group="g")
     (delivery,) = batch
-    group: Any = batch._group
-    group.lock = ClosesFirst(store, group.lock)
-    ways = {"one": delivery.ack, "some": lambda: group.settle_some(batch, [0]), "batch": batch.ack}
+    run: Any = run_of(batch)
+    run.reader.lock = ClosesFirst(store, run.reader.lock)
+    ways = {"one": delivery.ack, "some": lambda: run.settle_some([0]), "batch": batch.ack}
     with pytest.raises(StoreClosedError):
         ways[how]()
 
@@ -263,7 +264,7 @@ def test_closing_that_was_interrupted_in_its_flush_flushes_when_it_goes_on(tmp_p
         store.put(b"x", topic="t")
         store.pull("t", group="g").ack()
         try:
-            with interrupted(at, "closing/close.py", "services/flush.py") as count:
+            with interrupted(at, "closing/close.py", "services/durable/flush.py") as count:
                 store.close()
         except Interrupt:
             store.close()

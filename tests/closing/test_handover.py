@@ -43,7 +43,7 @@ def test_another_process_hands_over_what_was_copied(
     tmp_path: Path, end: Callable[[TimerStore], None], steps: int
 ) -> None:
     """Its predecessor had copied in a pass that nobody remembers: sources and copies are linked."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     ids, cancelled = _copied_in_part(path, clock, steps, end)
     with open_small(path, clock) as store:
         store.core.cleaner.stopped = True
@@ -71,7 +71,7 @@ def test_a_handover_may_be_killed_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
     """Whoever opens the store then has the same timers, and fires each once."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     put, cancelled = _copied_in_part(path, clock, 3, TimerStore.abandon)
     ids = set(put) - set(cancelled)
     original = getattr(handover, step)

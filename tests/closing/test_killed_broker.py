@@ -36,7 +36,7 @@ def _copy_of_broker(message: naive.Message, clock: ManualClock) -> naive.Message
 @pytest.mark.usefixtures("any_wheel")
 def test_what_a_killed_broker_fired_does_not_fire_again(tmp_path: Path) -> None:
     """Its copies of what we had rolled name our source; a retry has its first one's id."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_small(path, clock, LARGER)
     ids = [store.put(b"%d" % i, delay=200 * SECOND) for i in range(8)]  # each rolls
     store.put(b"fails", delay=SECOND)

@@ -10,10 +10,10 @@ from tests.rigs.broker import TIMERS, timer
 from tests.services.test_cleaning import SMALL, START_MS, open_small
 from tests.table_stores import write_log
 from timerstore import ManualClock, verify
-from timerstore.timelog.format import ENTRY_BYTES
+from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
-ENTRIES = SMALL.consumequeue_segment_bytes // ENTRY_BYTES
+ENTRIES = SMALL.consumequeue_segment_bytes // fmt.ENTRY_BYTES
 
 
 def empty_files(path: Path) -> list[str]:
@@ -27,7 +27,7 @@ def empty_files(path: Path) -> list[str]:
 def test_no_queue_file_lies_behind_the_last_entry(
     tmp_path: Path, count: int, hand_over: bool
 ) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_small(path, clock)
     store.put_many([b"one"] * count, topic="t")
     store.put(b"level", topic="t", delay_level=3)
@@ -61,7 +61,7 @@ def test_a_gap_that_a_broker_left_is_passed(tmp_path: Path) -> None:
         messages, SMALL.commitlog_segment_bytes, end // SMALL.commitlog_segment_bytes + 1
     )
     write_log(path, segments, SMALL.commitlog_segment_bytes)
-    clock = ManualClock(START_MS - 60_000)
+    clock = ManualClock(START_MS - 60_000, force=True)
     with open_small(path, clock) as store:
         assert store.count("t") == len(messages) == len(list(store.pending()))
         assert store.core.engine.queues.rows(TIMERS.encode()) == [0]

@@ -23,8 +23,8 @@ from timerstore import (
     StoreFullError,
     TimerStore,
 )
-from timerstore.consumer import handling
 from timerstore.consumer.subscription import parse_tags
+from timerstore.consuming import run as run_module
 
 SECOND = timedelta(seconds=1)
 
@@ -184,7 +184,7 @@ def test_where_sending_back_fails_it_comes_after_five_seconds(
             monkeypatch.undo()
         return Retry(1) if len(times) < 4 else None
 
-    monkeypatch.setattr(handling, "send_back", full)
+    monkeypatch.setattr(run_module, "send_back", full)
     shop.put(b"x")
     with consumer:
         shop.clock.advance(timedelta(seconds=20))
@@ -306,6 +306,7 @@ def test_broadcast_instances_get_everything(shop: Shop) -> None:
     with pytest.raises(InvalidArgumentError, match="instance"):
         shop.consumer(broadcast=True).start()
     one.close()
+    shop.consumer(broadcast=True).step()  # its name is free again
     two.close()
     shop.store.close()
     table = json.loads((shop.path / "config" / "consumerOffset.json").read_text())["offsetTable"]
@@ -338,7 +339,7 @@ def test_tags(shop: Shop, tags: str, expected: list[bytes]) -> None:
         shop.put((tag or "none").encode(), tag=tag)
     consumer.step()
     assert shop.new() == expected
-    assert consumer._subscriptions[0].group.committed()["t", 0] == 4
+    assert consumer._workings.subscriptions[0].group.committed()["t", 0] == 4
 
 
 @pytest.mark.parametrize("tags", ["", "a||", "||", 3])

@@ -9,26 +9,17 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rigs.consumer_worker import CONFIG, GROUP, MAX_ATTEMPTS, TOPIC, open_consumer
-from tests.test_kill import Nursery
+from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import TimerStore
 
 KILLS = how_many("CONSUMER_KILLS", 5, 40)
 MESSAGES = int(os.environ.get("CONSUMER_MESSAGES", "8000"))
-WORKER = Path(__file__).parents[1] / "rigs" / "consumer_worker.py"
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery(WORKER)
-    yield nursery
-    nursery.close()
 
 
 def is_drained(store: TimerStore) -> bool:
@@ -53,14 +44,15 @@ def finish(store: TimerStore) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 4 * KILLS)
-def test_killed_again_and_again(tmp_path: Path, nursery: Nursery) -> None:
+def test_killed_again_and_again(tmp_path: Path) -> None:
     rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
     path = tmp_path / "store"
     with TimerStore(path, config=CONFIG) as store:
         delays = [rnd.randrange(200 * KILLS) for _ in range(MESSAGES)]
         ids = set(store.put_many([b"job"] * MESSAGES, topic=TOPIC, delay_ms=delays))
-    for _ in range(KILLS):
-        nursery.run(path, rnd.randrange(1 << 30), rnd.choice((0.1, rnd.uniform(0.1, 0.8))))
+    with Nursery("consumer_worker") as nursery:
+        for _ in range(KILLS):
+            nursery.run(path, rnd.randrange(1 << 30), rnd.choice((0.1, rnd.uniform(0.1, 0.8))))
     with TimerStore(path, config=CONFIG) as store:
         finish(store)
         dead = {d.id: d.attempt for d in store.consume(f"%DLQ%{GROUP}", timeout=0)}

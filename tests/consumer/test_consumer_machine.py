@@ -7,22 +7,20 @@ letter, until it is redriven).
 """
 
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.machine import StoreMachine, cases_of
+from tests.rigs.storm_taken import entry_of, queue_of
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import (
@@ -33,11 +31,11 @@ from timerstore import (
     StoreFullError,
     TimerStore,
 )
-from timerstore.consumer import handling
+from timerstore.consumer.handling import AGAIN_MS
+from timerstore.consuming import run as run_module
 from timerstore.consuming.starting import begin_groups
 from timerstore.timelog.jit.kernel import INTERPRETED
 
-START_MS = 1_800_000_000_000
 EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
@@ -71,13 +69,11 @@ class Copy:
     place: tuple[str, int] | None = None  # queue, index; once it was handled
 
 
-class ConsumerMachine(RuleBasedStateMachine):
+class ConsumerMachine(StoreMachine):
     """A store with a consumer, and their dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="consumer"))
-        self.now_ms = START_MS
         self.copies: list[Copy] = []
         self.scripts: dict[str, list[str]] = {}
         self.lists = False
@@ -183,10 +179,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert now_ms == copy.due_ms or copy.due_ms <= self.busy_until_ms, (
             f"{copy} came late, at {now_ms}"
         )
-        batch = delivery._batch
-        assert batch._cursor is not None
-        topic = self.store.core.engine.queues.topics[batch._cursor.row].decode()
-        copy.place = topic, int(batch._indexes[delivery._i])
+        run, (index,) = entry_of(delivery)
+        copy.place = queue_of(run), index
         assert delivery.topic in ("a", "b")
         assert delivery.body == delivery.properties["body"].encode()
         return copy
@@ -211,7 +205,7 @@ class ConsumerMachine(RuleBasedStateMachine):
                 self.copies.append(Copy(copy.id, copy.attempt + 1, now_ms, "dead letter"))
             elif left or (self.failing_count and dead):
                 # The first one that cannot be sent back keeps those behind it too.
-                copy.due_ms = now_ms + handling.AGAIN_MS
+                copy.due_ms = now_ms + AGAIN_MS
                 # Meanwhile it may take all the room that its queue has.
                 self.busy_until_ms = max(self.busy_until_ms, copy.due_ms)
                 left = max(left, 1)
@@ -230,7 +224,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             raise StoreFullError("no space. Free some.")
 
         failing = [
-            mock.patch.object(handling, name, fail) for name in ("send_back", "send_to_dead")
+            mock.patch.object(run_module, name, fail) for name in ("send_back", "send_to_dead")
         ]
         try:
             if self.failing_count:
@@ -339,16 +333,16 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @invariant()
     def offsets_grow(self) -> None:
-        if not hasattr(self, "store"):
+        if not self.is_open:
             return
-        for subscription in self.consumer._subscriptions:
+        for subscription in self.consumer._workings.subscriptions:
             for queue, index in subscription.group.committed().items():
                 assert index >= self.committed.get(queue, 0), f"{queue} went back"
                 self.committed[queue] = index
 
     @invariant()
     def pending_are_counted(self) -> None:
-        if not hasattr(self, "store"):
+        if not self.is_open:
             return
         later = [
             copy
@@ -356,14 +350,6 @@ class ConsumerMachine(RuleBasedStateMachine):
             if copy.state == "waiting" and copy.place is None and copy.due_ms > self.now_ms
         ]
         assert self.store.count() == len(later), later
-
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "store"):
-                self.finish()
-        finally:
-            mock.patch.stopall()
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self) -> None:
         """Let everything come to its end: each message is acknowledged, or a dead letter."""
@@ -384,13 +370,4 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.store.close()
 
 
-ConsumerMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=12 if INTERPRETED else 25,
-    deadline=None,
-    print_blob=True,
-    # Hours of a manual clock take seconds: shrinking would outlast the time that a test has.
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
-TestConsumer = ConsumerMachine.TestCase
+TestConsumer = cases_of(ConsumerMachine, EXAMPLES, 25, shrinks=False)

@@ -44,7 +44,7 @@ def test_a_handler_may_empty_its_list(shop: Shop) -> None:
     shop.clock.advance(timedelta(minutes=1))
     consumer.step()
     assert set(seen) == {b"a", b"b", b"c", b"d", b"e"}
-    held = consumer._subscriptions[0]._held.values()
+    held = consumer._workings.subscriptions[0]._held.values()
     assert [(each.count, each.bytes) for each in held] == [(0, 0)] * len(held)
     consumer.close()
     shop.store.flush()
@@ -114,7 +114,7 @@ def test_a_handler_may_replace_bodies(shop: Shop) -> None:
     consumer.subscribe("t", handle)
     shop.put(b"aaaa", b"bb", b"c")
     assert consumer.step() == 3
-    held = consumer._subscriptions[0]._held.values()
+    held = consumer._workings.subscriptions[0]._held.values()
     assert [(each.count, each.bytes) for each in held] == [(0, 0)]
 
 

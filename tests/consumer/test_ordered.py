@@ -24,7 +24,7 @@ from timerstore import (
     Retry,
     TimerStore,
 )
-from timerstore.consumer import handling
+from timerstore.consuming import run as run_module
 
 SECOND = timedelta(seconds=1)
 ROWS = table("ordered")
@@ -228,7 +228,7 @@ def test_where_dying_fails_the_line_waits(bench: Bench, monkeypatch: pytest.Monk
         if fails.pop(0):
             raise CorruptStoreError("commitlog", 0, "no disk")
 
-    monkeypatch.setattr(handling, "send_to_dead", send)
+    monkeypatch.setattr(run_module, "send_to_dead", send)
     bench.put("a1", "a2")
     bench.consumer.step()
     assert bench.came() == [b"a1"]

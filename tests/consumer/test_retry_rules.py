@@ -71,6 +71,7 @@ class Play:
         self.attempt = attempt
         self.consumer = Consumer(self.store, "g", timeout=TIMEOUT, **options)
         self.consumer.subscribe("t", self.handle)
+        self.workings = self.consumer._workings
 
     def handle(self, got: Any) -> Any:
         deliveries: list[Delivery] = got if isinstance(got, list) else [got]
@@ -104,8 +105,8 @@ class Play:
         return "gone"
 
     def finish(self) -> None:
-        self.consumer.close()
-        committed = self.consumer._subscriptions[0].group.committed()
+        self.workings.end()
+        committed = self.workings.subscriptions[0].group.committed()
         for (topic, _), index in committed.items():
             row = self.store.core.engine.queues.row(topic.encode())
             assert index == self.store.core.engine.queues.next_index(row), "something is not done"

@@ -17,7 +17,7 @@ import pytest
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, TimerStore
 from timerstore.consumer.running import SIGNALS, Signals
-from timerstore.services.background import Flag
+from timerstore.services.world.background import Flag
 
 CONFIG = replace(SMALL, durability="process")
 

@@ -22,8 +22,9 @@ from timerstore import (
 from timerstore.consumer import handling
 from timerstore.consumer.subscription import Subscription
 from timerstore.consumer.threads import Threads
+from timerstore.consuming import run as run_module
 from timerstore.consuming.group import Group
-from timerstore.services.background import BackgroundThread
+from timerstore.services.world.background import BackgroundThread
 
 SMALL: dict[str, Any] = {
     "durability": "process",
@@ -103,7 +104,7 @@ def test_limits_hold_and_nothing_is_dropped(tmp_path: Path, limits: dict[str, in
         consumer.subscribe("t", handle)
         with consumer:
             wait_until(lambda: seen == 150)
-        (group,) = (each.group for each in consumer._subscriptions)
+        (group,) = (each.group for each in consumer._workings.subscriptions)
         wait_until(lambda: group.committed()["t", 0] == 150)
     assert 1 <= most <= limits.get("inflight_count_max", limits.get("inflight_span_max", 1))
 
@@ -191,7 +192,7 @@ def test_handed_in_again_where_sending_back_fails(
         attempts.append(d.attempt)
         return Retry() if len(attempts) == 1 else None
 
-    monkeypatch.setattr(handling, "send_back", full)
+    monkeypatch.setattr(run_module, "send_back", full)
     monkeypatch.setattr(handling, "AGAIN_MS", 100)
     consumer = Consumer(store, "g", threads=1)
     consumer.subscribe("t", handle)
@@ -262,7 +263,7 @@ class EndingHook:
 ENDING_PLACES = {
     "pull": (Group, "make_visible"),
     "read": (Group, "_read"),
-    "task": (Subscription, "_tasks"),
+    "task": (Subscription, "tasks"),
     "lead": (Threads, "_lead"),
     "rest": (Threads, "_rest"),
     "wake": (Threads, "_wake_one"),

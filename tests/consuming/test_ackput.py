@@ -26,8 +26,8 @@ from timerstore import (
     TooLateError,
 )
 from timerstore.consuming.ackput import Put
-from timerstore.offsets import AHEAD
-from timerstore.timelog.ackrecord import ACKS_TOPIC
+from timerstore.core.offsets import AHEAD
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
@@ -58,7 +58,7 @@ def test_the_model_finds(wrong: str) -> None:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock(START_MS)
+    return ManualClock(START_MS, force=True)
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_a_handler_that_took_too_long_puts_nothing(tmp_path: Path, clock: Manual
         def handle(d: Delivery) -> None:
             if d.attempt == 0:
                 clock.advance(2 * SECOND)
-                consumer._handling.tend()
+                consumer._workings.handling.tend()
                 with pytest.raises(TooLateError) as e:
                     d.ack_and_put(b"next")
                 told.append(str(e.value))
@@ -244,7 +244,7 @@ def test_a_handler_that_took_too_long_puts_nothing(tmp_path: Path, clock: Manual
 def test_what_is_ahead_outlasts_checkpoints(tmp_path: Path, durability: Any) -> None:
     """A message stays open; those behind it are done, also in lives that do not read the group."""
     config, path = replace(SMALL, durability=durability), tmp_path / "s"
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with TimerStore(path, config=config, clock=clock) as store:
         store.put_many([b"%d" % i for i in range(10)], topic="t")
         _held, *rest = handed_out(store)
@@ -402,7 +402,7 @@ class Life:
 
     def open(self) -> None:
         self.disk = PowerDisk(self.path, self.synced)
-        self.clock = ManualClock(self.now_ms)
+        self.clock = ManualClock(self.now_ms, force=True)
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
         self.held = []
         self.keeps = False  # what is done behind an open message, with the next checkpoint

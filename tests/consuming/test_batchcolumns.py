@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.consuming.batchcolumns import Columns
-from timerstore.consuming.blocks import Blocks
-from timerstore.timelog.pull import RUN_COLUMNS
+from timerstore.consuming.lentblocks import LentBlocks
+from timerstore.timelog.reading.pull import RUN_COLUMNS
 
 TEXTS = st.lists(st.tuples(st.binary(max_size=9), st.text("0123ABC", max_size=9)), max_size=9)
 
@@ -15,7 +15,7 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
     count = len(rows) + more
     bodies = b"".join(body for body, _ in rows)
     ids = "".join(id for _, id in rows).encode()
-    columns = Columns(Blocks(), count, len(ids), len(bodies))
+    columns = Columns(LentBlocks(), count, len(ids), len(bodies))
     columns.numbers[:] = range(count)
     columns.verdicts[:] = 255
     columns.ends[:] = 0
@@ -31,6 +31,6 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
 
 
 def test_none() -> None:
-    columns = Columns(Blocks(), 0, 0, 0)
+    columns = Columns(LentBlocks(), 0, 0, 0)
     columns.ends[:] = 0
     assert len(columns.arrow_bodies(0)) == len(columns.arrow_ids(0)) == 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.consuming.blocks import _ALONE, Blocks
+from timerstore.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
 
 
 def place(array: Any) -> int:
@@ -18,9 +18,9 @@ def place(array: Any) -> int:
 
 
 def test_what_nobody_looks_into_is_lent_again() -> None:
-    blocks = Blocks()
+    blocks = LentBlocks()
     first = place(blocks.lend(1_000))
-    assert not _ALONE or place(blocks.lend(65_536)) == first
+    assert not UNSHARED_REFERENCES or place(blocks.lend(65_536)) == first
     assert place(blocks.lend(65_537)) != first
 
 
@@ -37,7 +37,7 @@ VIEWS = [
 
 @pytest.mark.parametrize("look", VIEWS)
 def test_what_somebody_looks_into_is_not(look: Any) -> None:
-    blocks = Blocks()
+    blocks = LentBlocks()
     block = blocks.lend(1_000)
     first = place(block)
     view = look(block)
@@ -46,13 +46,13 @@ def test_what_somebody_looks_into_is_not(look: Any) -> None:
     assert first not in map(place, others)
     assert len(set(map(place, others))) == 9
     del view
-    if _ALONE:
+    if UNSHARED_REFERENCES:
         assert first in map(place, [blocks.lend(1_000) for _ in range(9)])
 
 
 @given(lengths=st.lists(st.integers(1, 1 << 18), max_size=30), data=st.data())
 def test_no_two_overlap(lengths: list[int], data: st.DataObject) -> None:
-    blocks = Blocks()
+    blocks = LentBlocks()
     held: list[Any] = []
     for number, length in enumerate(lengths):
         if held and data.draw(st.booleans()):
@@ -65,7 +65,7 @@ def test_no_two_overlap(lengths: list[int], data: st.DataObject) -> None:
 
 
 def test_threads_get_memory_of_their_own() -> None:
-    blocks, wrong = Blocks(), []
+    blocks, wrong = LentBlocks(), []
 
     def work(name: int) -> None:
         for _ in range(2_000):
@@ -89,6 +89,6 @@ def test_threads_get_memory_of_their_own() -> None:
 
 
 def test_large_ones_are_not_kept() -> None:
-    blocks = Blocks()
+    blocks = LentBlocks()
     assert len(blocks.lend((1 << 24) + 1)) == (1 << 24) + 1
     assert not any(blocks._known)

@@ -263,7 +263,7 @@ def test_a_letter_says_why_and_since_when(tmp_path: Path, crash: bool) -> None:
     assert clinic.consumer.redrive() == 1
     (again,) = clinic.store.consume("t", group="g", timeout=0)
     assert (again.attempt, again.properties) == (0, told)
-    assert "TIMER_ERROR_TEXT" not in again._batch.message(again._i).properties
+    assert "TIMER_ERROR_TEXT" not in again._handed.message(again._i).properties
     again.nack(SECOND)
     clinic.clock.advance(timedelta(hours=1))
     (letter,) = clinic.store.dead_letters("g")

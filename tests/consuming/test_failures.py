@@ -19,8 +19,8 @@ from timerstore.consuming.failures import (
     shortened,
     trace_id,
 )
-from timerstore.timelog.decode import decode_properties
-from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX, content_bytes_max
+from timerstore.timelog.bytes.decode import decode_properties
+from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, content_bytes_max
 
 
 @given(text=st.text(), bytes_max=st.integers(-9, 40))

@@ -11,7 +11,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.timelog.format import QUEUE_ENTRY
+from timerstore.timelog.bytes import format as fmt
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,7 @@ def test_an_entry_that_says_nonsense_is_passed_by(
     write_store(path, clock, count=9)
     store = timerstore.open(path, clock=clock, config=SMALL)
     file = next((path / "consumequeue" / "a" / "0").iterdir())
-    entries = np.fromfile(file, QUEUE_ENTRY)
+    entries = np.fromfile(file, fmt.QUEUE_ENTRY)
     entries["size"][1], entries["size"][2], entries["size"][3] = -5_000, 0, 0x7FFFFFFF
     entries["offset"][4], entries["offset"][5] = -1, 1 << 60
     entries["size"][6] += 1

@@ -8,9 +8,9 @@ import pytest
 import timerstore
 from tests.models.ledger import read_messages
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore
-from timerstore.consuming.group import Delivery
+from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.sendback import send_back, send_to, send_to_dead
-from timerstore.timelog.decode import Message
+from timerstore.timelog.bytes.decode import Message
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
@@ -18,7 +18,7 @@ CONFIG = Config(delay_levels="1s 5s 1m", durability="process")
 
 
 def message_of(delivery: Delivery) -> Message:
-    return delivery._batch.message(delivery._i)
+    return delivery._handed.message(delivery._i)
 
 
 def one(store: TimerStore, topic: str = "t", group: str = "g") -> Delivery:

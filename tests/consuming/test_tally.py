@@ -3,14 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.consuming.tally import RATE_S, RESPONSE_BOUNDS_MS, Tally, response_quantile_ms
+from timerstore.consuming.grouptally import (
+    RATE_S,
+    RESPONSE_BOUNDS_MS,
+    GroupTally,
+    response_quantile_ms,
+)
 
 TIMES = st.lists(st.floats(0, 2_000_000), min_size=1, max_size=60)
 
 
 @given(TIMES, st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(times: list[float], share: float) -> None:
-    tally = Tally()
+    tally = GroupTally()
     for elapsed_ms in times:
         tally.respond(0, elapsed_ms, 1)
     found = tally.response()
@@ -24,18 +29,18 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(times: list[float], share
 
 
 def test_nothing_took_no_time() -> None:
-    found = Tally().response()
+    found = GroupTally().response()
     assert (found.count, found.p50_ms, found.p99_ms, found.max_ms) == (0, 0, 0, 0)
 
 
 def test_a_call_counts_for_each_of_its_messages() -> None:
-    tally = Tally()
+    tally = GroupTally()
     tally.respond(5_000, 10, 3, 1)
     assert tally.response().count == 4 and tally.response().sum_ms == 40
 
 
 def test_rates_are_of_the_last_minute() -> None:
-    tally = Tally()
+    tally = GroupTally()
     for second in range(120):
         tally.respond(1000 * second, 1, 2, 1)
         tally.respond(1000 * second + 999, 1, 1)

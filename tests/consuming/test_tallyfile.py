@@ -7,17 +7,17 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.consuming.tally import Tally
+from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.tallyfile import TALLY_FILE, TallyFile
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 def file_of(path: Path) -> TallyFile:
     return TallyFile(Disk(), path / "config" / TALLY_FILE)
 
 
-def counted(handled: int) -> Tally:
-    tally = Tally()
+def counted(handled: int) -> GroupTally:
+    tally = GroupTally()
     tally.handled = handled
     return tally
 

@@ -36,7 +36,7 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.control import socketfile
-from timerstore.control.client import Owner, find_owner
+from timerstore.control.asking import Owner, find_owner
 from timerstore.control.socketfile import connect
 from timerstore.control.wire import SOCKET_NAME, from_json, to_json
 from timerstore.serving import door
@@ -271,6 +271,8 @@ def test_nobody_keeps_anybody_out(store: TimerStore, monkeypatch: pytest.MonkeyP
 
     with timerstore.serve(store), contextlib.ExitStack() as stack:
         clients = [stack.enter_context(timerstore.connect(store.path)) for _ in range(12)]
+        while not all(client._link._heart for client in clients):  # the second connection of each
+            time.sleep(0.01)
         with pytest.raises(StoreAccessError, match="24 connections already"):
             timerstore.connect(store.path)
         for i in range(60):
@@ -297,8 +299,10 @@ def test_a_socket_that_was_removed_is_made_again(
             file.unlink()
             stand(file)
             while not file.is_socket():
-                time.sleep(0.01)
+                pass
+            connect(store.path, SOCKET_NAME, 5).close()  # what is found listens
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert not (store.path / f"{SOCKET_NAME}.new").exists()
         assert owner.call("count") == connected.count() == 0
         with timerstore.connect(store.path, timeout=5) as client:
             assert client.count() == 0

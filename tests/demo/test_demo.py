@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import timerstore
 from timerstore.cli.commands import app
-from timerstore.demo.ledger import (
+from timerstore.cli.ledger import (
     CANCEL_ASKED,
     CANCEL_REFUSED,
     CANCELLED,

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 def archive_of(path: Path) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root
 from timerstore import TimerStore
-from timerstore.timelog.decode import Message, decode_message
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.bytes.decode import Message, decode_message
+from timerstore.timelog.reading.reader import StoreReader
 
 
 def read_past_damage(path: Path, levels_ms: object) -> dict[int, Message]:

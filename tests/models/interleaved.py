@@ -18,15 +18,17 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import strategies as st
 
-import timerstore.services.dequeue_put as put_module
-import timerstore.services.engine as engine_module
+import timerstore.services.engine.engine as engine_module
+import timerstore.services.pipeline.dequeue_put as put_module
 from tests.models.ledger import Ledger, Root, check_store, read_ledger
 from tests.models.power_disk import PowerDisk
 from tests.rigs.baton import Baton, attached
 from timerstore import Config, TimerStore, TooLateError
-from timerstore.services.aside import FIRST_COUNT
-from timerstore.timelog.disk import MappedFile
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.services.running.steps import IDLE_MS_MAX
+from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.level_arrays import CLAMP_SLACK_MS
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import MappedFile
 from timerstore.wheel import near
 
 SLOT_MS = 100
@@ -35,6 +37,8 @@ LEVELS = "1s 1s 2s"
 GAPS = (1, 1, 2, 3, 5, 8, 13, 20, 40, 80, 200, 800)
 DELAYS_MS = (-150, -1, 0, 1, 30, 99, 100, 150, 250, 420, 700, 2_600)
 TICKS_MS = (1, 1, 30, 60, 100, 110, 250, 900, -60)
+
+NEVER = 1 << 30  # boundaries
 
 STOPS_MS = (0, 150, 450, 1_300, 3_000)
 OFTEN = ("put",) * 5 + ("cancel",) * 3 + ("tick",) * 3 + ("fill", "consume") * 2
@@ -69,7 +73,7 @@ class Life:
 
     callers: tuple[tuple[Act, ...], ...]
     turns: tuple[tuple[int, int], ...]  # how many boundaries, then whose turn; see `Baton`
-    cuts: tuple[tuple[int, str], ...] = ()  # at which publication somebody goes before all others
+    cuts: tuple[tuple[int, str], ...] = ()  # at which boundary somebody goes before all others
     ends_at: int = 0  # the boundary at which the process ends; 0: it is closed in peace
     power: bool = False  # the power is cut there
     stopped_ms: int = 0  # for how long nobody had the store open before
@@ -114,7 +118,7 @@ def make_plan(integers: Integers) -> Plan:
         turns = tuple((one_of(GAPS), integers(0, 9)) for _ in range(integers(0, 120)))
         cuts = tuple(
             (cut, one_of(("caller 0", "caller 1", "timerstore-dequeue-get")))
-            for cut in sorted(integers(1, 600) for _ in range(integers(0, 3)))
+            for cut in sorted(integers(1, 3_000) for _ in range(integers(0, 3)))
         )
         ends_at = 0 if last else integers(1, 3_000)
         return Life((*callers, TURNOVER), turns, cuts, ends_at, power=bool(integers(0, 1)))
@@ -132,56 +136,11 @@ def seeded(seed: int) -> Plan:
     return make_plan(random.Random(seed).randint)
 
 
-def moved(plan: Plan, by: int) -> Plan:
-    """Return a plan whose cuts fall so many publications later."""
-    return replace(
-        plan,
-        lives=tuple(
-            replace(life, cuts=tuple((max(1, cut + by), who) for cut, who in life.cuts))
-            for life in plan.lives
-        ),
-    )
-
-
 def with_stops(seed: int) -> Plan:
     """Make up a plan from a seed, with stops between its lives after which much is put aside."""
     rnd, plan = random.Random(-1 - seed), seeded(seed)
     lives = tuple(replace(life, stopped_ms=rnd.choice(STOPS_MS)) for life in plan.lives)
     return replace(plan, lives=lives, first_count=rnd.choice((0, 0, 2, FIRST_COUNT)))
-
-
-SCENES: dict[str, tuple[tuple[Act, ...], ...]] = {
-    "cancel against taking": (
-        (("put", 0), ("put", 0)),
-        (("rest",), ("cancel", 0), ("cancel", 1)),
-    ),
-    "cancel of what is due soon": (
-        (("put", 30), ("put", 30), ("put", 60), ("rest",), ("tick", 30)),
-        (("rest",), ("cancel", 1), ("cancel", 0), ("cancel", 2)),
-    ),
-    "claim against link": (
-        (("rest",), ("tick", 100)),
-        (("rest",), ("put", 150), ("put", 150)),
-    ),
-    "cancel at a slot's end": (
-        (("put", 99), ("cancel", 0), ("rest",), ("tick", 200)),
-        (("rest",), ("cancel", 0), ("put", -1), ("cancel", 0)),
-    ),
-    "cancel against a level": (
-        (("level", 1), ("level", 1), ("rest",), ("tick", 1_000)),
-        (("rest",), ("cancel level", 0), ("cancel level", 1)),
-    ),
-    "put at a level against its clock": (
-        (("level", 1), ("rest",), ("tick", 1_000)),
-        (("rest",), ("tick", 2_600), ("level", 1)),
-    ),
-}
-
-
-def scene(name: str, cut: int = 0, *before: str) -> Plan:
-    """Return a scene in which the second caller goes on at a publication, these before it."""
-    cuts = tuple((cut, each) for each in (*before, "caller 1")) if cut else ()
-    return Plan((Life(SCENES[name], (), cuts),))
 
 
 @st.composite
@@ -213,6 +172,7 @@ class Recorder:
         # Of levels, before they were due. Who puts may stall between its clock and the log; then
         # deliver-levels finds the message when it looks next, twice a second.
         self.in_time: set[str] = set()
+        self.clamped: dict[str, int] = {}  # by when: the clock went back behind their put
         self.touched: set[str] = set()  # a call that would make it go has begun
 
 
@@ -226,8 +186,8 @@ class Player:
         self.said = Recorder()
         self.path = folder / "0"
         self.synced: dict[Path, bytes] = {}
-        self.count = self.published = 0
-        self.went_back = False  # the clock
+        self.count = 0
+        self.fell_ms = 0  # the furthest that the clock went back
         self.reused = 0  # segments
 
         self.config = Config(
@@ -256,7 +216,6 @@ class Player:
             with attached(self.baton), oracle(self.baton), goes_first:
                 self._live(life, number)
             self.count += self.baton.count
-            self.published += self.baton.published
             self.reused += self.store.core.engine.commitlog.reused_count
             self.now_ms = self.baton.latest_ms
 
@@ -281,14 +240,14 @@ class Player:
             self._end(life, number)
             return
         baton.play_on(self._is_over)
-        self.went_back |= baton.went_back
+        self.fell_ms = max(self.fell_ms, baton.fell_ms)
         self._judge()
         baton.on_quiet = lambda: None
         store.close()
         baton.kill()
 
     def _end(self, life: Life, number: int) -> None:
-        self.went_back |= self.baton.went_back
+        self.fell_ms = max(self.fell_ms, self.baton.fell_ms)
         target = self.folder / str(number)
         disk = self.store.core.disk
         assert isinstance(disk, PowerDisk)
@@ -315,10 +274,28 @@ class Player:
 
     def do_tick(self, by_ms: int) -> None:
         self.baton.move_clock(by_ms)
+        if by_ms < -CLAMP_SLACK_MS:
+            self._note_far_ones()
+
+    def _note_far_ones(self) -> None:
+        """What lies further ahead than its level is due when the loop looks up: at once."""
+        now_ms, levels_ms = self.baton.now_ms, [0, *self.config.delay_levels_ms()]
+        for root in self.ledger().roots.values():
+            if root.level and root.due_ms > now_ms + levels_ms[root.level] + CLAMP_SLACK_MS:
+                self.said.clamped[root.key] = now_ms + IDLE_MS_MAX + 1
+
+    def do_end(self) -> None:
+        """Have the process end here."""
+        self.baton.stop_at = self.baton.count
+        self.baton.wait(lambda: False)
 
     def do_rest(self) -> None:
         """Let the others go on until a cut comes, or for a while."""
         self.baton.rest(20)
+
+    def do_stand_by(self) -> None:
+        """Let the others go on until a wrong kernel pauses."""
+        self.baton.rest(20_000, stands_by=True)
 
     def do_put(self, delay_ms: int) -> None:
         due_ms = self.baton.now_ms + delay_ms
@@ -419,14 +396,15 @@ class Player:
     def check_nothing_is_due(self) -> None:
         """All sleep: so no timer may be due, unless somebody looks again within a millisecond."""
         near.check(self.store.core.engine.near)
-        now_ms = self.baton.now_ms
-        if any(
-            task.until_ms is not None and task.until_ms <= now_ms + 1 for task in self.baton.tasks
-        ):
+        now_ms, ends = self.baton.now_ms, [task.until_ms for task in self.baton.tasks]
+        if any(until_ms is not None and until_ms <= self.baton.steady_ms + 1 for until_ms in ends):
             return
         overdue = self.ledger().overdue(now_ms)
         late = [root.key for root in overdue if not root.level or root.key in self.said.in_time]
         check(not late, f"all sleep, and {late} are due")
+        waits = {root.key for root in self.ledger().roots.values() if root.pending}
+        late = [id for id, ms in self.said.clamped.items() if ms < now_ms and id in waits]
+        check(not late, f"{late} wait for a clock that went back")
 
     def _judge(self) -> None:
         store, said = self.store, self.said
@@ -439,7 +417,7 @@ class Player:
             check(not root.pending, f"{id} is lost")
             check(id not in said.gone or root.deleted, f"{id} was cancelled, and fired")
             early = any(fired < root.due_ms for fired in root.fired_ms)
-            check(not early or self.went_back, f"{id}, a level's, came early")
+            check(not early or self.fell_ms > CLAMP_SLACK_MS, f"{id}, a level's, came early")
             if id not in said.touched and not root.level:
                 named = any(id == other.replaces for other in roots.values())
                 check(not root.deleted or named, f"{id} was deleted by nobody")
@@ -455,7 +433,7 @@ class Player:
 
 def is_of_level(id: str) -> bool:
     """Whether an id is that of a delay level's message."""
-    return bool(int(id[12:24], 16) & LEVEL_MARK)
+    return bool(int(id[12:24], 16) & fmt.LEVEL_MARK)
 
 
 @contextlib.contextmanager
@@ -480,7 +458,6 @@ class Played(NamedTuple):
     """How much there was in a history."""
 
     boundaries: int
-    publications: int
     reused: int  # segments that were used again
 
 
@@ -490,7 +467,7 @@ def play(plan: Plan, folder: Path) -> Played:
     player = Player(plan, folder)
     try:
         player.play()
-        return Played(player.count, player.published, player.reused)
+        return Played(player.count, player.reused)
     finally:
         player.baton.kill()
         with contextlib.suppress(Exception):

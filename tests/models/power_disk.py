@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.models.archive import ArchivingDisk
 from tests.models.quiet_disk import QuietDisk
-from timerstore.timelog.disk import MappedFile
+from timerstore.timelog.files.disk import MappedFile
 
 SECTOR_BYTES = 512
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.timelog.files.disk import Disk, MappedFile
 
 
 class QuietDisk(Disk):

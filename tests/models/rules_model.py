@@ -26,6 +26,7 @@ class Store:
             "ring": "R",
             "roll": "claimed",
             "reopen": "",
+            "leap": "no",
             "partial": 0.4,
         } | v
         self.rnd = random.Random(seed)
@@ -53,10 +54,13 @@ class Store:
             self.flushed = len(self.log)
 
     # ---- enqueue
+    def top(self):
+        return (self.ckR if self.v["ring"] == "ck" else self.R) + N
+
     def place(self, due):
         d, w = due // P, self.now // P
         base = {"w": w, "max": max(w, self.R), "R": self.R}[self.v["base"]]
-        top = (self.ck["R"] if self.v["ring"] == "ck" else self.R) + N
+        top = self.top()
         if d < base + W and d < top:
             return max(d, self.R), False
         k = max(0, (d - base - W) // H + 1)
@@ -74,8 +78,7 @@ class Store:
             m = self.log[o]
             n -= 1
             sl, roll = (self.R, False) if o in self.done else self.place(m["due"])
-            top = (self.ck["R"] if self.v["ring"] == "ck" else self.R) + N
-            if not self.R <= sl < top:
+            if not self.R <= sl < self.top():
                 self.bad["outside range"] += 1
             i = sl % N
             h = self.wheel[i]
@@ -160,7 +163,7 @@ class Store:
                 return
             if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
                 return
-            if self.v["ring"] == "ck" and self.R >= self.ck["R"] + SL:
+            if self.v["ring"] == "ck" and self.R >= self.ckR + SL:
                 self.flush()
             mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
             if any(self.ready(u) != "keep" for u in mine):
@@ -172,6 +175,20 @@ class Store:
             self.R += 1
             if self.v["claim"] == "cursor":
                 self.claim()
+
+    def leap(self):  # over time in which nothing waits; the checkpointed R goes along
+        to, waits = self.now // P, self.Q < len(self.queue) or self.taken or self.near
+        used = any(h and h[0] >= self.R for h in self.wheel)
+        if to < self.R + SL or self.v["leap"] == "no":
+            return
+        if (waits or used) and not (used and not waits and self.v["leap"] == "over units"):
+            return
+        self.info["leaps"] += 1
+        self.R = self.C = to
+        if self.v["leap"] != "unclaimed":  # what is overdue comes into R's slot, which is claimed
+            self.C += 1
+        if self.v["leap"] != "R alone":
+            self.ckR = to
 
     # ---- the public face
     def put(self, due):
@@ -240,6 +257,7 @@ class Store:
                 self.disk[i] = wheel[i]
         if stop == 9:
             self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end}
+            self.ckR = R
 
     @property
     def qi(self):
@@ -265,7 +283,7 @@ class Store:
 
     def open(self):
         self.R, L = self.ck["R"], self.ck["L"]
-        self.C = self.R
+        self.C = self.ckR = self.R
         self.near, self.taken, self.rolls, self._qi = {}, [], {}, {}
         self.queue = [o for o, m in enumerate(self.log) if m["k"] in "pd"]
         self.done = {m["origin"]: c for c, m in enumerate(self.log) if c >= L and "origin" in m}
@@ -374,6 +392,12 @@ class Store:
     def tick(self, n):
         self.now += n
 
+    def wait_long(self):  # mostly until nothing waits any more
+        self.tick(self.rnd.randrange(100, 300))
+        self.settle()
+        self.tick(self.rnd.randrange(SL * P, 500))
+        self.leap()
+
     def die(self):
         raise CrashError
 
@@ -399,6 +423,7 @@ class Store:
             (5, lambda: self.flush(9 if r.random() > self.v["partial"] else rr(2))),
             (3, lambda: self.v.get("clock", 1) and self.tick(rr(-240, 241))),
             (3, self.settle),
+            (2, self.wait_long),
             (2, self.die),
             (5, self.stop),
         ]
@@ -447,4 +472,5 @@ RULES = {
     "ring": "ck",
     "roll": "begun",
     "reopen": "cut",
+    "leap": "empty",
 }

@@ -1,7 +1,61 @@
 """Wrong variants of the interpreted kernels: each departs from the protocol in one place.
 
-A variant is a change of a kernel's text. Where that text is not found any more, the kernel has been
-written anew: say there what the variant says here.
+A variant is a change of a function's text. Where that text is not found any more, the function has
+been written anew: say there what the variant says here. Where a variant says `pause()`, its thread
+is overtaken just there, by all others.
+
+The protocol that they depart from. Who owns which word stands in `services/world/state.py`, and is
+checked when interpreted.
+
+Locks, in this order: *gil*, *fire*, *near*, *wheel*; the append lock inside any of them. Each is
+held for one bounded step. Services take no gil; callers wait for fire with it.
+
+    fire    a look into the cancelled set, the append, and its settling are one: dequeue-put,
+            deliver-levels, cancel and reschedule hold it. Captured with it: R, Q, L, level offsets.
+    near    dequeue-get's own words, for who looks for a timer in them.
+    wheel   slots, units and Q against C and R: enqueue-put reads C and R anew for each unit;
+            dequeue-get reads a slot's head and moves C at once; dequeue-put moves R.
+
+The steps.
+
+- Enqueue-put writes unit, slot, late (where slot < C), then Q, and only then ring B's tail.
+- Dequeue-get empties ring B first. It claims a slot, walks its chain afterwards, and says so in
+  walked_slot. It takes what is due; once a slot has ended, was walked whole, and nothing of it or
+  before it is near, the slot's plain deletes follow through ring C.
+- Dequeue-put settles a batch of ring C. A delete takes its target out of the set, after `frontier`
+  was raised to its slot's end; one of a level's message that still waits is *held* instead.
+- R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
+  settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
+  than the wheel's length ahead of the durable R.
+- What ended before a life began is put aside: slots in [R, aside_stop), a second range that
+  dequeue-get claims, walks and takes beside the front, which begins there. The front passes its
+  slots by itself; R joins it once it has come to aside_stop. Until then the front's first copies
+  count for L, its plain deletes are kept (their target may be a roll that was put aside), and a
+  unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
+  for its own, and R joins only behind that.
+- Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
+  A message that lies further ahead than a level and a second is due at once, for the clock went
+  back. So the queue's end is read before the clock: what lies before that end was put at an earlier
+  clock.
+- What a service lacks (a segment, a mapping, a row) is made by its own thread, in Python, which may
+  take any time. What its step has done until then is settled; it gives its locks back, for who has
+  the GIL may wait for them; and nobody runs its step before that was answered.
+- Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
+  level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
+  unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
+  cancel with the new timer and the delete under one append; recovery mends one that was torn by a
+  power cut.
+- Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
+  copied later, piecewise; so the timer log is synced up to its end after the last piece. L is the
+  oldest copy of a slot that R has not passed, of an earlier life whose slots it has not, and the
+  oldest delete that is held.
+- Helping: a service's step, which keeps nothing over its end but words, is run by any service
+  thread that gets its token; tokens are tried, never waited for (`wake_model.py` says how). A
+  thread whose own input is empty runs the next one's step.
+
+What the player does not tell is shown elsewhere: a token that is looked at and then taken, and who
+sleeps, in `wake_model.py`; the frontier behind deletes in `tests/services/test_dequeue_put.py`; a
+reschedule that was torn in `tests/services/test_recovery.py`.
 """
 
 import __future__
@@ -9,136 +63,392 @@ import __future__
 import contextlib
 import importlib
 import inspect
+import textwrap
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from tests.rigs.baton import modules
+from tests.rigs.baton import modules, pause
 
-Change = tuple[str, str, str, str]  # module, function, its text, the wrong text
 
-WRONG: dict[str, list[Change]] = {
+class Change(NamedTuple):
+    """What a function says, and what it says in a wrong variant."""
+
+    module: str
+    function: str  # or class and method
+    right: str
+    wrong: str
+
+
+CAPTURE: Final = "services.durable.capture"
+BY_ID: Final = "services.calls.by_id"
+FLUSH: Final = "services.durable.flush"
+GET: Final = "services.pipeline.dequeue_get"
+LEVELS: Final = "services.pipeline.deliver_levels"
+LINK: Final = "services.pipeline.enqueue_put"
+PUT: Final = "services.pipeline.dequeue_put"
+SETS: Final = "wheel.cancelled"
+STEPS: Final = "services.running.steps"
+OVERDUE: Final = "pending.overdue"
+
+FIRE_GAP: Final = """\
+    lock_release(world.fire_lock)
+    pause()
+    lock_acquire(world.fire_lock)
+"""
+WHEEL_GAP: Final = FIRE_GAP.replace("fire", "wheel")
+
+# --- who holds what
+
+_LOCKS: Final[dict[str, list[Change]]] = {
+    "claims without wheel": [
+        Change(*(GET, "claim"), "lock_acquire(world.wheel_lock)", "pass"),
+        Change(
+            *(GET, "claim"),
+            'publish(get, "claimed_slot"',
+            'pause()\n            publish(get, "claimed_slot"',
+        ),
+        Change(*(GET, "claim"), "lock_release(world.wheel_lock)", "pass"),
+    ],
     "C moves before the head is read": [
-        (
-            "services.dequeue_get",
-            "claim",
+        Change(
+            *(GET, "claim"),
             """            lock_acquire(world.wheel_lock)
             get.claim_offset = slot_last(world.wheel, slot)
             publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
 """,
             """            publish(get, "claimed_slot", slot + 1)
+            pause()
             lock_acquire(world.wheel_lock)
             get.claim_offset = slot_last(world.wheel, slot)
             lock_release(world.wheel_lock)
 """,
         )
     ],
+    "C is read before wheel": [
+        Change(
+            *(LINK, "_link"),
+            "    message, out_ms =",
+            f"    early = world.dequeue_get.claimed_slot\n{WHEEL_GAP}    message, out_ms =",
+        ),
+        Change(*(LINK, "_link"), "else world.dequeue_get.claimed_slot", "else early"),
+    ],
+    "R is read before wheel": [
+        Change(*(LINK, "_link"), "    message, out_ms =", f"{WHEEL_GAP}    message, out_ms ="),
+    ],
+    "R moves without wheel": [
+        Change(*(PUT, "_pass_slots"), "lock_acquire(world.wheel_lock)", "pass"),
+        Change(
+            *(PUT, "_pass_slots"),
+            "                _pass(world, aside)\n",
+            "                pause()\n                _pass(world, aside)\n",
+        ),
+        Change(*(PUT, "_pass_slots"), "lock_release(world.wheel_lock)", "pass"),
+    ],
+    "R is judged before wheel": [
+        Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n            lock_acquire("),
+        Change(*(PUT, "_pass_slots"), "moves = _is_passable(world, aside, now_ms)", "moves = True"),
+    ],
     "set is read before fire": [
-        (
-            "services.dequeue_put",
-            "_append_taken",
+        Change(
+            *(PUT, "_append_taken"),
             "    appended = append_staged(",
-            """    lock_release(world.fire_lock)
-    lock_acquire(world.fire_lock)
-    appended = append_staged(""",
+            f"{FIRE_GAP}    appended = append_staged(",
         )
     ],
     "settles after fire": [
-        (
-            "services.dequeue_put",
-            "_append_taken",
-            "    done = _settle(",
-            """    lock_release(world.fire_lock)
-    lock_acquire(world.fire_lock)
-    done = _settle(""",
-        )
+        Change(*(PUT, "_append_taken"), "    done = _settle(", f"{FIRE_GAP}    done = _settle(")
     ],
     "levels without fire": [
-        (
-            "services.deliver_levels",
-            "_deliver",
+        Change(
+            *(LEVELS, "_deliver"),
             "    appended = append_staged(",
-            """    lock_release(world.fire_lock)
-    lock_acquire(world.fire_lock)
-    appended = append_staged(""",
+            f"{FIRE_GAP}    appended = append_staged(",
         )
     ],
-    "a level's clock is read before its end": [
-        (
-            "services.deliver_levels",
-            "_deliver_any",
-            "        done = _deliver(",
-            """        end = load_acquire(world.queues.next_index, levels.row[level])
-        done = _deliver(""",
-        )
+    "level offset after fire": [
+        Change(*(LEVELS, "_deliver"), "    return _settle(", f"{FIRE_GAP}    return _settle(")
     ],
-    "what found no room is forgotten": [
-        (
-            "services.steps",
-            "_near_event_ms",
-            "            ms = emptied_ms",
-            "            ms = max(emptied_ms, now_ms)",
+    "needs are answered under fire": [
+        Change(
+            *(PUT, "dequeue_put"),
+            "        lock_release(world.fire_lock)",
+            """        if world.dequeue_put.thread.need == 0:
+            lock_release(world.fire_lock)""",
         )
     ],
     "frontier late": [
-        (
-            "services.dequeue_put",
-            "_settle",
+        Change(
+            *(PUT, "_settle"),
             """    world.dequeue_put.frontier_ms = frontier_ms
-    store_release(world.ring_words, DEQUEUE_RING + RING_HEAD, head + done)
+    publish(ring.ends, "head", head + done)
 """,
-            """    store_release(world.ring_words, DEQUEUE_RING + RING_HEAD, head + done)
-    lock_release(world.fire_lock)
-    lock_acquire(world.fire_lock)
-    world.dequeue_put.frontier_ms = frontier_ms
+            f"""    publish(ring.ends, "head", head + done)
+{FIRE_GAP}    world.dequeue_put.frontier_ms = frontier_ms
 """,
-        )
-    ],
-    "deletes at once": [
-        (
-            "services.dequeue_get",
-            "_hand_on_deletes",
-            "not _is_emptied(world, slot, aside, now_ms)",
-            "slot >= get.claimed_slot",
-        )
-    ],
-    "R passes what was put aside": [
-        (
-            "services.dequeue_put",
-            "_pass",
-            "slot, waits = base_slot(world, aside), is_aside(world)",
-            "slot, waits = base_slot(world, aside), False",
         )
     ],
 }
 
+# --- in which order
 
-def _module(name: str) -> types.ModuleType:
-    return importlib.import_module(name if name.startswith("timerstore") else f"timerstore.{name}")
+_ORDER: Final[dict[str, list[Change]]] = {
+    "Q after ring B": [
+        Change(
+            *(LINK, "_link"),
+            """    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+    if late:
+        _hand_on_late(world, slot, magic, message, size, due_ms)
+""",
+            """    if late:
+        _hand_on_late(world, slot, magic, message, size, due_ms)
+    pause(wakes=True)
+    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+""",
+        )
+    ],
+    "a level's clock is read before its end": [
+        Change(
+            *(LEVELS, "_deliver_any"),
+            "        done = _deliver(",
+            """        pause()
+        end = load_acquire(world.queues.next_index, levels.row[level])
+        done = _deliver(""",
+        )
+    ],
+    "deletes at once": [
+        Change(
+            *(GET, "_hand_on_deletes"),
+            "not _is_emptied(world, slot, aside, now_ms)",
+            "slot >= get.claimed_slot",
+        )
+    ],
+    "R passes what is claimed, not walked": [
+        Change(
+            *(PUT, "_is_settled"),
+            'observe(world.dequeue_get, "walked_slot")',
+            'observe(world.dequeue_get, "claimed_slot")',
+        ),
+        Change(
+            *(GET, "claim"),
+            "            lock_release(world.wheel_lock)\n",
+            "            lock_release(world.wheel_lock)\n            pause()\n",
+        ),
+    ],
+    "R outruns the checkpoint": [
+        Change(*(PUT, "_is_near"), "+ world.settings.slot_count", "+ (1 << 40)")
+    ],
+    "what was not appended is settled": [
+        Change(
+            *(PUT, "_settle"),
+            """            if staged == appended:
+                break
+""",
+            "",
+        )
+    ],
+    "levels pass what was not appended": [
+        Change(
+            *(LEVELS, "_settle"),
+            """            if staged == appended:
+                break
+""",
+            "",
+        )
+    ],
+    "what found no room is forgotten": [
+        Change(*(STEPS, "_near_event_ms"), "ms = emptied_ms ", "ms = max(emptied_ms, now_ms) ")
+    ],
+    "levels wait for a clock that went back": [
+        Change(*(LEVELS, "clamped_ms"), "        return now_ms\n", "        return due_ms\n")
+    ],
+    "levels clamp without slack": [
+        Change(*(LEVELS, "clamped_ms"), "level_ms + CLAMP_SLACK_MS", "level_ms"),
+        Change(*(LEVELS, "level_event_ms"), "level_ms + CLAMP_SLACK_MS", "level_ms"),
+        Change(*(LEVELS, "_due_ms"), "level_ms + CLAMP_SLACK_MS", "level_ms"),
+        Change(
+            *(LEVELS, "_see_head"),
+            "levels.level_ms[level] + CLAMP_SLACK_MS",
+            "levels.level_ms[level]",
+        ),
+    ],
+}
+
+# --- what a crash leaves
+
+_CAPTURE_PAGES: Final = """\
+        copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
+        wheel.dirty[numbers[i]] = PAGE_CAPTURED
+"""
+_CAPTURE_OFFSETS: Final = """\
+    for level in range(len(level_offsets)):
+        level_offsets[level] = world.levels.offset[level]
+"""
+
+_CRASHES: Final[dict[str, list[Change]]] = {
+    "L without fire": [
+        Change(*(CAPTURE, "_capture"), "    lock_acquire(world.fire_lock)\n", ""),
+        Change(*(CAPTURE, "_capture"), "    lock_release(world.fire_lock)\n    # Pages", "    #"),
+        Change(*(PUT, "_append_taken"), "    done = _settle(", "    pause()\n    done = _settle("),
+    ],
+    "R before L": [
+        Change(
+            *(CAPTURE, "_capture"),
+            "    lock_acquire(world.fire_lock)\n",
+            "    early = world.dequeue_put.passed_slot\n    pause()\n"
+            "    lock_acquire(world.fire_lock)\n",
+        ),
+        Change(
+            *(CAPTURE, "_capture"),
+            "cursors[_READ] = world.dequeue_put.passed_slot",
+            "cursors[_READ] = early",
+        ),
+    ],
+    "pages before Q": [
+        Change(*(CAPTURE, "_capture"), _CAPTURE_PAGES, "        pass\n"),
+        Change(
+            *(CAPTURE, "_capture"),
+            _CAPTURE_OFFSETS,
+            f"    for i in range(count):\n{_CAPTURE_PAGES}{WHEEL_GAP}{_CAPTURE_OFFSETS}",
+        ),
+    ],
+    "level offset is captured before": [
+        Change(*(CAPTURE, "_capture"), _CAPTURE_OFFSETS, ""),
+        Change(
+            *(CAPTURE, "_capture"),
+            "    lock_acquire(world.fire_lock)\n",
+            f"{_CAPTURE_OFFSETS}    pause()\n    lock_acquire(world.fire_lock)\n",
+        ),
+    ],
+    "level file before the log": [
+        Change(
+            *(FLUSH, "Flusher._write"),
+            "    next_index = captured.next_index\n",
+            "    next_index = captured.next_index\n"
+            "    self._level_file.write(engine.disk, checkpoint)\n    pause()\n",
+        )
+    ],
+    "L forgets what went before": [
+        Change(*(PUT, "_pass"), "if waits and aside == 0:", "if False:")
+    ],
+    "held deletes are forgotten": [
+        Change(
+            *(SETS, "cancelled_pass_delete"),
+            "if not is_of_level(high, low):",
+            "if True:",
+        )
+    ],
+    "L ignores held deletes": [
+        Change(*(CAPTURE, "_capture"), "min(end, world.cancelled.held_from)", "end")
+    ],
+    "reschedule in two appends": [
+        Change(
+            *(BY_ID, "_append_staged"),
+            "        if append(",
+            """        if count == 2:
+            from timerstore.services.calls.deletes import _shift
+
+            append(log, world.queues, world.append_lock, place.stage, 1, now_ms, True)
+            _shift(place.stage, 1, 2)
+            count = 1
+            pause()
+        if append(""",
+        )
+    ],
+}
+
+# --- what a cancel looks at, and what was put aside
+
+_LOOKS: Final[dict[str, list[Change]]] = {
+    "cancel passes ring B by": [
+        Change(
+            *(OVERDUE, "_handed_on_messages"),
+            "rings = engine.world.late_ring, engine.world.dequeue_ring",
+            "rings = (engine.world.dequeue_ring,)",
+        ),
+        Change(*(GET, "dequeue_get"), "    lock_acquire(", "    pause()\n    lock_acquire("),
+    ],
+    "cancel passes ring C by": [
+        Change(
+            *(OVERDUE, "_handed_on_messages"),
+            "rings = engine.world.late_ring, engine.world.dequeue_ring",
+            "rings = (engine.world.late_ring,)",
+        ),
+        Change(
+            *(PUT, "dequeue_put"), "        lock_acquire(", "        pause()\n        lock_acquire("
+        ),
+    ],
+    "cancel passes what was put aside by": [
+        Change(*(OVERDUE, "_is_unclaimed"), "return aside | ", "return "),
+    ],
+    "R passes what was put aside": [
+        Change(
+            *(PUT, "_pass"),
+            "slot, waits = base_slot(world, aside), is_aside(world)",
+            "slot, waits = base_slot(world, aside), False",
+        )
+    ],
+    "R leaves stragglers behind": [
+        Change(
+            *(PUT, "_is_settled"),
+            ' and observe(world.dequeue_put, "front_slot") > straggler',
+            "",
+        )
+    ],
+    "R leaves kept deletes behind": [
+        Change(*(PUT, "_is_settled"), "_is_balanced(world, KEPT_PLACE) and ", "")
+    ],
+    "deletes go before what was put aside": [
+        Change(*(GET, "dequeue_get"), "if aside == 0 and waits:", "if False:")
+    ],
+}
+
+WRONG: Final = _LOCKS | _ORDER | _CRASHES | _LOOKS
+
+
+def _place(change: Change) -> tuple[Any, str]:
+    """Return the module or the class whose function is changed, with its name there."""
+    owner: Any = importlib.import_module(f"timerstore.{change.module}")
+    *classes, name = change.function.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, name
+
+
+def _changed(name: str, module: types.ModuleType, original: Any, changes: list[Change]) -> Any:
+    """Return a function, with its text changed."""
+    text = textwrap.dedent(inspect.getsource(original))
+    for change in changes:
+        assert text.count(change.right) == 1, f"{name}: {change.function} is another: {change}"
+        text = text.replace(change.right, change.wrong)
+    known, flags = vars(module), __future__.annotations.compiler_flag
+    before = known.get(original.__name__)
+    exec(compile(text, f"<{name}>", "exec", flags), known)
+    made = known.pop(original.__name__)
+    if before is not None:
+        known[original.__name__] = before
+    known["pause"] = pause
+    return made
 
 
 @contextlib.contextmanager
 def wrong(name: str) -> Iterator[None]:
     """Have the kernels depart from the protocol in this way."""
-    before: list[tuple[types.ModuleType, str, Any]] = []
+    before: list[tuple[Any, str, Any]] = []
+    changes = WRONG[name]
     try:
-        for where, function, right, other in WRONG[name]:
-            module = _module(where)
-            original = getattr(module, function)
-            text = inspect.getsource(original)
-            assert text.count(right) == 1, f"{name}: the text of {function} has changed"
-            others = dict(vars(module))
-            flags = __future__.annotations.compiler_flag
-            code = compile(text.replace(right, other), f"<{name}>", "exec", flags)
-            exec(code, vars(module))
-            made = getattr(module, function)
-            setattr(module, function, others[function])
-            for each in modules():
+        for where in dict.fromkeys(change[:2] for change in changes):
+            mine = [change for change in changes if change[:2] == where]
+            owner, function = _place(mine[0])
+            original = getattr(owner, function)
+            module = importlib.import_module(f"timerstore.{mine[0].module}")
+            made = _changed(name, module, original, mine)
+            for each in {owner, *modules()}:
                 if getattr(each, function, None) is original:
                     before.append((each, function, original))
                     setattr(each, function, made)
         yield
     finally:
-        for module, function, original in before:
-            setattr(module, function, original)
+        for owner, function, original in before:
+            setattr(owner, function, original)

@@ -28,10 +28,10 @@ from timerstore import (
     StoreFullError,
     StoreLockedError,
 )
-from timerstore.offline.backup import take_point
-from timerstore.offline.building import built_beside
-from timerstore.offline.points import BackupLock
-from timerstore.timelog.disk import Disk
+from timerstore.backups.backup import take_point
+from timerstore.backups.building import built_beside
+from timerstore.backups.points import BackupLock
+from timerstore.timelog.files.disk import Disk
 from timerstore.validation.plain import validate
 
 START_MS = 1_700_000_000_000

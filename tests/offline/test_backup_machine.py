@@ -6,27 +6,25 @@ that is pending there fires, once.
 """
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.machine import StoreMachine, cases_of
 from tests.tiers import how_many
 from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore
-from timerstore.offline.backup import take_point
+from timerstore.backups.backup import take_point
 from timerstore.offline.restore import restore_point
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import INTERPRETED
 
-START_MS = 1_800_000_000_000
 GROUP = "workers"
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)
 RESTORED_MAX = 5
@@ -61,14 +59,12 @@ class Moment:
     is_exact: bool = True  # a checkpoint was made then
 
 
-class BackupMachine(RuleBasedStateMachine):
+class BackupMachine(StoreMachine):
     """A store with its dictionary, and a backup of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="backups"))
         self.dest = self.folder / "backup"
-        self.now_ms = START_MS
         self.pending: dict[str, int] = {}
         self.levels: set[str] = set()
         self.fired: set[str] = set()
@@ -124,8 +120,7 @@ class BackupMachine(RuleBasedStateMachine):
         assert left == self.pending.keys()
         moment = Moment(self.now_ms, self.pending.copy(), self.fired.copy(), self.acked.copy())
         self.moments.append(moment)
-        self.now_ms += 1
-        self.clock.advance(timedelta(milliseconds=1))
+        self.let_pass(1)
 
     # --- a history
 
@@ -170,8 +165,7 @@ class BackupMachine(RuleBasedStateMachine):
 
     @rule(slots=st.one_of(st.integers(1, 40), st.integers(60, 200)))
     def advance(self, slots: int) -> None:
-        self.now_ms += slots * self.slot_ms
-        self.clock.advance(timedelta(milliseconds=slots * self.slot_ms))
+        self.let_pass(slots * self.slot_ms)
         self.settle()
 
     @rule()
@@ -265,13 +259,6 @@ class BackupMachine(RuleBasedStateMachine):
             assert not set(found) & point.acked
         shutil.rmtree(path)
 
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "store"):
-                self.finish()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
     def finish(self) -> None:
         self.store.close()
         if not self.points:
@@ -298,12 +285,4 @@ def by_number(point: BackupPoint) -> Any:
     return point.number
 
 
-BackupMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=12 if INTERPRETED else 30,
-    deadline=None,
-    print_blob=True,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes
-    suppress_health_check=list(HealthCheck),
-)
-TestBackups = BackupMachine.TestCase
+TestBackups = cases_of(BackupMachine, EXAMPLES, 30, shrinks=False)

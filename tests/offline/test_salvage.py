@@ -169,7 +169,7 @@ def whole_messages(path: Path, folder: Path) -> dict[int, Any]:
 
 def check(source: Path, dest: Path, ledger: Ledger, now_ms: int) -> None:
     before = {f: f.read_bytes() for f in source.rglob("*") if f.is_file()}
-    clock = ManualClock(now_ms)
+    clock = ManualClock(now_ms, force=True)
     report = salvage_to(source, dest, config=CONFIG, clock=clock, disk=QuietDisk())
     assert {f: f.read_bytes() for f in source.rglob("*") if f.is_file()} == before
     assert not report.problems, report
@@ -221,7 +221,7 @@ def copies_in(
 
 def test_nothing_is_lost_of_a_sound_store(lived: Lived, tmp_path: Path) -> None:
     path, ledger, now_ms = lived
-    clock = ManualClock(now_ms)
+    clock = ManualClock(now_ms, force=True)
     report = timerstore.salvage(path, tmp_path / "new", clock=clock)
     assert report.ok and report.pending_count == ledger.pending_count().total()
     assert str(report) == (
@@ -234,7 +234,7 @@ def test_nothing_is_lost_of_a_sound_store(lived: Lived, tmp_path: Path) -> None:
 
 def test_what_was_salvaged_is_salvaged_again(lived: Lived, tmp_path: Path) -> None:
     path, _, now_ms = lived
-    clock = ManualClock(now_ms)
+    clock = ManualClock(now_ms, force=True)
     source = copy_tree(path, tmp_path / "source")
     remove(source / "commitlog" / f"{8_192:020d}", 0)
     first = timerstore.salvage(source, tmp_path / "first", clock=clock)
@@ -249,9 +249,43 @@ def test_what_was_salvaged_is_salvaged_again(lived: Lived, tmp_path: Path) -> No
     assert report.ok and timerstore.restore(tmp_path / "backup", tmp_path / "restored").ok
 
 
+def test_a_byte_behind_a_blank_before_a_segment_that_begins_with_damage(
+    lived: Lived, tmp_path: Path
+) -> None:
+    """The same where that segment is lost altogether."""
+    path, ledger, now_ms = lived
+    for name, damage in (("flipped", flip), ("lost", remove)):
+        source = copy_tree(path, tmp_path / name / "source")
+        files = sorted((source / "commitlog").iterdir())
+        flip(files[3], 4_095)
+        damage(files[4], 8)
+        check(source, tmp_path / name / "new", ledger, now_ms)
+
+
+def test_a_fired_copy_and_what_was_sent_back_for_it_are_lost(tmp_path: Path) -> None:
+    """The timer has one copy: what was sent back is another message of it, and no roll."""
+    clock = ManualClock(START_MS)
+    with TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk()) as store:
+        store.put(b"body", topic="t", delay=timedelta(seconds=0.1))
+        clock.advance(timedelta(seconds=1))
+        next(iter(store.consume("t", timeout=0))).nack(timedelta(seconds=0.3))
+        clock.advance(timedelta(seconds=1))
+    found = sorted(read_past_damage(tmp_path / "s", LEVELS_MS).items())
+    assert [each.topic for _, each in found] == [TIMER_TOPIC, "t", TIMER_TOPIC, "%RETRY%default"]
+    log = tmp_path / "s" / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    data[data.index(b"body", found[1][0])] ^= 1
+    data[found[2][0] + 4 : found[2][0] + 8] = bytes(4)
+    log.write_bytes(data)
+    report = timerstore.salvage(tmp_path / "s", tmp_path / "new", config=CONFIG, clock=clock)
+    assert len(report.lost) == 2 and not report.problems
+    result = validate(tmp_path / "new", delay_levels=LEVELS)
+    assert result.ok, str(result)
+
+
 def test_bare_segments_are_enough(lived: Lived, tmp_path: Path) -> None:
     path, ledger, now_ms = lived
-    clock = ManualClock(now_ms)
+    clock = ManualClock(now_ms, force=True)
     report = timerstore.salvage(path / "commitlog", tmp_path / "new", config=CONFIG, clock=clock)
     assert report.ok and report.pending_count == ledger.pending_count().total()
     assert len(report.unknown) == 3 and "Nothing says any more" in str(report)

@@ -16,7 +16,7 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from timerstore.otel import metrics as otel
+from timerstore.otel import instruments as otel
 
 NOT_OBSERVED = ("lateness_seconds", "_response_seconds", "topic_lateness", "topic_set_delay")
 

@@ -13,7 +13,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.table_stores import EVENTFUL, LIVES, TOPICS, live
 from timerstore.offline.export import to_arrow
-from timerstore.pending.columns import NAMES
+from timerstore.pending.pendingtable import NAMES
 
 FIELDS = tuple(name for name in NAMES if name != "offset")
 

@@ -43,7 +43,7 @@ def flip(path: Path, at: bytes, within: int = 0) -> int:
 
 
 def opened(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:
-    return TimerStore(path, config=config, clock=ManualClock(now_ms), disk=QuietDisk())
+    return TimerStore(path, config=config, clock=ManualClock(now_ms, force=True), disk=QuietDisk())
 
 
 @pytest.fixture(params=["found at opening", "found in passing"])
@@ -191,7 +191,7 @@ def shown(path: Path) -> tuple[set[Any], set[Any], set[Any]]:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_no_flipped_byte_is_passed_on(tmp_path: Path, number: int, rebuilt: bool) -> None:
     """Of a pending timer, of a fired one's source, of its copy: nothing comes out changed."""
-    path, clock = tmp_path / "s", ManualClock(START_MS - 1_000)
+    path, clock = tmp_path / "s", ManualClock(START_MS - 1_000, force=True)
     with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as store:
         store.put(b"body", topic="t", delay=HOUR, key="k", tag="a", properties={"p": "1"})
         store.put(

@@ -191,7 +191,7 @@ def test_golden_timers(golden: Callable[[str], Path]) -> None:
     messages = read_messages(path)
     newest = max(message.stored_ms for message in messages)
     levels = {m.properties["UNIQ_KEY"] for m in messages if m.topic == broker.LEVELS}
-    clock, config = ManualClock(newest), Config(durability="process")
+    clock, config = ManualClock(newest, force=True), Config(durability="process")
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     listed = [each for each in store.pending() if each.id not in levels][20:]
     count = store.count()

@@ -16,7 +16,7 @@ from tests.models.power_disk import PowerCutError, PowerDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, ManualClock, Timer, TimerStore
-from timerstore.services import key_files
+from timerstore.services.engine import key_files
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
@@ -28,7 +28,7 @@ SECOND = timedelta(seconds=1)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimerStore]:
     """A store on a manual clock, with the index and without."""
     config = replace(SMALL, key_index=request.param)
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with TimerStore(tmp_path / "s", config=config, clock=clock, disk=QuietDisk()) as store:
         yield store
 
@@ -249,7 +249,7 @@ def test_nothing_is_missed_after_any_end(
     synced: dict[Path, bytes] = {}
     for life in range(6):
         disk = PowerDisk(path, synced)
-        clock = ManualClock(now_ms)
+        clock = ManualClock(now_ms, force=True)
         store = TimerStore(path, config=config, clock=clock, disk=disk)
         most = max(most, check_keys(store))
         ending = rnd.choice(["close", "kill", "cut", "cut"])

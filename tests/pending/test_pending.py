@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from timerstore.pending.found import find_pending
-from timerstore.services.instant import capture_instant
+from timerstore.services.looking.instant import capture_instant
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.putting import admission
-from timerstore.services import runner as runner_module
+from timerstore.services.running import runner as runner_module
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.timeout(300)

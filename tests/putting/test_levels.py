@@ -13,9 +13,9 @@ from tests.models.ledger import LEVEL_TOPIC, read_messages
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError
 from timerstore.cli.commands import app
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.ids import parse_id
+from timerstore.ground.ids import parse_id
 from timerstore.offline.export import export_messages
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.bytes import format as fmt
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
@@ -36,9 +36,9 @@ def test_an_id_says_when_and_where(tmp_path: Path) -> None:
         id = store.put(b"b", delay_level=2)
         parsed = parse_id(id)
         assert parsed is not None and parsed.due_ms == START_MS + 5_000
-        assert parsed.offset & LEVEL_MARK
+        assert parsed.offset & fmt.LEVEL_MARK
         (message,) = (m for m in read_messages(store.path) if m.topic == LEVEL_TOPIC)
-        assert message.offset == parsed.offset & ~LEVEL_MARK
+        assert message.offset == parsed.offset & ~fmt.LEVEL_MARK
         assert message.properties["UNIQ_KEY"] == id
         assert message.stored_ms == START_MS and message.queue_id == 1
 
@@ -169,7 +169,7 @@ def test_an_id_that_is_none(tmp_path: Path) -> None:
     with open_store(tmp_path, ManualClock(START_MS)) as store:
         id = store.put(b"b", delay_level=1)
         due, offset, tag = id[:12], id[12:24], id[24:]
-        unmarked = f"{int(offset, 16) & ~LEVEL_MARK:012X}"
+        unmarked = f"{int(offset, 16) & ~fmt.LEVEL_MARK:012X}"
         for wrong in (
             f"{int(due, 16) + 1:012X}{offset}{tag}",
             f"{due}{unmarked}{tag}",

@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, FlushFailedError, ManualClock, StoreFullError, TimerStore
-from timerstore.timelog.disk import MappedFile
+from timerstore.timelog.files.disk import MappedFile
 
 START_MS = 1_800_000_000_000
 MINUTE = timedelta(minutes=1)

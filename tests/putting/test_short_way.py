@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
-from timerstore.arguments import whole_ms
+from timerstore.ground.arguments import whole_ms
+from timerstore.ground.put import Put
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 FAR_MS = 4_000_000_000_000
@@ -49,7 +50,7 @@ def test_both_ways_write_the_same(
 ) -> None:
     config = replace(SMALL, durability=durability, delay_levels=LEVELS)
     with TimerStore(tmp_path / "s", config=config) as store:
-        long = [store.putting.put(b"body", "t", *arguments(way)) for way in WAYS]
+        long = [store.putting.put(Put(b"body", "t", **way)) for way in WAYS]
         store.core.engine.commitlog.make_room(store.core.engine.commitlog.end + (1 << 14))
         with monkeypatch.context() as patch:
             if not INTERPRETED:  # there is no short way there
@@ -72,12 +73,6 @@ def test_both_ways_write_the_same(
     for one, other in zip(written[: len(WAYS)], written[len(WAYS) :], strict=True):
         assert list(one.properties) == list(other.properties)
         assert without_times(one) == without_times(other)
-
-
-def arguments(way: dict[str, Any]) -> list[Any]:
-    """The arguments of a put in the order of the long way's."""
-    names = ["delay", "at", "at_ms", "key", "tag", "properties", "delay_level"]
-    return [way.get(name) for name in names]
 
 
 WRONG: list[dict[str, Any]] = [

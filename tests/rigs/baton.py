@@ -62,6 +62,7 @@ class Task:
         self.ready: Callable[[], bool] | None = None
         self.until_ms: int | None = None  # when a sleep ends
         self.called = self.rests = self.spins = self.ended = self.killed = self.unwinding = False
+        self.pauses = self.stands_by = False
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -82,13 +83,17 @@ class Task:
     def is_ready(self) -> bool:
         return not self.ended and (self.ready is None or self.ready())
 
+    def goes_on(self) -> bool:
+        """Whether a thread that pauses waits for this one."""
+        return not self.pauses and not self.spins and self.is_ready()
+
 
 class Baton:
     """Whose turn it is. `turns`: how many boundaries to go before the next turn, and to whom.
 
     Where the plan of turns has come to its end, each thread goes on until it has to wait. `cuts`:
-    at which publication of all, locks that are given back among them, the thread of that name goes
-    on before all others.
+    at which boundary of all the thread of that name goes on before all others, until it waits or a
+    later one comes.
     """
 
     def __init__(
@@ -105,16 +110,19 @@ class Baton:
         self.back = _thread.allocate_lock()
         self.back.acquire()
         self.held: dict[int, Task | None] = {}
-        self.count = self.published = self.left = 0
-        self.cutting = self.went_back = False
+        self.count = self.given = self.left = 0
+        self.fell_ms = 0  # the furthest that the clock went back
+        self.steady_ms = now_ms  # by this one naps end: it never goes back
+        self.cut_at = -1  # the boundary of the last cut
         self.stop_at = STEPS_MAX
         self.on_quiet: Callable[[], None] = lambda: None
 
     def move_clock(self, by_ms: int) -> None:
         """Move the clock; it may go back."""
-        self.went_back |= by_ms < 0
         self.now_ms += by_ms
+        self.steady_ms += max(0, by_ms)
         self.latest_ms = max(self.latest_ms, self.now_ms)
+        self.fell_ms = max(self.fell_ms, self.latest_ms - self.now_ms)
 
     # --- for the threads
 
@@ -123,16 +131,15 @@ class Baton:
         self.tasks.append(Task(self, name, body))
         return self.tasks[-1]
 
-    def boundary(self, published: int = 0) -> None:
+    def boundary(self) -> None:
         """Hand the baton on where the plan says so."""
         task = self.running
         if task is None or task.unwinding:
             return
         self.count += 1
         self.left -= 1
-        self.published += published
-        is_cut = bool(self.cuts) and not self.cutting
-        if self.left <= 0 or (is_cut and self.published >= self.cuts[-1][0]):
+        is_cut = bool(self.cuts) and self.count >= self.cuts[-1][0] > self.cut_at
+        if self.left <= 0 or is_cut:
             task.ready = None
             self._park(task)
 
@@ -148,15 +155,15 @@ class Baton:
             task.ready, task.until_ms = ready, until_ms
             self._park(task)
 
-    def rest(self, for_ms: int) -> None:
-        """Let all others go on, until a cut comes."""
-        task, until_ms = self.running, self.now_ms + for_ms
+    def rest(self, for_ms: int, *, stands_by: bool = False) -> None:
+        """Let all others go on, until a cut comes; or, where it stands by, until one pauses."""
+        task, until_ms = self.running, self.steady_ms + for_ms
         assert task is not None
         if task.called:
             task.called = False
             return
-        task.rests = True
-        self.wait(lambda: not task.rests or self.now_ms >= until_ms, until_ms)
+        task.rests, task.stands_by = True, stands_by
+        self.wait(lambda: not task.rests or self.steady_ms >= until_ms, until_ms)
 
     def pass_on(self) -> None:
         """Let somebody else go on, as who spins does."""
@@ -178,17 +185,17 @@ class Baton:
 
     def play(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Play until it is over, or nobody can go on; or up to the boundary `stop_at`."""
-        while not is_over() and self.count < self.stop_at:
+        while not is_over() and self.count < self.stop_at and 10 * self.given < STEPS_MAX:
             self.tasks = [task for task in self.tasks if not task.ended]
-            if self.cuts and self.published >= self.cuts[-1][0]:
-                name = self.cuts.pop()[1]
+            if self.cuts and self.count >= self.cuts[-1][0]:
+                self.cut_at, name = self.cuts.pop()
                 named = [task for task in self.tasks if task.name == name]
                 # One that sleeps wakes: its time may always have come.
                 if named and (named[0].until_ms is not None or named[0].is_ready()):
                     named[0].called, named[0].rests = not named[0].rests, False
                     self.left, self.cutting = STEPS_MAX, True
                     self._give(named[0])
-                    self.cutting = False
+                    self.cut_at = -1  # the boundary of the last cut
                     continue
             ready = [task for task in self.tasks if task.is_ready()]
             if not ready:
@@ -198,7 +205,7 @@ class Baton:
             task = ready[who % len(ready)] if who >= 0 else self._next(ready)
             self.left = min(gap, self.stop_at - self.count)
             self._give(task)
-        if self.count >= STEPS_MAX:
+        if max(self.count, 10 * self.given) >= STEPS_MAX:
             raise StuckError("it goes on for ever")
 
     def _next(self, ready: list[Task]) -> Task:
@@ -212,6 +219,7 @@ class Baton:
     def _give(self, task: Task) -> None:
         task.ready = task.until_ms = None
         task.spins = False
+        self.given += 1
         self.running = self.last = task
         task.go.release()
         self.back.acquire()
@@ -228,7 +236,7 @@ class Baton:
             ends = [task.until_ms for task in self.tasks if task.until_ms is not None]
             if not ends:
                 raise StuckError(f"{[task.name for task in self.tasks]} wait for each other")
-            self.move_clock(max(0, min(ends) - self.now_ms))
+            self.move_clock(max(0, min(ends) - self.steady_ms))
 
     def kill(self) -> None:
         """End all threads where they are."""
@@ -241,6 +249,27 @@ class Baton:
             task.thread.join()
         self.tasks, self.running = [], None
         self.held.clear()
+
+
+def pause(*, wakes: bool = False) -> None:
+    """Let all others go on as far as they can, who stands by among them; for a wrong kernel.
+
+    Who sleeps may wake: its time may always have come.
+    """
+    baton = _attached[-1]
+    me = baton.running
+    if me is None:
+        return
+    for task in baton.tasks:
+        task.rests &= not task.stands_by
+        if wakes and task.until_ms is not None and not task.rests:
+            task.ready = None
+    me.pauses = True
+    baton.wait(lambda: not any(each.goes_on() for each in baton.tasks))
+    me.pauses = False
+
+
+_attached: list[Baton] = []
 
 
 # --- what stands in for the product's own
@@ -295,8 +324,8 @@ class BatonFlag:
         self.up = False
 
     def wait(self, timeout_s: float) -> bool:
-        until_ms = self.baton.now_ms + max(1, int(timeout_s * 1000))
-        self.baton.wait(lambda: self.up or self.baton.now_ms >= until_ms, until_ms)
+        until_ms = self.baton.steady_ms + max(1, int(timeout_s * 1000))
+        self.baton.wait(lambda: self.up or self.baton.steady_ms >= until_ms, until_ms)
         return self.up
 
 
@@ -326,12 +355,11 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for name in ATOMICS:
         twin = getattr(intrinsics, name, None) or getattr(record, name)
-        publishes = name not in ("load_acquire", "observe")
 
-        def atomic(*args: Any, twin: Any = twin, publishes: int = publishes) -> Any:
+        def atomic(*args: Any, twin: Any = twin) -> Any:
             baton.boundary()
             value = twin(*args)
-            baton.boundary(publishes)
+            baton.boundary()
             return value
 
         found[twin] = atomic
@@ -355,32 +383,32 @@ def stand_ins(baton: Baton) -> dict[Any, Any]:
     def lock_release(lock: Any) -> None:
         baton.boundary()
         baton.held.pop(lock.ctypes.data, None)
-        baton.boundary(1)
+        baton.boundary()
 
     def wait_readable(poll_words: Any, timeout_ns: int) -> None:
         fd = int(poll_words[0]) & 0x7FFFFFFF
-        until_ms = baton.now_ms + -(-int(timeout_ns) // 1_000_000)
+        until_ms = baton.steady_ms + -(-int(timeout_ns) // 1_000_000)
 
         def is_readable() -> bool:
             return bool(select.select([fd], [], [], 0)[0])
 
-        baton.wait(lambda: baton.now_ms >= until_ms or is_readable(), until_ms)
+        baton.wait(lambda: baton.steady_ms >= until_ms or is_readable(), until_ms)
         if is_readable():
             os.read(fd, 8)
 
     def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
         limit_ms = int(words[limit_at]) * 1_000 + int(words[limit_at + 1]) // 1_000_000
         # Who would look up by himself some time shall be woken before.
-        until_ms = baton.now_ms + 1 if limit_ms == 0 else None
+        until_ms = baton.steady_ms + 1 if limit_ms == 0 else None
 
         def is_over() -> bool:
-            return bool(words[at] != value) or (until_ms or baton.now_ms + 1) <= baton.now_ms
+            return bool(words[at] != value) or (until_ms or baton.steady_ms + 1) <= baton.steady_ms
 
         baton.wait(is_over, until_ms)
 
     def clock_ms(scratch: Any) -> int:
         now_ms = baton.now_ms
-        baton.boundary(1)
+        baton.boundary()
         return now_ms
 
     return found | {
@@ -445,19 +473,21 @@ def attached(baton: Baton) -> Iterator[None]:
                     new = replaced[value]
             elif name in TINY and isinstance(value, int):
                 new = TINY[name]
-            elif name in fakes and module.__name__ != "timerstore.services.background":
+            elif name in fakes and module.__name__ != "timerstore.services.world.background":
                 new = fakes[name]
             elif name == "time" and value is sys.modules["time"] and of_kernels:
                 new = _copy(
                     value,
                     sleep=lambda seconds: baton.pass_on(),
-                    monotonic=lambda: baton.now_ms / 1000,
+                    monotonic=lambda: baton.steady_ms / 1000,
                 )
             if new is not None:
                 before.append((module, name, value))
                 setattr(module, name, new)
+    _attached.append(baton)
     try:
         yield
     finally:
+        _attached.pop()
         for module, name, value in before:
             setattr(module, name, value)

@@ -1,22 +1,19 @@
 """A nursery of processes that carry chains on by acknowledging with a put, until they are killed.
 
-It reads lines "path seed durability" from stdin. For each it forks a child, which opens the store
-on the wall clock. Each message "chain:n" is acknowledged with "chain:n+1", and at every third with
-a receipt beside it; some handlers raise before, some after.
+Lines are "path seed durability". Each message "chain:n" is acknowledged with "chain:n+1", and at
+every third with a receipt beside it; some handlers raise before, some after.
 """
 
 import logging
-import os
 import random
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.rigs.nursery import nurse
 from timerstore import Config, Consumer, Delivery, TimerStore
 
 GROUP, TOPIC, RECEIPTS, THREADS, CHAINS = "workers", "chains", "receipts", 6, 40
@@ -61,20 +58,13 @@ def main() -> None:
         store.put(b"0:0", topic=TOPIC)
         with carry_on(store, 1):
             time.sleep(0.5)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        path, seed, durability = line.split()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                carry_on(TimerStore(path, config=config_of(durability)), int(seed)).start()
-                threading.Event().wait()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        print("child", pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print("ended", os.waitstatus_to_exitcode(status), flush=True)
+    nurse(work)
+
+
+def work(path: str, seed: int, durability: str) -> None:
+    """Carry on for ever."""
+    carry_on(TimerStore(path, config=config_of(durability)), seed).start()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

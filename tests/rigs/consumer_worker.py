@@ -1,20 +1,18 @@
 """A nursery of processes that consume with many threads until they are killed.
 
-It reads lines "path seed" from stdin. For each it forks a child, which opens the store on the wall
-clock, then handles what is there; one message in ten fails. What each handler has decided is a line
-of the file `handled` beside the store: id, attempt, "done" or "failed".
+A child handles what is there; one message in ten fails. What each handler has decided is a line of
+the file `handled` beside the store: id, attempt, "done" or "failed".
 """
 
 import logging
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from pathlib import Path
 
+from tests.rigs.nursery import nurse
 from timerstore import Config, Consumer, Delivery, TimerStore
 
 GROUP, TOPIC, THREADS, MAX_ATTEMPTS = "workers", "jobs", 20, 2
@@ -57,20 +55,13 @@ def main() -> None:
         store.put_many([b"warm"] * 50, topic=TOPIC)
         with open_consumer(store, 1):
             time.sleep(1.3)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        path, seed = line.split()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                open_consumer(TimerStore(path, config=CONFIG), int(seed)).start()
-                threading.Event().wait()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        print("child", pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print("ended", os.waitstatus_to_exitcode(status), flush=True)
+    nurse(work)
+
+
+def work(path: str, seed: int) -> None:
+    """Consume for ever."""
+    open_consumer(TimerStore(path, config=CONFIG), seed).start()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

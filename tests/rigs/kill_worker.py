@@ -1,24 +1,23 @@
-"""A nursery of processes that use a store until they are killed.
+"""A nursery of processes that use a store until they are killed: lines are "path seed kind".
 
-It reads lines "path seed kind" from stdin. For each it forks a child, which opens the store on
-the wall clock, then puts, cancels, reschedules and consumes as fast as it can, in one thread or in
-several. It says what it is about to do, then what was acknowledged, a line each, on stdout. The
-nursery says "child PID", then waits for its end. Forking spares each child the imports.
+A child opens the store on the wall clock, then puts, cancels, reschedules and consumes as fast as
+it can, in one thread or in several.
 """
 
 import contextlib
 import os
 import random
-import sys
 import tempfile
 import threading
 import traceback
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from tests.models.archive import ArchivingDisk
+from tests.rigs.nursery import nurse, say
 from timerstore import Config, StoreClosedError, TimerStore, TooLateError
 
 GROUP = "workers"
@@ -65,11 +64,6 @@ def open_store(path: Path | str, kind: str) -> TimerStore:
     store.core.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
     store.core.cleaner.leave_slots = 2
     return store
-
-
-def say(*words: object) -> None:
-    """One line to the one who kills; what was written before the kill is read."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 class Known:
@@ -180,23 +174,6 @@ def work(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
             thread.join()
 
 
-def nurse(thread_count: int = 1) -> None:
-    """Fork a child for each line, which works until it is killed."""
-    say("ready")
-    for line in sys.stdin:
-        path, seed, kind = line.split()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(path, int(seed), kind, thread_count)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        say("child", pid)
-        _, status = os.waitpid(pid, 0)
-        say("ended", os.waitstatus_to_exitcode(status))
-
-
 def warm_up() -> None:
     """Load all kernels: whoever is forked finds them."""
     with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
@@ -212,7 +189,7 @@ def warm_up() -> None:
 def main(thread_count: int = 1) -> None:
     """Fork those that are to be killed."""
     warm_up()
-    nurse(thread_count)
+    nurse(partial(work, thread_count=thread_count))
 
 
 if __name__ == "__main__":

@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 
 from tests import naive
-from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
-from timerstore.timelog.format import (
-    CHECKPOINT_BYTES,
-    CHECKPOINT_COPY_AT,
-    ENTRY_BYTES,
-    QUEUE_ENTRY,
-    SLOT,
-    SLOT_BYTES,
-    TIMER_TOPIC,
-    TIMERLOG_BLANK_BYTES,
-    UNIT,
-    UNIT_BYTES,
-)
-from timerstore.timelog.jsonfile import sealed
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.files.jsonfile import sealed
 
-TIMERS = TIMER_TOPIC.decode()
+TIMERS = fmt.TIMER_TOPIC.decode()
 
 
 class Folder:
@@ -71,17 +60,17 @@ class Patient:
         self.log_end = scanned.end
         self.messages = {message.offset: message for message in scanned.messages}
         self.units = dict(self._read_units())
-        self.slots = np.fromfile(self.path / "timerwheel", SLOT)
+        self.slots = np.fromfile(self.path / "timerwheel", fmt.SLOT)
 
     def _read_units(self) -> Iterator[tuple[int, Any]]:
         log = self.units_log
         for number, file in enumerate(log.files):
             data, at = file.read_bytes(), 0
-            while at + UNIT_BYTES + TIMERLOG_BLANK_BYTES <= len(data):
-                unit = np.frombuffer(data[at : at + UNIT_BYTES], UNIT)[0]
-                if unit["size"] == UNIT_BYTES:
+            while at + fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES <= len(data):
+                unit = np.frombuffer(data[at : at + fmt.UNIT_BYTES], fmt.UNIT)[0]
+                if unit["size"] == fmt.UNIT_BYTES:
                     yield log.start + number * log.segment_bytes + at, unit
-                at += UNIT_BYTES
+                at += fmt.UNIT_BYTES
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -117,7 +106,7 @@ class Patient:
 
     def set_unit(self, offset: int, **fields: int) -> None:
         """Write a unit again with other fields, and its CRC."""
-        unit = np.array([self.units[offset]], UNIT)
+        unit = np.array([self.units[offset]], fmt.UNIT)
         for name, value in fields.items():
             unit[name] = value
         data = unit.tobytes()
@@ -127,13 +116,23 @@ class Patient:
 
     def set_slot(self, index: int, **fields: int) -> int:
         """Write a slot again with other fields; return where it stands."""
-        slot = np.array([self.slots[index]], SLOT)
+        slot = np.array([self.slots[index]], fmt.SLOT)
         for name, value in fields.items():
             slot[name] = value
         with open(self.path / "timerwheel", "r+b") as file:
-            file.seek(index * SLOT_BYTES)
+            file.seek(index * fmt.SLOT_BYTES)
             file.write(slot.tobytes())
-        return index * SLOT_BYTES
+        self.sum_wheel()
+        return index * fmt.SLOT_BYTES
+
+    def sum_wheel(self) -> None:
+        """Note the checksums of the wheel's pages anew."""
+        file, wheel = self.path / "config" / "wheelsums", (self.path / "timerwheel").read_bytes()
+        sums = [zlib.crc32(wheel[at : at + 4_096]) for at in range(0, len(wheel), 4_096)]
+        rows = 2 * b"".join(each.to_bytes(4, "big") for each in sums)
+        head = (1).to_bytes(8, "big") + len(sums).to_bytes(8, "big")
+        crc = zlib.crc32(head + rows).to_bytes(4, "big")
+        file.write_bytes(2 * (b"TMSUMS01" + head + crc + bytes(4) + rows))
 
     def set_message(self, offset: int, **fields: Any) -> None:
         """Write a message again, of the same size."""
@@ -154,17 +153,24 @@ class Patient:
             message.topic, used, offset=message.offset, size=len(data), tags_code=hash_of
         )
         self.set_checkpoint(commitlog_flushed=self.log_end + len(data))
+        self.set_flushed(self.log_end + len(data))
         return message.offset
+
+    def set_flushed(self, offset: int) -> None:
+        """Write up to where the log was flushed, as RocketMQ's file says it."""
+        with open(self.path / "checkpoint", "r+b") as file:
+            file.seek(32)
+            file.write(offset.to_bytes(8, "big"))
 
     def entries(self, topic: str, queue_id: int = 0) -> np.ndarray[Any, Any]:
         files = Folder(self.path / "consumequeue" / topic / str(queue_id)).files
-        return np.concatenate([np.fromfile(file, QUEUE_ENTRY) for file in files])
+        return np.concatenate([np.fromfile(file, fmt.QUEUE_ENTRY) for file in files])
 
     def set_entry(self, topic: str, index: int, **fields: int) -> int:
         """Write an entry again with other fields; return where it stands."""
         folder = Folder(self.path / "consumequeue" / topic / "0")
-        at = index * ENTRY_BYTES
-        entry = np.frombuffer(folder.read(at, ENTRY_BYTES), QUEUE_ENTRY).copy()
+        at = index * fmt.ENTRY_BYTES
+        entry = np.frombuffer(folder.read(at, fmt.ENTRY_BYTES), fmt.QUEUE_ENTRY).copy()
         for name, value in fields.items():
             entry[name] = value
         folder.write(at, entry.tobytes())
@@ -173,8 +179,8 @@ class Patient:
     def set_checkpoint(self, **fields: Any) -> None:
         """Write other cursors, in both copies."""
         data = replace(self.checkpoint, **fields).encode()
-        whole = data.ljust(CHECKPOINT_COPY_AT, b"\0") + data
-        (self.path / "config" / "timercheck").write_bytes(whole.ljust(CHECKPOINT_BYTES, b"\0"))
+        whole = data.ljust(fmt.CHECKPOINT_COPY_AT, b"\0") + data
+        (self.path / "config" / "timercheck").write_bytes(whole.ljust(fmt.CHECKPOINT_BYTES, b"\0"))
 
     def set_level(self, level: int, offset: int) -> None:
         """Move the offset of a delay level, counted from 0, wherever it stands."""

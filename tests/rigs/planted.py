@@ -11,34 +11,26 @@ import timerstore
 from tests import naive
 from tests.rigs.patient import TIMERS, Patient
 from timerstore import Config, ManualClock
-from timerstore.offline.auditcursors import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.validation.cursorchecks import (
     COUNTS_FILE,
     CURSORS_FILE,
     GROUPS_FILE,
     LEVELS_FILE,
     cursor_at,
 )
-from timerstore.timelog.format import (
-    ENTRY_BYTES,
-    LEVEL_TOPIC,
-    SLOT_COUNT_AT,
-    SLOT_FIRST_AT,
-    SLOT_LAST_AT,
-    SLOT_TIME_AT,
-    UNIT_CRC_AT,
-    UNIT_DELETE,
-    UNIT_ROLL,
-)
+from timerstore.validation.smallfiles import FLUSH_TIMES_FILE
+from timerstore.wheel.checksums import PAGE_BYTES
 
 LOG, UNITS, WHEEL = "commitlog", "timerlog", "timerwheel"
 CONFIG = Config(
     durability="process",
     wheel_slot_count=128,
     roll_window_slots=6,
-    commitlog_segment_bytes=1 << 16,
+    commitlog_segment_bytes=1 << 13,
     retention_ms=3_600_000,
     consumequeue_segment_bytes=20_000,
-    timerlog_segment_bytes=52_000,
+    timerlog_segment_bytes=1_300,
 )
 SECOND = timedelta(seconds=1)
 
@@ -63,7 +55,7 @@ def make_store(path: Path) -> None:
         clock.advance(timedelta(milliseconds=200))
 
 
-LEVELS = LEVEL_TOPIC.decode()
+LEVELS = fmt.LEVEL_TOPIC.decode()
 Place = tuple[str, int]
 
 
@@ -105,31 +97,46 @@ def _(store: Patient) -> Place:
     return UNITS, 0
 
 
+@fault("closed")
+def _(store: Patient) -> Place:
+    """A byte behind the blank of a segment."""
+    at = store.log.start + store.log.segment_bytes - 3
+    store.log.flip(at)
+    return LOG, at
+
+
+@fault("json")
+def _(store: Patient) -> Place:
+    """A file for brokers, which no opening reads."""
+    (store.path / "config" / "topics.json").write_text('{"topicConfigTable"}')
+    return "config/topics.json", 19
+
+
 @fault("slot_place")
 def _(store: Patient) -> Place:
     slot = store.slot_of(store.units[store.chains(ahead=False)[0][0]])
-    return WHEEL, store.set_slot(store.index_of(slot), magic=1) + SLOT_TIME_AT
+    return WHEEL, store.set_slot(store.index_of(slot), magic=1) + fmt.SLOT_TIME_AT
 
 
 @fault("slot_last")
 def _(store: Patient) -> Place:
     one, other = store.chains(ahead=False)[:2]
     index = store.index_of(store.slot_of(store.units[one[0]]))
-    return WHEEL, store.set_slot(index, last=other[-1]) + SLOT_LAST_AT
+    return WHEEL, store.set_slot(index, last=other[-1]) + fmt.SLOT_LAST_AT
 
 
 @fault("slot_first")
 def _(store: Patient) -> Place:
     chain = store.chains(ahead=True, at_least=2)[0]
     index = store.index_of(store.slot_of(store.units[chain[0]]))
-    return WHEEL, store.set_slot(index, first=chain[1]) + SLOT_FIRST_AT
+    return WHEEL, store.set_slot(index, first=chain[1]) + fmt.SLOT_FIRST_AT
 
 
 @fault("slot_count")
 def _(store: Patient) -> Place:
     chain = store.chains(ahead=True)[0]
     index = store.index_of(store.slot_of(store.units[chain[0]]))
-    return WHEEL, store.set_slot(index, count=77) + SLOT_COUNT_AT
+    return WHEEL, store.set_slot(index, count=77) + fmt.SLOT_COUNT_AT
 
 
 @fault("chain")
@@ -151,10 +158,21 @@ def _(store: Patient) -> Place:
     """The last put never reached the wheel."""
     chain = store.chains(ahead=True, at_least=2)[0]
     slot = store.slot_of(store.units[chain[0]])
-    less = -1 if store.units[chain[-1]]["magic"] & UNIT_DELETE else 1
+    less = -1 if store.units[chain[-1]]["magic"] & fmt.UNIT_DELETE else 1
     count = int(store.slots[store.index_of(slot)]["count"]) - less
     store.set_slot(store.index_of(slot), last=chain[-2], count=count)
     return UNITS, chain[-1]
+
+
+@fault("wheel_sums")
+def _(store: Patient) -> Place:
+    """A slot that has passed, whose units nobody looks for any more, is gone."""
+    slot = store.slot_of(store.units[store.chains(ahead=False)[0][0]])
+    at = store.index_of(slot) * fmt.SLOT_BYTES
+    with open(store.path / "timerwheel", "r+b") as file:
+        file.seek(at)
+        file.write(bytes(fmt.SLOT_BYTES))
+    return WHEEL, at // PAGE_BYTES * PAGE_BYTES
 
 
 # --- units
@@ -163,7 +181,7 @@ def _(store: Patient) -> Place:
 @fault("unit_sound", "enqueued")
 def _(store: Patient) -> Place:
     chain = store.chains(ahead=False, at_least=3)[0]
-    store.units_log.flip(chain[1] + UNIT_CRC_AT)
+    store.units_log.flip(chain[1] + fmt.UNIT_CRC_AT)
     return UNITS, chain[1]
 
 
@@ -192,7 +210,7 @@ def _(store: Patient) -> Place:
 @fault("unit_kind", "slot_count")
 def _(store: Patient) -> Place:
     offset = store.chains(ahead=False)[0][0]
-    store.set_unit(offset, magic=int(store.units[offset]["magic"]) ^ UNIT_DELETE)
+    store.set_unit(offset, magic=int(store.units[offset]["magic"]) ^ fmt.UNIT_DELETE)
     return UNITS, offset
 
 
@@ -203,7 +221,7 @@ def _(store: Patient) -> Place:
         offset
         for chain in store.chains(ahead=True)
         for offset in chain
-        if store.units[offset]["magic"] & UNIT_ROLL
+        if store.units[offset]["magic"] & fmt.UNIT_ROLL
     )
     store.set_unit(at, delta_ms=int(store.units[at]["delta_ms"]) + 1)
     return UNITS, at
@@ -231,7 +249,7 @@ def _(store: Patient) -> Place:
         units = [store.units[offset] for offset in chain]
         for offset, unit in zip(chain[1:], units[1:], strict=True):
             names = ["message_size", "topic_hash", "magic"]
-            if unit["magic"] & UNIT_DELETE == 0 and unit[names] == units[0][names]:
+            if unit["magic"] & fmt.UNIT_DELETE == 0 and unit[names] == units[0][names]:
                 store.set_unit(offset, message_offset=int(units[0]["message_offset"]))
                 return LOG, int(unit["message_offset"])
     raise AssertionError("no slot has two timers alike")
@@ -393,7 +411,7 @@ def _change_due(store: Patient) -> Place:
     queue = min(store.path.glob(f"consumequeue/{LEVELS}/*"))
     file = min(queue.iterdir())
     data = bytearray(file.read_bytes())
-    data[ENTRY_BYTES - 1] ^= 1
+    data[fmt.ENTRY_BYTES - 1] ^= 1
     file.write_bytes(data)
     return f"consumequeue/{LEVELS}/{queue.name}", 0
 
@@ -426,6 +444,22 @@ def _(store: Patient) -> Place:
 def _(store: Patient) -> Place:
     store.set_checkpoint(claimed_slot=store.read_slot - 1)
     return CURSORS_FILE, cursor_at("claimed_slot")
+
+
+@fault("cursor_copies")
+def _(store: Patient) -> Place:
+    file = store.path / CURSORS_FILE
+    data = bytearray(file.read_bytes())
+    data[fmt.CHECKPOINT_COPY_AT + 7] ^= 1
+    file.write_bytes(data)
+    return CURSORS_FILE, fmt.CHECKPOINT_COPY_AT
+
+
+@fault("flush_times")
+def _(store: Patient) -> Place:
+    """RocketMQ's file says another end of the log than the cursors."""
+    store.set_flushed(store.log_end - 1)
+    return FLUSH_TIMES_FILE, 32
 
 
 @fault("level_offsets")

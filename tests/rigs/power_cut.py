@@ -31,8 +31,9 @@ from tests import naive
 from tests.models.archive import archive_of
 from tests.models.ledger import Ledger, check_store, read_ledger
 from tests.rigs import kill_worker
+from tests.rigs.nursery import Nursery
 from tests.rigs.power_worker import KINDS, wait_for_disk
-from tests.test_kill import Account, Nursery, open_still
+from tests.test_kill import Account, open_still
 
 DISK_BYTES = 64 << 20
 CUTS_OF_A_STORE = 20
@@ -65,7 +66,7 @@ class PowerNursery(Nursery):
 
     def __init__(self, mount_point: Path) -> None:
         self._mount_point = mount_point
-        super().__init__(Path(__file__).with_name("power_worker.py"))
+        super().__init__("power_worker")
 
     def killer(self, pid: int, kill_s: float) -> list[str]:
         """Cut the power first."""

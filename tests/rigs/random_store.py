@@ -82,7 +82,7 @@ class _Teller:
         self.open()
 
     def open(self) -> None:
-        self.clock = ManualClock(self.now_ms)
+        self.clock = ManualClock(self.now_ms, force=True)
         config = self.story.config
         self.store = TimerStore(self.path, config=config, clock=self.clock, disk=QuietDisk())
 
@@ -116,7 +116,7 @@ class _Teller:
             topic = ["a", "b", "%RETRY%g"][number % 3]
             batch = store.pull(topic, group="g", timeout=0, max_count=1 + number % 4)
             for delivery in batch:
-                message = delivery._batch.message(delivery._i)
+                message = delivery._handed.message(delivery._i)
                 send_back(store.putting, "g", message, delay_level=1 + number % 4)
             batch.ack()
         elif what in ("nack", "pull"):

@@ -20,13 +20,13 @@ from tests.rigs.patient import Folder, Patient
 from tests.rigs.said_ahead import not_said_ahead, overloads
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock
-from timerstore.ids import parse_id
+from timerstore.ground.ids import parse_id
 from timerstore.timelog.jit.kernel import LATER
 from timerstore.validation import validate
 
 SECOND = timedelta(seconds=1)
 GROUP = "g"
-NOT_HERE = {"timerstore.timelog.audit.identify_copies"}
+NOT_HERE = {"timerstore.timelog.reading.audit.identify_copies"}
 """For a fired copy that has lost where it was put: `tests/timelog/test_audit.py` has one."""
 _IN_BODY = 90
 """A byte of a body, from its message on."""

@@ -223,7 +223,7 @@ def after_a_killed_broker(jars: str, path: Path) -> None:
     assert by_broker and set(by_broker.values()) == {1}
     report = validate(path)
     assert report.ok, str(report)
-    clock = ManualClock(int(time.time() * 1_000))
+    clock = ManualClock(int(time.time() * 1_000), force=True)
     with TimerStore(path, config=CONFIG, clock=clock) as again:
         clock.advance(timedelta(seconds=60))
         again.flush()

@@ -5,8 +5,10 @@ bytecodes.
 """
 
 import sys
+from functools import partial
 
-from tests.rigs.kill_worker import nurse
+from tests.rigs.kill_worker import work
+from tests.rigs.nursery import nurse
 from tests.rigs.storm_worker import use_small_rings
 
 THREAD_COUNT = 8
@@ -16,7 +18,7 @@ def main() -> None:
     """Fork them."""
     use_small_rings(4)
     sys.setswitchinterval(1e-4)
-    nurse(THREAD_COUNT)
+    nurse(partial(work, thread_count=THREAD_COUNT))
 
 
 if __name__ == "__main__":

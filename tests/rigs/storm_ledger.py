@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.rigs.storm_keys import CHAINS, KEYED, PARKED, Chain, Keyed
-from tests.rigs.storm_taken import Taken, entry_of
+from tests.rigs.storm_taken import Taken, entry_of, run_of
 from timerstore import (
     Batch,
     Config,
@@ -100,8 +100,9 @@ class Ledger:
 
     def pulled(self, batch: Batch) -> tuple[list[int], list[str]]:
         """Note what group "g" was handed; return the entries, and the ids."""
-        indexes, ids = batch._indexes.tolist(), batch.ids.to_pylist()
-        self.taken.take(batch, indexes, ids)
+        run = run_of(batch)
+        indexes, ids = run.indexes.tolist(), batch.ids.to_pylist()
+        self.taken.take(run, indexes, ids)
         self.came.update(ids)
         if ids and batch.topic == SHARED:
             self.shared_came.update(ids)
@@ -115,7 +116,7 @@ class Ledger:
         indexes, ids = self.pulled(batch)
         self.acks_begun.update(ids)
         batch.ack()
-        self.taken.end(batch, indexes)
+        self.taken.end(run_of(batch), indexes)
 
     def ack_one(self, delivery: Delivery) -> None:
         """Acknowledge one."""
@@ -168,8 +169,8 @@ def _drain(store: TimerStore, ledger: Ledger) -> set[str]:
             if group == "g":
                 ledger.ack(batch)
             elif len(batch):
-                ids = batch.ids.to_pylist()
-                ledger.taken_by_consumer.take(batch, batch._indexes.tolist(), ids)
+                ids, run = batch.ids.to_pylist(), run_of(batch)
+                ledger.taken_by_consumer.take(run, run.indexes.tolist(), ids)
                 ledger.came.update(ids)
                 batch.ack()
                 ledger.handled.update(ids)

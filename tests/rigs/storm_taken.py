@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from timerstore import Batch, Delivery
+from timerstore.consuming.run import Run
 
 _RETRY = "%RETRY%"
 
 
-def queue_of(batch: Batch) -> str:
-    """Return the queue that a batch is of: its topic's, or that of the group's retries."""
-    cursor: Any = batch._cursor
-    topics: Any = batch._group.core.engine.queues.topics
-    return str(topics[cursor.row].decode())
+def run_of(batch: Batch) -> Run:
+    """Return what a batch of an open store shows."""
+    assert isinstance(batch._handed, Run)
+    return batch._handed
 
 
-def entry_of(delivery: Delivery) -> tuple[Batch, list[int]]:
-    """Return the batch of a delivery, and its index in the queue."""
-    batch: Any = delivery._batch
-    return batch, [batch._index_of[delivery._i]]
+def queue_of(run: Run) -> str:
+    """Return the queue that a run is of: its topic's, or that of the group's retries."""
+    return run.reader.core.engine.queues.topics[run.cursor.row].decode()
+
+
+def entry_of(delivery: Delivery) -> tuple[Run, list[int]]:
+    """Return the run of a delivery, and its index in the queue."""
+    run = delivery._handed
+    assert isinstance(run, Run)
+    return run, [int(run.indexes[delivery._i])]
 
 
 class Taken:
@@ -39,11 +44,11 @@ class Taken:
         self.fired: dict[str, int] = {}  # the index of each timer in its topic's queue
         self.sent_back: dict[str, set[int]] = {}  # its indexes among the retries
 
-    def take(self, batch: Batch, indexes: list[int], ids: list[str]) -> None:
+    def take(self, run: Run, indexes: list[int], ids: list[str]) -> None:
         """Note what was handed out."""
         if not ids:
             return
-        queue = queue_of(batch)
+        queue = queue_of(run)
         for index, id in zip(indexes, ids, strict=True):
             if index < self.kept[queue] or (queue, index) in self.done:
                 self.failures.append(
@@ -55,10 +60,10 @@ class Taken:
             elif (before := self.fired.setdefault(id, index)) != index:
                 self.failures.append(f"{id} fired twice: entries {before}, {index} of {queue}")
 
-    def end(self, batch: Batch, indexes: list[int]) -> None:
+    def end(self, run: Run, indexes: list[int]) -> None:
         """Note that entries are done; the call that did it has returned."""
         if indexes:
-            queue = queue_of(batch)
+            queue = queue_of(run)
             self.done.update((queue, index) for index in indexes)
 
     def reopened(self, offset_of: Callable[[str], int] | None) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 from tests import naive
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock
-from timerstore.services import levels, needs, state, world
-from timerstore.services.engine import Engine
-from timerstore.services.provide import provide
-from timerstore.services.steps import step
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.services.engine.engine import Engine
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import step
+from timerstore.services.world import needs, rings, state
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.segments import SegmentedFile
 from timerstore.wheel import near, sets
 
 PRECISION_MS = 100
@@ -39,15 +39,15 @@ CONFIG = Config(
     timerlog_segment_bytes=520,
     near_count_max=1 << 14,
 )
-RING_COUNT = world.RING_COUNT
+RING_COUNT = rings.RING_COUNT
 ENQUEUE_GET, ENQUEUE_PUT = state.ENQUEUE_GET, state.ENQUEUE_PUT
 DEQUEUE_GET, DEQUEUE_PUT = state.DEQUEUE_GET, state.DEQUEUE_PUT
 DELIVER_LEVELS = state.DELIVER_LEVELS
 
 RINGS = {
-    "enqueue": (world.ENQUEUE_RING, world.ENQUEUE_COLUMNS),
-    "late": (world.LATE_RING, world.LATE_COLUMNS),
-    "dequeue": (world.DEQUEUE_RING, world.DEQUEUE_COLUMNS),
+    "enqueue": rings.EnqueueRing,
+    "late": rings.LateRing,
+    "dequeue": rings.DequeueRing,
 }
 CURSORS = {
     "recovering": "settings.recovering",
@@ -82,24 +82,6 @@ CURSORS = {
     "dropped": "counts.dropped_count",
     "lateness_sum": "counts.lateness_sum_ms",
     "lateness_max": "counts.lateness_max_ms",
-}
-LEVEL_CURSORS = {
-    "count": levels.LEVEL_COUNT,
-    "turn": levels.LEVEL_TURN,
-    "stop": levels.LEVEL_STOP,
-    "batch_max": levels.LEVEL_BATCH_MAX,
-    "failed": levels.LEVEL_FAILED,
-    "delivered": levels.COUNT_DELIVERED,
-    "clamped": levels.COUNT_CLAMPED,
-    "skipped": levels.COUNT_SKIPPED,
-}
-SLOT_COLUMNS = {
-    "waiting": near.SLOT_WAITING,
-    "chain": near.SLOT_CHAIN,
-    "late": near.SLOT_LATE,
-    "settled": near.SLOT_SETTLED,
-    "first_copy": near.SLOT_FIRST_COPY,
-    "roll_index": near.SLOT_ROLL_INDEX,
 }
 NEEDS = {
     needs.NOTHING: "",
@@ -222,12 +204,12 @@ class Alone:
 
     def get_level(self, name: str) -> int:
         """A word of the delay levels by its name."""
-        return int(self.engine.levels.words[LEVEL_CURSORS[name]])
+        return int(getattr(self.engine.levels, name))
 
     def set_level(self, **words: int) -> None:
         """Set words of the delay levels by name."""
         for name, value in words.items():
-            self.engine.levels.words[LEVEL_CURSORS[name]] = value
+            setattr(self.engine.levels, name, value)
 
     def level_offsets(self, count: int) -> list[int]:
         """How far each delay level was delivered."""
@@ -235,8 +217,7 @@ class Alone:
 
     def slot_column(self, name: str) -> list[int]:
         """A column of the near wheel's slots, by the slot's place."""
-        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.PLACES)
-        return [int(each) for each in columns[SLOT_COLUMNS[name]]][: near.KEPT_PLACE + 1]
+        return [int(each) for each in getattr(self.engine.near, name)[: near.KEPT_PLACE + 1]]
 
     def set_slot_column(self, name: str, slot: int, value: int) -> None:
         """Set what a column says of one slot of the front."""
@@ -244,8 +225,7 @@ class Alone:
 
     def set_place(self, name: str, place: int, value: int) -> None:
         """Set what a column says of one place."""
-        columns = self.engine.near.slots.reshape(near.SLOT_COLUMNS, near.PLACES)
-        columns[SLOT_COLUMNS[name], place] = value
+        getattr(self.engine.near, name)[place] = value
 
     def near_messages(self) -> list[tuple[int, int]]:
         """(due time, message) of all that waits in the near wheel's buckets, in no order."""
@@ -256,55 +236,54 @@ class Alone:
     def fill_near(self) -> None:
         """Leave no chunk of the near wheel free."""
         wheel = self.engine.near
-        wheel.words[near.NEAR_USED] = len(wheel.chunks) // near.CHUNK_WORDS
+        wheel.used = len(wheel.chunks) // near.CHUNK_WORDS
 
     # --- rings
 
     def begin_ring(self, ring: str, at: int) -> None:
         """Let an empty ring's next entry be the one with this number."""
-        word = RINGS[ring][0]
-        self.engine.world.ring_words[word + world.RING_HEAD] = at
-        self.engine.world.ring_words[word + world.RING_TAIL] = at
+        self._ends(ring).head = self._ends(ring).tail = at
 
-    def _ring(self, ring: str) -> tuple[Any, int, Any]:
-        word, columns = RINGS[ring]
-        array = getattr(self.engine.world, f"{ring}_ring").reshape(-1, columns)
-        return array, word, self.engine.world.ring_words
+    def _ends(self, ring: str) -> rings.Ends:
+        ends: rings.Ends = getattr(self.engine.world, f"{ring}_ring").ends
+        return ends
+
+    def _columns(self, ring: str) -> list[Any]:
+        held = getattr(self.engine.world, f"{ring}_ring")
+        return [getattr(held, name) for name in RINGS[ring].__annotations__ if name != "ends"]
 
     def waiting(self, ring: str) -> int:
         """How many entries are in a ring."""
-        _, word, words = self._ring(ring)
-        return int(words[word + world.RING_TAIL] - words[word + world.RING_HEAD])
+        return self._ends(ring).tail - self._ends(ring).head
 
     def push(self, ring: str, rows: Iterable[Iterable[int]]) -> None:
         """Put entries into a ring."""
-        array, word, words = self._ring(ring)
         for row in rows:
-            tail = int(words[word + world.RING_TAIL])
-            array[tail % RING_COUNT] = list(row)
-            words[word + world.RING_TAIL] = tail + 1
+            for column, value in zip(self._columns(ring), row, strict=True):
+                column[self.tail(ring) % RING_COUNT] = value
+            self._ends(ring).tail += 1
         assert self.waiting(ring) <= RING_COUNT
 
     def tail(self, ring: str) -> int:
         """The number of a ring's next entry."""
-        _, word, words = self._ring(ring)
-        return int(words[word + world.RING_TAIL])
+        return self._ends(ring).tail
 
     def leave_room(self, ring: str, room: int) -> None:
         """Let a ring's consumer be so far behind that there is room for so many entries alone."""
-        _, word, words = self._ring(ring)
-        words[word + world.RING_HEAD] = words[word + world.RING_TAIL] + room - RING_COUNT
+        self._ends(ring).head = self.tail(ring) + room - RING_COUNT
 
     def since(self, ring: str, number: int) -> list[list[int]]:
         """The entries of a ring from this number on."""
-        array, _, _ = self._ring(ring)
         assert 0 <= self.waiting(ring) <= RING_COUNT
-        return [[int(v) for v in array[at % RING_COUNT]] for at in range(number, self.tail(ring))]
+        columns = self._columns(ring)
+        return [
+            [int(column[at % RING_COUNT]) for column in columns]
+            for at in range(number, self.tail(ring))
+        ]
 
     def pop(self, ring: str, count: int) -> None:
         """Take entries out of a ring."""
-        _, word, words = self._ring(ring)
-        words[word + world.RING_HEAD] += min(count, self.waiting(ring))
+        self._ends(ring).head += min(count, self.waiting(ring))
 
     # --- the cancelled set, and what an earlier life did
 
@@ -363,7 +342,7 @@ class Alone:
         properties = dict(message.properties)
         key = naive.decode_unique_key(properties.get("UNIQ_KEY", ""), self.tag)
         if key is not None and key.message_offset == 0 and "TIMER_ORIGIN" not in properties:
-            mark = LEVEL_MARK if message.topic == naive.LEVEL_TOPIC else 0
+            mark = fmt.LEVEL_MARK if message.topic == naive.LEVEL_TOPIC else 0
             own = key._replace(message_offset=offset | mark)
             properties["UNIQ_KEY"] = naive.encode_unique_key(own)
         placed = replace(message, offset=offset, queue_offset=index, properties=properties)

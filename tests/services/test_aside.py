@@ -15,20 +15,20 @@ import pytest
 
 from tests.models.ledger import check_store, read_ledger, read_messages
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services import engine as engine_module
-from timerstore.services.aside import FIRST_COUNT
-from timerstore.services.capture import capture
-from timerstore.services.dequeue_get import CLAIM_UNITS
-from timerstore.services.needs import NOTHING
-from timerstore.services.provide import provide
-from timerstore.services.runner import Runner
-from timerstore.services.state import (
+from timerstore.services.durable.capture import capture
+from timerstore.services.engine import engine as engine_module
+from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS
+from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import Runner
+from timerstore.services.running.steps import step
+from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.needs import NOTHING
+from timerstore.services.world.state import (
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
 )
-from timerstore.services.steps import step
 from timerstore.wheel.near import NO_COPY, SPAN
 from timerstore.wheel.slots import NO_UNIT
 

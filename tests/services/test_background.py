@@ -16,8 +16,8 @@ import pytest
 import timerstore
 from tests.faulty_disk import FaultyDisk
 from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore
-from timerstore.services import runner as runner_module
-from timerstore.services.background import BackgroundThread, Failure, Flag
+from timerstore.services.running import runner as runner_module
+from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
 pytestmark = [
     pytest.mark.slow,
@@ -218,7 +218,7 @@ def test_a_store_whose_threads_cannot_start_lets_go(
 ) -> None:
     with monkeypatch.context() as patch:
         no_thread = raising(RuntimeError("can't start new thread"))
-        patch.setattr("timerstore.services.flush.BackgroundThread.start", no_thread)
+        patch.setattr("timerstore.services.durable.flush.BackgroundThread.start", no_thread)
         with pytest.raises(RuntimeError, match="new thread"):
             timerstore.open(tmp_path, config=CONFIG)
     assert ours() == []

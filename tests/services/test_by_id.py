@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.naive_by_id import Pending
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
-from timerstore.services.by_id import (
+from timerstore.services.calls.by_id import (
     CANCELLED,
     OTHER_TOPIC,
     PENDING,
@@ -20,10 +20,10 @@ from timerstore.services.by_id import (
     Kernels,
     new_place,
 )
-from timerstore.services.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
-from timerstore.services.deletes import delete_template
-from timerstore.services.timer_parts import PART_BODY, PART_BODY_END
-from timerstore.timelog.frame import new_template
+from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.calls.deletes import delete_template
+from timerstore.services.looking.timer_parts import SPAN_BODY, SPAN_BODY_END
+from timerstore.timelog.writing.frame import new_template
 
 TOPICS = ("orders", "mail")
 OURS = -1
@@ -88,7 +88,7 @@ def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int
                 assert told[TOLD_DUE_MS] == int(id[:12], 16)
                 assert told[TOLD_OFFSET] == expected.offset
                 view = log.existing(expected.offset // log.segment_bytes).view
-                body = view[told[PART_BODY] : told[PART_BODY_END]].tobytes()
+                body = view[told[SPAN_BODY] : told[SPAN_BODY_END]].tobytes()
                 assert body == expected.body
                 topic = expected.properties["REAL_TOPIC"]
                 assert told[TOLD_ROW] == alone.row(topic)

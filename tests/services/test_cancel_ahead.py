@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from timerstore.errors import StoreFullError
-from timerstore.timelog.disk import Disk, MappedFile
+from timerstore.timelog.files.disk import Disk, MappedFile
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(

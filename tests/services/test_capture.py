@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
-from timerstore.services.capture import capture, written
+from timerstore.services.durable.capture import capture, written
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES
 from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN

@@ -9,7 +9,7 @@ import pytest
 import timerstore
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.offline.verify import verify
-from timerstore.services.state import PASS_COUNT_MAX
+from timerstore.services.world.state import PASS_COUNT_MAX
 from timerstore.validation import validate
 
 SECOND = timedelta(seconds=1)
@@ -68,7 +68,7 @@ def is_sound(path: Path) -> bool:
 
 
 def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         ids = put_far(store)
         live_on(store, clock, 60)
@@ -94,7 +94,7 @@ def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("abandon", [False, True])
 def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)
     store.core.cleaner.stopped = True
@@ -119,7 +119,7 @@ def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
 
 
 def test_what_was_cancelled_is_not_copied_and_stays_cancelled(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_small(tmp_path / "s", clock)
     ids = put_far(store, 20)
     assert store.cancel_many(ids).all()
@@ -143,7 +143,7 @@ def test_what_was_cancelled_is_not_copied_and_stays_cancelled(tmp_path: Path) ->
 
 
 def test_only_what_is_worth_it(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning_slack_bytes=100_000)
     with open_small(tmp_path / "s", clock, config) as store:
         put_far(store)
@@ -154,7 +154,7 @@ def test_only_what_is_worth_it(tmp_path: Path) -> None:
 
 
 def test_not_at_all(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning=False)
     with open_small(tmp_path / "s", clock, config) as store:
         put_far(store)
@@ -169,7 +169,7 @@ def test_not_at_all(tmp_path: Path) -> None:
 
 
 def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         soon = [store.put(b"soon", delay=8 * SECOND) for _ in range(5)]
         put_far(store, 5)
@@ -190,7 +190,7 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
 
 def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
     """It may sleep for longer than the copies can wait."""
-    clock, told_ms = ManualClock(START_MS), []
+    clock, told_ms = ManualClock(START_MS, force=True), []
     with open_small(tmp_path / "s", clock) as store:
         put_far(store)
         store.core.cleaner.stopped = True
@@ -205,7 +205,7 @@ def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
 
 
 def test_passes_are_bounded(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         put_far(store, 20 * PASS_COUNT_MAX)
         store.flush()
@@ -217,7 +217,7 @@ def test_passes_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         ids = put_far(store, 30)
         at = int(ids[3][12:24], 16)
@@ -230,7 +230,7 @@ def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
 
 
 def test_units_out_of_order_are_waited_for(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         ids = put_far(store, 30)
         store.cancel(ids[2])
@@ -243,7 +243,7 @@ def test_units_out_of_order_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         put_far(store, 60)
         store.flush()

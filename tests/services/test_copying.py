@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests import naive
 from tests.small_store import SMALL
-from timerstore.services import needs
-from timerstore.services.copying import (
+from timerstore.services.pipeline.copying import (
     FOUND,
     UNREADABLE,
     WAIT,
@@ -24,14 +23,14 @@ from timerstore.services.copying import (
     stage_copy,
     stage_is_full,
 )
-from timerstore.services.provide import provide
-from timerstore.services.state import DEQUEUE_PUT
-from timerstore.timelog.append import STAGE_BYTES
-from timerstore.timelog.frame import COPY_EXTRA_BYTES, FIRED
+from timerstore.services.running.provide import provide
+from timerstore.services.world import needs
+from timerstore.services.world.state import DEQUEUE_PUT
+from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.message import REAL_TOPIC_BYTES
-from timerstore.timelog.segmenttable import segment_at
+from timerstore.timelog.writing.append import STAGE_BYTES
+from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, FIRED
 
 START_MS = 1_700_000_000_000
 NO_DESTINATION = -9
@@ -47,7 +46,7 @@ def _stage_one(world: Any, message: int, size: int, cut: int, i: int, at: int) -
         return outcome
     if not read_source(world, buf, thread.found, message, size):
         return -2
-    thread.found[REAL_TOPIC_BYTES] -= cut
+    thread.found.real_topic_bytes -= cut
     row = find_destination(world, thread, buf, message)
     if row < 0:
         return NO_DESTINATION

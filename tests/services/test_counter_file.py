@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, Alone
 from timerstore.errors import StoreFullError
-from timerstore.services import counter_file
-from timerstore.services.counter_file import PLACE_BYTES, CounterFile
-from timerstore.timelog.disk import Disk
+from timerstore.services.engine import counter_file
+from timerstore.services.engine.counter_file import PLACE_BYTES, CounterFile
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.tally import COUNTERS, FIRED_COUNT, PUT_COUNT, TALLY_WORDS
+from timerstore.timelog.writing.tally import COUNTERS, FIRED_COUNT, PUT_COUNT, TALLY_WORDS
 
 TOPICS = ["orders", "mail", "é" * 120]
 
@@ -174,7 +174,7 @@ def test_numbers_that_cannot_be_are_damage(field: str) -> None:
     """Also under a checksum that holds."""
     import zlib
 
-    from timerstore.services.counter_file import _PLACE
+    from timerstore.services.engine.counter_file import _PLACE
 
     with Alone(DEQUEUE_PUT) as alone:
         counters(alone, alone.row("orders"))[PUT_COUNT] = 7

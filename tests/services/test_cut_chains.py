@@ -7,12 +7,12 @@ import pytest
 from tests import naive
 from tests.services.test_cleaning import SECOND, START_MS, drain, is_sound, live_on, open_small
 from timerstore import ManualClock
-from timerstore.services.cut_chains import cut_chains
+from timerstore.services.broker.cut_chains import cut_chains
 
 
 @pytest.mark.usefixtures("any_wheel")
 def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_small(path, clock)
     ids = [store.put(b"far %d" % (i % 3), delay=(500 + i % 3) * SECOND) for i in range(30)]
     cancelled = [ids[3], ids[7]]
@@ -49,7 +49,7 @@ def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
 
 
 def test_there_may_be_nothing_to_cut(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         assert cut_chains(store.core.engine) == 0
         store.put(b"far", delay=500 * SECOND)

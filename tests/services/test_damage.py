@@ -11,8 +11,8 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import read_ledger
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services.damage import PLACES_MAX, Damage
-from timerstore.services.rebuild import MARK_FILE
+from timerstore.services.engine.rebuild import MARK_FILE
+from timerstore.services.world.damage import PLACES_MAX, Damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 

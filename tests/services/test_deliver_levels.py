@@ -18,11 +18,10 @@ from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import StoreFullError
-from timerstore.services import needs
-from timerstore.services.deliver_levels import clamped_ms
-from timerstore.services.levels import COUNT_CLAMPED, LEVEL_FAILED
-from timerstore.services.state import DELIVER_LEVELS
-from timerstore.timelog.disk import MappedFile
+from timerstore.services.pipeline.deliver_levels import clamped_ms
+from timerstore.services.world import needs
+from timerstore.services.world.state import DELIVER_LEVELS
+from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.kernel import kernel
 
@@ -111,10 +110,11 @@ def compare(alone: one.Alone, twin: DeliverLevels) -> None:
     assert alone.level_offsets(3) == [level.offset for level in twin.levels]
     words = (alone.get_level("turn") % 3, alone.get_level("failed"), alone.held_from)
     assert words == (twin.turn, twin.failed, twin.held_from)
-    names = {"delivered": "fired", "clamped": "clamped", "skipped": "skipped"}
-    assert {n: alone.get_level(n) for n in names} == {n: twin.counts[t] for n, t in names.items()}
-    assert alone.cursor("fired") == twin.counts["fired"]
-    assert alone.cursor("dropped") == twin.counts["dropped"]
+    counts, names = twin.counts, {"delivered_count": "fired"}
+    names |= {f"{name}_count": name for name in ("clamped", "skipped")}
+    assert {n: alone.get_level(n) for n in names} == {n: counts[t] for n, t in names.items()}
+    assert alone.cursor("fired") == counts["fired"]
+    assert alone.cursor("dropped") == counts["dropped"]
     assert (alone.lost(), alone.unreadable_count) == (twin.lost, twin.counts[LOST])
     assert alone.cancelled() == twin.cancelled
     assert alone.cursor("lateness_sum") == sum(twin.late_ms)
@@ -279,7 +279,7 @@ def test_a_clock_that_went_back(tmp_path: Path) -> None:
     assert bodies(store) == []
     clock.advance(-timedelta(milliseconds=1))
     assert bodies(store) == [b"long ago"]
-    assert store.core.engine.levels.words[COUNT_CLAMPED] == 1
+    assert store.core.engine.levels.clamped_count == 1
     clock.advance(-timedelta(hours=1))
     store.put(b"new", delay_level=1)  # a level after the clock's now, whatever stands in the log
     clock.advance(timedelta(milliseconds=999))
@@ -348,10 +348,10 @@ def test_only_the_level_waits(tmp_path: Path) -> None:
     disk.full = True
     with acting_as(DELIVER_LEVELS):
         thread.need, thread.need_offset = needs.COMMITLOG_SEGMENT, 0
-    levels.words[LEVEL_FAILED] = 2
+    levels.failed = 2
     store.core.engine.commitlog.end = 10 * 4_096
     store.core.runner._meet(DELIVER_LEVELS)
-    assert thread.need == needs.NOTHING and levels.words[LEVEL_FAILED] == -1
+    assert thread.need == needs.NOTHING and levels.failed == -1
     assert levels.fail_count[:4].tolist() == [0, 0, 1, 0]
     assert isinstance(store.core.runner.waiting_for_space, StoreFullError)
     store.abandon()
@@ -454,7 +454,7 @@ def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None
     assert bodies(store) == []
     clock.advance(timedelta(milliseconds=1))
     assert bodies(store) == [b"slow"]
-    assert store.core.engine.levels.words[COUNT_CLAMPED] == 0
+    assert store.core.engine.levels.clamped_count == 0
     store.put(b"back", delay_level=4)  # and a clock that goes back keeps nothing for longer
     clock.advance(-timedelta(hours=1))
     assert bodies(store) == [b"back"]

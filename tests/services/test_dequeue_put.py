@@ -37,8 +37,8 @@ from tests.services.alone import (
     timer,
 )
 from tests.small_store import SMALL
-from timerstore.services import needs
-from timerstore.services.steps import step
+from timerstore.services.running.steps import step
+from timerstore.services.world import needs
 
 KINDS = ["ours"] * 5 + ["brokers", "their queue", "roll", "roll", "overdue roll", "delete's roll"]
 KINDS += ["delete", "delete", "level's delete", "cancelled", "cancelled"]

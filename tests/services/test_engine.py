@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore.timelog.compose import Staged, compose
+from timerstore.timelog.writing.compose import Staged, compose
 
 
 def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from tests.faulty_disk import FaultyDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.errors import FlushFailedError, TimerStoreError
-from timerstore.services.flush import Flusher, remove_abort, write_abort
-from timerstore.timelog.append import STORED_MS
-from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
+from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
 
 
 class TellingDisk(QuietDisk):
@@ -126,8 +125,8 @@ def test_whatever_moved_is_a_change(moves: str) -> None:
 
 def test_an_idle_store_leaves_the_disk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with Alone(DEQUEUE_PUT) as alone:
-        flusher, words = Flusher(alone.engine), alone.engine.queues.table.words
-        words[STORED_MS] = START_MS + 1
+        flusher, table = Flusher(alone.engine), alone.engine.queues.table
+        table.stored_ms = START_MS + 1
         flusher.flush()
         alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 1)
         assert flusher._changed()  # what was stored last can go now

@@ -7,7 +7,13 @@ import time
 import pytest
 
 from tests.models.commit_model import CHECKPOINT, PUTTER, WRONG, FoundError, play
-from timerstore.services.group_commit import HAS_FAILED, IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
+from timerstore.services.durable.group_commit import (
+    HAS_FAILED,
+    IS_DURABLE,
+    LEADS,
+    MAY_LEAD,
+    GroupCommit,
+)
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 SCENES = (((PUTTER,) * 2, 2), ((PUTTER,) * 3, 1), ((PUTTER, PUTTER, CHECKPOINT), 1))

@@ -11,16 +11,9 @@ from hypothesis import strategies as st
 import timerstore
 from tests.small_store import SMALL
 from timerstore.pending.found import capture_locked
-from timerstore.services.instant import capture_instant
-from timerstore.services.world import (
-    DEQUEUE_COLUMNS,
-    DEQUEUE_MESSAGE,
-    DEQUEUE_RING,
-    RING_COUNT,
-    RING_HEAD,
-    RING_TAIL,
-)
-from timerstore.timelog.append import QUEUE_COUNT_MAX
+from timerstore.services.looking.instant import capture_instant
+from timerstore.services.world.rings import waiting_places
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.near import near_entries
 
 START_MS = 1_700_000_000_000
@@ -36,10 +29,9 @@ def slow_slots(store: timerstore.TimerStore) -> list[tuple[int, int]]:
 
 def slow_messages(store: timerstore.TimerStore) -> list[int]:
     world = store.core.engine.world
-    head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
-    tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
-    places = [i % RING_COUNT * DEQUEUE_COLUMNS + DEQUEUE_MESSAGE for i in range(head, tail)]
-    return sorted(near_entries(world.near)[1].tolist() + world.dequeue_ring[places].tolist())
+    ring = world.dequeue_ring
+    taken = ring.message[waiting_places(ring.ends)]
+    return sorted(near_entries(world.near)[1].tolist() + taken.tolist())
 
 
 def pairs(table: np.ndarray) -> set[tuple[int, int]]:

@@ -14,11 +14,11 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
-from timerstore.services import key_files
-from timerstore.services.key_files import RECORD_FILE
-from timerstore.timelog.disk import Disk
+from timerstore.services.engine import key_files
+from timerstore.services.engine.key_files import RECORD_FILE
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.keyindex import SEEN, entries_of
+from timerstore.timelog.writing.keyindex import entries_of
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)
@@ -33,7 +33,9 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_store(path: Path, now_ms: int = START_MS, disk: Disk | None = None) -> TimerStore:
-    return TimerStore(path, config=SMALL, clock=ManualClock(now_ms), disk=disk or QuietDisk())
+    return TimerStore(
+        path, config=SMALL, clock=ManualClock(now_ms, force=True), disk=disk or QuietDisk()
+    )
 
 
 def fill(store: TimerStore) -> None:
@@ -154,7 +156,7 @@ def test_a_kill_makes_little_looked_at_again(
     store.core.engine.keys.catch_up()
     store.abandon()
     with open_store(tmp_path / "s") as store:
-        assert store.core.engine.keys.index.words[SEEN] == 1
+        assert store.core.engine.keys.index.seen == 1
         check(store)
         assert store.get_key("t", "behind") is not None
 
@@ -192,7 +194,7 @@ def test_a_store_without_keys_has_no_file(tmp_path: Path) -> None:
 def test_switched_off_and_on(closed: Path, tmp_path: Path) -> None:
     path = copy_tree(closed, tmp_path / "s")
     before = [(file.name, file.read_bytes()) for file in files_of(path)]
-    off, clock = replace(SMALL, key_index=False), ManualClock(START_MS)
+    off, clock = replace(SMALL, key_index=False), ManualClock(START_MS, force=True)
     with TimerStore(path, config=off, clock=clock, disk=QuietDisk()) as store:
         store.put(b"x", topic="t", delay=HOUR, key="meanwhile")
         check(store)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.services.engine import Engine
-from timerstore.services.key_search import (
+from timerstore.services.calls.key_search import (
     BEGIN,
     BEGIN_BEHIND,
     BEHIND,
@@ -25,7 +24,8 @@ from timerstore.services.key_search import (
     NOTHING_LEFT,
     KeySearch,
 )
-from timerstore.timelog.keyindex import entries_of
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.writing.keyindex import entries_of
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

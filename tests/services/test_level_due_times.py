@@ -12,9 +12,9 @@ from tests.models.ledger import LEVEL_TOPIC, read_messages
 from tests.models.quiet_disk import QuietDisk
 from tests.services.test_deliver_levels import START_MS, open_store
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services.level_due_times import LevelDueTimes
-from timerstore.timelog import scan
-from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.services.opening.level_due_times import LevelDueTimes
+from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.reading import scan
 
 STORED_MS = START_MS - 10_000
 
@@ -31,7 +31,7 @@ def row_of(index: int, offset: int, *, ours: bool = False) -> list[int]:
 
 
 def test_entries_say_it_and_what_has_none_waits_as_long_as_the_one_before(tmp_path: Path) -> None:
-    store = open_store(tmp_path, ManualClock(START_MS))
+    store = open_store(tmp_path, ManualClock(START_MS, force=True))
     row = store.core.engine.level_row(1)
     for number in (0, 1):  # three entries each
         entries = store.core.engine.queues.files[row].ensure(number).view
@@ -69,7 +69,7 @@ def test_without_any_entry_ours_count(
     shutil.rmtree(path / "consumequeue")
     levels = [message for message in read_messages(path) if message.topic == LEVEL_TOPIC]
     newest = max(message.stored_ms for message in read_messages(path))
-    clock = ManualClock(newest)
+    clock = ManualClock(newest, force=True)
     config = Config(delay_levels="3h", durability="process")
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     assert "Config.delay_levels" in caplog.text

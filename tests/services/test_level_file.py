@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
-from timerstore.services.level_file import LevelOffsetFile
-from timerstore.timelog.checkpoint import Checkpoint
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.services.engine.level_file import LevelOffsetFile
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.disk import Disk
 
 
 def checkpoint(offsets: list[int]) -> Checkpoint:
@@ -31,7 +31,9 @@ class CountingDisk(QuietDisk):
         super().replace(path, data)
 
 
-@given(st.lists(st.integers(0, 1 << 60), min_size=LEVEL_COUNT_MAX, max_size=LEVEL_COUNT_MAX))
+@given(
+    st.lists(st.integers(0, 1 << 60), min_size=fmt.LEVEL_COUNT_MAX, max_size=fmt.LEVEL_COUNT_MAX)
+)
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, offsets: list[int]) -> (
     None
 ):  # fmt: skip
@@ -42,7 +44,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, offs
 
 def test_it_is_written_where_an_offset_has_changed(tmp_path: Path) -> None:
     disk, file = CountingDisk(), LevelOffsetFile(tmp_path / "delayOffset.json")
-    zeros = [0] * LEVEL_COUNT_MAX
+    zeros = [0] * fmt.LEVEL_COUNT_MAX
     file.write(disk, checkpoint(zeros))
     assert disk.count == 0 and file.read() == zeros  # a store without levels has no such file
     moved = [0, 5, *zeros[2:]]
@@ -70,7 +72,7 @@ def test_a_damaged_table_is_told(tmp_path: Path, table: object) -> None:
 
 def test_a_changed_digit_is_told(tmp_path: Path) -> None:
     path = tmp_path / "delayOffset.json"
-    LevelOffsetFile(path).write(Disk(), checkpoint([1200] + [0] * (LEVEL_COUNT_MAX - 1)))
+    LevelOffsetFile(path).write(Disk(), checkpoint([1200] + [0] * (fmt.LEVEL_COUNT_MAX - 1)))
     path.write_text(path.read_text().replace("1200", "1201"))
     with pytest.raises(CorruptStoreError, match=r"delayOffset\.json"):
         LevelOffsetFile(path).read()

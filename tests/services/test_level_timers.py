@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, START_MS, Alone
-from timerstore.services.instant import capture_instant
-from timerstore.services.level_timers import find_waiting, read_kept, still_wait
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.level_timers import find_waiting, read_kept, still_wait
+from timerstore.timelog.bytes import format as fmt
 
 KINDS = st.sampled_from(["waits", "waits", "brokers", "cancelled", "held", "done", "blank", "bad"])
 
@@ -36,7 +36,7 @@ def test_what_waits(items: list[tuple[int, str]], offsets: list[int], unmapped: 
                 continue
             placed = alone.put(made)
             if kind in ("cancelled", "held"):
-                cancelled.add((-1 if kind == "cancelled" else -2, placed.offset | LEVEL_MARK))
+                cancelled.add((-1 if kind == "cancelled" else -2, placed.offset | fmt.LEVEL_MARK))
             elif kind == "done":
                 done[placed.offset] = 5
             elif kind == "bad":

@@ -4,11 +4,10 @@ import pytest
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
-from timerstore.services import mend_entries
-from timerstore.services.engine import Engine
-from timerstore.services.mend_entries import mend_entry, mend_timer_entry
-from timerstore.services.recover_queues import is_sound
-from timerstore.timelog.consumequeue import Entries
+from timerstore.services.engine.engine import Engine
+from timerstore.services.mending import mend_entries
+from timerstore.services.mending.mend_entries import is_sound, mend_entry, mend_timer_entry
+from timerstore.timelog.bytes import format as fmt
 
 
 def filled(alone: Alone) -> list[naive.Entry]:
@@ -78,7 +77,7 @@ def test_a_run_of_lost_messages_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
             alone.spoil(entry.message_offset, 80)
         looked: list[int] = []
 
-        def sound(engine: Engine, row: int, index: int, entry: Entries) -> bool:
+        def sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
             looked.append(index)
             return is_sound(engine, row, index, entry)
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests import naive
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone, timer
-from timerstore.services.mend_units import mend_units
-from timerstore.services.rebuild import TIMERS, read_mark
+from timerstore.services.engine.rebuild import TIMERS, read_mark
+from timerstore.services.mending.mend_units import mend_units
 
 
 def filled(alone: Alone) -> dict[int, naive.Unit]:

@@ -10,10 +10,10 @@ from tests.services.alone import (
     Alone,
     timer,
 )
-from timerstore.services.state import INFO_LEVEL, INFO_UNLINKED
-from timerstore.timelog.format import LEVEL_MARK, UNIT_DELETE, UNIT_PLAIN
+from timerstore.services.world.state import INFO_LEVEL, INFO_UNLINKED
+from timerstore.timelog.bytes import format as fmt
 
-PLAIN = START_SLOT % 8 << 8 | UNIT_PLAIN
+PLAIN = START_SLOT % 8 << 8 | fmt.UNIT_PLAIN
 
 
 def lose(alone: Alone, message: int, info: int) -> None:
@@ -54,7 +54,7 @@ def test_a_delete_is_no_timer() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         row = alone.row("orders")
         placed = alone.put(timer(alone.tag, "orders", START_MS))
-        lose(alone, placed.offset, PLAIN | UNIT_DELETE)
+        lose(alone, placed.offset, PLAIN | fmt.UNIT_DELETE)
         assert alone.pending(row) == 0
 
 
@@ -107,7 +107,7 @@ def test_a_cancelled_level_message_is_found_by_its_mark() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         row = alone.row("orders")
         placed = alone.put(naive.new_at_level("orders", b"b", 1, 0, START_MS, alone.tag, {}))
-        alone.use_sets([(-1, placed.offset | LEVEL_MARK)])
+        alone.use_sets([(-1, placed.offset | fmt.LEVEL_MARK)])
         alone.spoil(placed.offset + 88)
         lose(alone, placed.offset, INFO_LEVEL)
         assert alone.pending(row, in_levels=True) == 0

@@ -6,8 +6,8 @@ import pytest
 
 from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
-from timerstore.services.pass_units import all_units
-from timerstore.timelog.reader import ReadSegments
+from timerstore.services.looking.log_units import all_units
+from timerstore.timelog.reading.reader import ReadSegments
 
 
 def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:

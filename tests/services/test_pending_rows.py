@@ -12,13 +12,13 @@ from tests.models.ledger import read_messages
 from tests.naive_pending import judge
 from tests.table_stores import EVENTFUL, LIVES, live
 from timerstore.errors import CorruptStoreError
-from timerstore.services import pending_rows
-from timerstore.services.instant import capture_instant
-from timerstore.services.pending_rows import read_rows
-from timerstore.services.places import find_places
-from timerstore.timelog import columns, scan
-from timerstore.timelog.pinned import PinnedLog
-from timerstore.wheel.pending import IN_MESSAGE
+from timerstore.services.looking import pending_rows
+from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.pending_rows import read_rows
+from timerstore.services.looking.timer_places import find_places
+from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.reading import columns, scan
+from timerstore.wheel.judge import IN_MESSAGE
 
 
 def refuse(offset: int) -> None:
@@ -63,7 +63,7 @@ def test_rows_are_what_the_twin_calls_pending(life: list[tuple[object, ...]]) ->
         store.abandon()
 
 
-def test_a_segment_that_is_missing(tmp_path: Path) -> None:
+def test_pages_over_a_segment_that_is_missing(tmp_path: Path) -> None:
     """What lies before the log's start was removed; what lies behind it must be there."""
     store = live(tmp_path / "s", [*EVENTFUL, *EVENTFUL])
     log, whole = store.core.engine.commitlog, listed(store)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 import timerstore
 from tests import naive
 from tests.table_stores import LIVES, live
-from timerstore.services.instant import Instant, capture_instant
-from timerstore.services.places import (
+from timerstore.services.looking.instant import Instant, capture_instant
+from timerstore.services.looking.timer_places import (
     find_places,
     half_claimed,
     level_messages,
@@ -18,7 +18,7 @@ from timerstore.services.places import (
     unlinked_messages,
     wheel_messages,
 )
-from timerstore.wheel.pending import IN_MESSAGE
+from timerstore.wheel.judge import IN_MESSAGE
 from timerstore.wheel.slots import NO_UNIT
 
 

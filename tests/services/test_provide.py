@@ -4,9 +4,9 @@ import pytest
 
 from tests.services.alone import Alone
 from timerstore import StoreFullError
-from timerstore.services import needs
-from timerstore.services.provide import provide
-from timerstore.services.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_PUT
+from timerstore.services.running.provide import provide
+from timerstore.services.world import needs
+from timerstore.services.world.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_PUT
 
 
 @pytest.mark.parametrize("need", [needs.COMMITLOG_SEGMENT, needs.TIMERLOG_SEGMENT])

@@ -6,11 +6,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
-from timerstore.services.pending_rows import reading_of
-from timerstore.services.read_pending import read_pending
-from timerstore.timelog.message import FOUND_WORDS, IDENTITY_OURS
+from timerstore.services.looking.read_pending import (
+    map_kept,
+    read_timers,
+    reading_all,
+    reading_for_broker,
+    reading_of,
+)
+from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.wheel import judge as pending
 
+COLUMNS = [
+    *(pending.PENDING_DUE_MS, pending.PENDING_HIGH, pending.PENDING_LOW),
+    *(pending.PENDING_ROLLS, pending.PENDING_ROW),
+]
 KINDS = st.sampled_from(["timer", "delete", "spoilt", "copied", "new topic"])
 
 
@@ -35,17 +46,40 @@ def test_timers_alone_are_read(kinds: Any) -> None:
                 one = (message.offset, due_ms, IDENTITY_OURS, message.offset, 0, its_row)
                 expected.append(one)
         alone.use_sets(done=done)
-        columns = np.zeros((6, len(placed)), np.int64)
-        verdicts = np.zeros(len(placed), np.int64)
-        count = read_pending(
-            engine.commitlog.shared_table,
-            engine.queues.table,
-            np.array(placed, np.int64),
-            reading_of(engine, np.zeros(0, np.int64)),
-            np.zeros(FOUND_WORDS, np.int64),
-            columns,
-            verdicts,
-        )
+        reading = reading_of(engine, np.zeros(0, np.int64))
+        columns = read_timers(engine, np.array(placed, np.int64), reading, locate=map_kept)
+        verdicts = columns[pending.PENDING_VERDICT]
         spoilt = np.array([kind == "spoilt" for kind, _ in kinds], np.bool_)
         assert ((verdicts < 0) == spoilt).all()
-        assert [tuple(each) for each in columns[:, :count].T.tolist()] == expected
+        kept = np.flatnonzero(verdicts == pending.PENDING)
+        found = np.vstack((np.array(placed, np.int64)[kept], columns[COLUMNS][:, kept]))
+        assert [tuple(each) for each in found.T.tolist()] == expected
+
+
+def test_a_timer_has_one_identity_with_its_delete() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        put = alone.put(timer(alone.tag, "t", START_MS + 50))
+        gone = alone.put(delete(alone.tag, "t", START_MS + 50, put.properties["UNIQ_KEY"]))
+        messages = np.array([put.offset, gone.offset, 1 << 40])  # the third is not there
+        reading = reading_for_broker(alone.engine)
+        columns = read_timers(alone.engine, messages, reading, locate=lambda *_: False)
+        kinds = columns[pending.PENDING_VERDICT].tolist()
+        assert kinds == [pending.PENDING, pending.DELETE, pending.GONE]
+        who = [pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_HASH]
+        one, other, none = columns[who].T.tolist()
+        assert one == other == [IDENTITY_OURS, put.offset, naive.java_hash("t")]
+        assert none == [0, 0, 0]
+
+
+def test_what_is_counted_has_a_row() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        topics = ["a", "b", "a", "c", "b"]
+        messages = np.array([alone.put(timer(alone.tag, each, START_MS)).offset for each in topics])
+        reading = reading_all(alone.engine)
+        columns = read_timers(alone.engine, messages, reading, locate=map_kept)
+        assert (columns[pending.PENDING_ROW] < 0).all()
+        reading = reading._replace(needs_rows=True)
+        columns = read_timers(alone.engine, messages, reading, locate=map_kept)
+        assert (columns[pending.PENDING_VERDICT] == pending.PENDING).all()
+        rows = columns[pending.PENDING_ROW].tolist()
+        assert [alone.engine.queues.topics[row].decode() for row in rows] == topics

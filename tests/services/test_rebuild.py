@@ -11,8 +11,7 @@ import pytest
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
-from timerstore.services.damage import Place
-from timerstore.services.rebuild import (
+from timerstore.services.engine.rebuild import (
     MARK_FILE,
     QUEUES,
     TIMERS,
@@ -23,6 +22,7 @@ from timerstore.services.rebuild import (
     remove_mark,
     write_mark,
 )
+from timerstore.services.world.damage import Place
 
 BOTH = frozenset((TIMERS, QUEUES))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.services.test_cleaning import SECOND, SMALL, START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
-from timerstore.services.recover_copies import assume_sources, learn_sources
+from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 
 
 def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:

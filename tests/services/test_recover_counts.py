@@ -8,7 +8,7 @@ import pytest
 
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TopicStats
-from timerstore.services.counter_file import PLACE_BYTES
+from timerstore.services.engine.counter_file import PLACE_BYTES
 
 SMALL = Config(
     durability="process",

@@ -58,3 +58,22 @@ def test_a_timer_whose_roll_is_damaged_fires_once(at: int, fired: bool, tmp_path
     assert store.count() == 0
     assert len(store.pull("t", timeout=0)) == 9
     store.close()
+
+
+@pytest.mark.parametrize("at", [5, 130])
+def test_a_timer_that_lost_two_of_its_rolls_fires_once(at: int, tmp_path: Path) -> None:
+    """Between the two is one that is sound: it has its copy, too."""
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put(b"body", topic="t", delay=60 * SECOND)
+    clock.advance(50 * SECOND)
+    store.close()
+    rolls = [each for each in read_messages(path) if "TIMER_ORIGIN" in each.properties]
+    assert len(rolls) >= 4
+    for roll in (rolls[0], rolls[2]):
+        flip(path, "commitlog", roll.offset + at)
+    store = reopened(path, clock)
+    clock.advance(60 * SECOND)
+    assert store.count() == 0
+    assert len(store.pull("t", timeout=0)) == 1
+    store.close()

@@ -16,14 +16,14 @@ from tests.services.alone import (
     timer,
 )
 from timerstore.errors import CorruptStoreError
-from timerstore.services.recover_deletes import (
+from timerstore.services.looking.log_units import live_units
+from timerstore.services.opening.recover_deletes import (
     find_cancelled,
     find_timer,
     level_deletes,
-    live_units,
 )
-from timerstore.timelog import scan
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.reading import scan
 
 
 def link(alone: Alone, placed: naive.Message, slot: int, magic: int) -> int:
@@ -59,7 +59,7 @@ def test_deletes_of_slots_that_are_not_passed(
             if kind == "timer":
                 link(alone, alone.put(timer(alone.tag, "t", due_ms)), slot, 1)
             else:
-                low = 4_711 + i if kind == "delete" else waits[i % 6] | LEVEL_MARK
+                low = 4_711 + i if kind == "delete" else waits[i % 6] | fmt.LEVEL_MARK
                 key = naive.encode_unique_key(naive.UniqueKey(due_ms, low, alone.tag))
                 link(alone, alone.put(delete(alone.tag, "t", due_ms, key)), slot, 1 | 4)
                 if ahead >= 0 and (kind == "delete" or i % 6 >= offset):
@@ -82,12 +82,12 @@ def test_a_levels_delete_whose_unit_was_passed_is_held() -> None:
         rows = np.zeros((3, scan.ROW_COLUMNS), np.int64)
         rows[:, scan.ROW_IS_DELETE] = [1, 1, 0]
         rows[:, scan.ROW_IDENTITY_HIGH] = -1
-        rows[:, scan.ROW_IDENTITY_LOW] = [waits | LEVEL_MARK, 4_711, passed | LEVEL_MARK]
+        rows[:, scan.ROW_IDENTITY_LOW] = [waits | fmt.LEVEL_MARK, 4_711, passed | fmt.LEVEL_MARK]
         rows[:, scan.ROW_OFFSET] = [3_000, 3_300, 3_600]
         found = level_deletes(rows)
-        assert found.tolist() == [[waits | LEVEL_MARK, 3_000]]
+        assert found.tolist() == [[waits | fmt.LEVEL_MARK, 3_000]]
         find_cancelled(alone.engine, [found])
-        assert alone.cancelled() == {(-2, waits | LEVEL_MARK)} and alone.held_from == 3_000
+        assert alone.cancelled() == {(-2, waits | fmt.LEVEL_MARK)} and alone.held_from == 3_000
 
 
 def test_a_timer_is_found_by_its_identity_in_its_latest_copy() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
-from timerstore.services.rebuild import QUEUES, TIMERS
-from timerstore.services.recover_files import check_files
-from timerstore.timelog.checkpoint import Checkpoint
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.opening.recover_files import check_files
+from timerstore.timelog.files.checkpoint import Checkpoint
 
 
 def filled(alone: Alone) -> Checkpoint:

@@ -13,7 +13,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.format import LEVEL_COUNT_MAX
+from timerstore.timelog.bytes import format as fmt
 
 LEVELS_MS = Config().delay_levels_ms()
 
@@ -23,7 +23,7 @@ def offsets_file(path: Path) -> Path:
 
 
 def test_what_was_delivered_is_not_delivered_again(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     ids = [store.put(b"%d" % i, delay_level=1) for i in range(6)]
     assert store.cancel(ids[1]) and store.cancel(ids[4])
@@ -51,7 +51,7 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
 
     The delete's slot passes long before; the entry stays, and L at the delete, also over crashes.
     """
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     disk = QuietDisk()
     store = open_store(tmp_path, clock, disk=disk)
     store.put(b"slow", delay_level=4)
@@ -87,7 +87,7 @@ def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
 
 @pytest.mark.parametrize("form", ['{"offsetTable":{1:3}}', '{"offsetTable": {"1": 3}}'])
 def test_an_offset_from_a_broker(tmp_path: Path, form: str) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     for i in range(5):
         store.put(b"%d" % i, delay_level=1)
@@ -112,7 +112,7 @@ def test_an_offset_from_a_broker(tmp_path: Path, form: str) -> None:
 def test_an_offset_outside_its_queue(
     tmp_path: Path, offset: int, corrected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     for i in range(5):
         store.put(b"%d" % i, delay_level=1)
@@ -128,7 +128,7 @@ def test_an_offset_outside_its_queue(
 
 @pytest.mark.parametrize("text", ['{"offsetTable":[1]}', '{"offsetTable":{"x":1}}', "{"])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     open_store(tmp_path, clock).close()
     offsets_file(tmp_path).write_text(text)
     store = open_store(tmp_path, clock)  # the checkpoint's offsets hold
@@ -141,10 +141,10 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_levels_that_nobody_understands(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     store.close()
-    folder = tmp_path / "s" / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / str(LEVEL_COUNT_MAX)
+    folder = tmp_path / "s" / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / str(fmt.LEVEL_COUNT_MAX)
     folder.mkdir(parents=True)
     with pytest.raises(Exception, match="33 delay levels; 32 are understood"):
         open_store(tmp_path, clock)
@@ -152,7 +152,7 @@ def test_levels_that_nobody_understands(tmp_path: Path) -> None:
 
 def test_fewer_levels_than_before(tmp_path: Path) -> None:
     """What waits in a level that is not configured any more comes when it was to come."""
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     store.put(b"a minute", delay_level=3)
     store.close()
@@ -180,7 +180,7 @@ def test_golden_levels_at_their_millisecond(
     start_ms = max(stored_ms.values())
     precision_ms = 1000 if name == "pending" else 100
     config = Config(precision_ms=precision_ms, roll_window_slots=20 if precision_ms == 100 else 60)
-    clock = ManualClock(start_ms)
+    clock = ManualClock(start_ms, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     for seconds in (1, 3, 30, 300, 3_600, 7_200):
         clock.advance(timedelta(seconds=seconds, milliseconds=7))
@@ -201,7 +201,7 @@ def test_golden_levels_at_their_millisecond(
 
 def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     """What a broker delivered without saying of what is found by topic and unique key."""
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = open_store(tmp_path, clock)
     for i in range(4):
         store.put(b"%d" % i, topic="t", delay_level=1)
@@ -209,10 +209,10 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     # As a broker would: the properties of the source but for DELAY, in the real topic, no origin.
     sources = read_messages(tmp_path / "s")
     store = open_store(tmp_path, clock)
-    from timerstore.services.deletes import append_all
-    from timerstore.timelog.append import new_stage
-    from timerstore.timelog.compose import Staged, compose, stage_messages
-    from timerstore.timelog.frame import encode_property
+    from timerstore.services.calls.deletes import append_all
+    from timerstore.timelog.writing.append import new_stage
+    from timerstore.timelog.writing.compose import Staged, compose, stage_messages
+    from timerstore.timelog.writing.frame import encode_property
 
     stage = new_stage(4, 4_096)
     for source in (sources[0], sources[2]):  # the second one is still to be sent again
@@ -282,7 +282,7 @@ def test_a_brokers_levels_are_not_ours(
         delay_levels="1s",
         durability="process",
     )
-    clock = ManualClock(newest)
+    clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     before = {who: list(times) for who, times in _fired(path).items()}
     assert any(each > newest for who, each in due_ms.items() if who not in before)

@@ -11,7 +11,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
-from timerstore.timelog.checkpoint import read_checkpoint
+from timerstore.timelog.files.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 SECOND = timedelta(seconds=1)

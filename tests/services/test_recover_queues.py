@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
-from timerstore.services.recover_queues import (
+from timerstore.services.mending.mend_entries import is_sound
+from timerstore.services.opening.recover_queues import (
     check_queue_end,
     find_queue_end,
     index_part,
-    is_sound,
 )
-from timerstore.timelog import scan
-from timerstore.timelog.format import QUEUE_LOST_SIZE
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.reading import scan
 
 
 def rows_of(messages: list[naive.Message]) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_an_entry_is_sound_where_it_is_its_messages() -> None:
         assert not sound(2, third._replace(message_offset=placed[1].offset))
         assert not sound(2, third._replace(message_offset=-1))
         assert not sound(2, third._replace(message_offset=1 << 40))
-        assert sound(2, naive.Entry(placed[1].offset, QUEUE_LOST_SIZE, 0))  # it is lost
+        assert sound(2, naive.Entry(placed[1].offset, fmt.QUEUE_LOST_SIZE, 0))  # it is lost
 
 
 @given(st.integers(1, 30), st.integers(0, 29), st.integers(0, 3))
@@ -91,7 +91,7 @@ def test_what_is_missing_is_written_from_the_log(count: int, kept: int, lost: in
         found = alone.entries(0)
         assert len(found) == max(end, kept)
         for index, entry in enumerate(found):
-            assert (entry.message_bytes == QUEUE_LOST_SIZE) == (index in gone)
+            assert (entry.message_bytes == fmt.QUEUE_LOST_SIZE) == (index in gone)
             assert index in gone or entry == before[index]
         offsets = [entry.message_offset for entry in found]
         assert offsets == sorted(offsets)

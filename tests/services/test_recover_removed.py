@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
-from timerstore.services.recover_removed import count_removed, first_kept_index
-from timerstore.timelog.format import UNIT_DELETE, UNIT_PLAIN
+from timerstore.services.opening.recover_removed import count_removed, first_kept_index
+from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel import chain
 
 
@@ -40,5 +40,5 @@ def test_timers_count_whose_message_is_gone_and_deletes_do_not() -> None:
         log.remove_detached()
         units = np.zeros((4, chain.WALK_COLUMNS), np.int64)
         units[:, chain.WALK_MESSAGE] = [0, 300, log.segment_bytes, 0]
-        units[:, chain.WALK_MAGIC] = [UNIT_PLAIN] * 3 + [UNIT_PLAIN | UNIT_DELETE]
+        units[:, chain.WALK_MAGIC] = [fmt.UNIT_PLAIN] * 3 + [fmt.UNIT_PLAIN | fmt.UNIT_DELETE]
         assert count_removed(alone.engine, units) == 2

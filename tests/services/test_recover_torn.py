@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone
-from timerstore.services.deletes import append_all
-from timerstore.services.recover_torn import torn_bytes, whole_count
-from timerstore.timelog import scan
-from timerstore.timelog.ackrecord import ACKS_TOPIC, AckRecord, compose_record
-from timerstore.timelog.append import new_stage
-from timerstore.timelog.compose import Staged, compose, stage_messages
+from timerstore.services.calls.deletes import append_all
+from timerstore.services.opening.recover_torn import torn_bytes, whole_count
+from timerstore.timelog.reading import scan
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, AckRecord, compose_record
+from timerstore.timelog.writing.append import new_stage
+from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 
 
 def rows_of(places: list[int]) -> Any:

@@ -20,8 +20,8 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore
-from timerstore.timelog.ackrecord import ACKS_TOPIC
-from timerstore.timelog.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 1_000
@@ -206,7 +206,10 @@ def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
     def opening(path: Path) -> None:
         with pytest.raises(KilledError):
             TimerStore(
-                path, config=CONFIG, clock=ManualClock(now_ms()), disk=StopBefore(kind, name)
+                path,
+                config=CONFIG,
+                clock=ManualClock(now_ms(), force=True),
+                disk=StopBefore(kind, name),
             )
 
     return opening
@@ -217,7 +220,7 @@ def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
 )
 def test_the_first_opening_ends_early(tmp_path: Path, kind: str, name: str) -> None:
     """The wheel is made before the first segment; what goes on with it writes checkpoints."""
-    path, clock = tmp_path / "store", ManualClock(START_MS)
+    path, clock = tmp_path / "store", ManualClock(START_MS, force=True)
     with pytest.raises(KilledError):
         TimerStore(path, config=CONFIG, clock=clock, disk=StopBefore(kind, name))
     assert (path / "timerwheel").stat().st_size
@@ -288,7 +291,7 @@ def now_ms() -> int:
 def make_store(path: Path, end: str) -> None:
     """A store with fired, cancelled, moved, rolled, overdue and unlinked timers."""
     rnd = random.Random(7)
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     ids = [
         store.put(b"%d" % i * 9, topic="ab"[i % 2], at_ms=START_MS + rnd.randrange(60_000))
@@ -323,7 +326,7 @@ def test_decision_table(case: Case, tmp_path: Path) -> None:
     make_store(path, case.end)
     before = read_ledger(path)
     case.damage(path)
-    clock = ManualClock(now_ms() + case.now_slots * SLOT_MS)
+    clock = ManualClock(now_ms() + case.now_slots * SLOT_MS, force=True)
     if case.error is not None:
         left = content_of(path)
         with pytest.raises(CorruptStoreError) as caught:
@@ -376,7 +379,7 @@ def test_the_table_is_in_the_docs() -> None:
 
 def test_offsets_behind_the_queue_are_cut_for_good(tmp_path: Path) -> None:
     """A power cut takes fired messages whose acknowledgement was already written."""
-    path, clock = tmp_path / "store", ManualClock(START_MS)
+    path, clock = tmp_path / "store", ManualClock(START_MS, force=True)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"x"] * 6, topic="a", at_ms=START_MS + 1)
     store.flush()
@@ -410,7 +413,7 @@ class SyncWatch(QuietDisk):
 
 def test_what_recovery_keeps_is_made_durable(tmp_path: Path) -> None:
     """After a kill the tail is in the page cache alone; the next checkpoint counts on it."""
-    path, clock = tmp_path / "store", ManualClock(START_MS)
+    path, clock = tmp_path / "store", ManualClock(START_MS, force=True)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     store.flush()
     store.put_many([b"x" * 100] * 60, topic="a", at_ms=START_MS + 10**6)
@@ -456,7 +459,7 @@ def test_a_brokers_store_goes_on(
     before = fired_by_key(path)
     newest = max(message.stored_ms for message in read_messages(path))
     config = Config(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
-    clock = ManualClock(newest)
+    clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     assert store.core.findings.by_broker and not store.core.findings.rebuilt
     waiting = timers.keys() - before.keys() - deleted

@@ -11,8 +11,8 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.names import segment_name
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_name
 
 SECOND = timedelta(seconds=1)
 SMALL = Config(

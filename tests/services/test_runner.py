@@ -19,11 +19,11 @@ from tests.services.alone import (
     timer,
 )
 from timerstore.errors import StoreFullError
-from timerstore.services import needs
-from timerstore.services.flush import Flusher
-from timerstore.services.runner import Runner
-from timerstore.services.waking import WAKE_COUNT
-from timerstore.timelog.disk import MappedFile
+from timerstore.services.durable.flush import Flusher
+from timerstore.services.running.runner import Runner
+from timerstore.services.world import needs
+from timerstore.services.world.waking import WAKE_COUNT
+from timerstore.timelog.files.disk import MappedFile
 
 
 def runner_of(alone: Alone) -> Runner:
@@ -121,6 +121,7 @@ def test_it_writes_a_checkpoint_where_r_waits_for_one() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         runner = runner_of(alone)
         slots = 3 * alone.engine.config.wheel_slot_count
+        alone.engine.queues.table.pending[0] = 1  # where nothing is pending, R leaps
         runner.play(START_MS, START_MS + slots * PRECISION_MS)
         assert alone.cursor("read") == START_SLOT + slots
         assert runner.flusher.checkpoint_count >= 2

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.models.quiet_disk import QuietDisk
 from tests.services.test_damage import CONFIG, START_MS, TIMER_QUEUE, filled, flip
 from timerstore import ManualClock, TimerStore
-from timerstore.services.rebuild import MARK_FILE
+from timerstore.services.engine.rebuild import MARK_FILE
 
 
 def scrub(store: TimerStore) -> list[tuple[str, int]]:

@@ -13,8 +13,8 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_recovery import CONFIG, START_MS, content_of
 from timerstore import Config, ManualClock, NotAStoreError, TimerStore
 from timerstore.errors import InvalidArgumentError
-from timerstore.timelog.format import CHECKPOINT_COPY_AT, IDENTITY, IDENTITY_AT
-from timerstore.timelog.identity import SIZES
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.identity import SIZES
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,9 @@ def sizes_of(config: Config) -> dict[str, int]:
 
 def make(path: Path) -> int:
     """A store with a cancelled timer and one that waits; return its tag."""
-    store = TimerStore(path, config=CONFIG, clock=ManualClock(START_MS), disk=QuietDisk())
+    store = TimerStore(
+        path, config=CONFIG, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
+    )
     ids = store.put_many([b"x" * 100] * 200, topic="a", at_ms=START_MS + 5_000)
     store.cancel(ids[3])
     tag = store.core.engine.store_tag
@@ -40,8 +42,8 @@ def forget(path: Path, *, copies: bool, checkpoint: bool) -> None:
         file.unlink()
     elif copies:
         content = bytearray(file.read_bytes())
-        for at in (IDENTITY_AT, CHECKPOINT_COPY_AT + IDENTITY_AT):
-            content[at : at + IDENTITY.itemsize] = bytes(IDENTITY.itemsize)
+        for at in (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT):
+            content[at : at + fmt.IDENTITY.itemsize] = bytes(fmt.IDENTITY.itemsize)
         file.write_bytes(content)
 
 
@@ -50,7 +52,7 @@ def test_the_copy_does(tmp_path: Path) -> None:
     tag = make(path)
     before = (path / "timerstore.json").read_text()
     forget(path, copies=False, checkpoint=False)
-    clock = ManualClock(START_MS)
+    clock = ManualClock(START_MS, force=True)
     store = TimerStore(path, clock=clock, disk=QuietDisk())
     assert sizes_of(store.core.engine.config) == sizes_of(CONFIG)
     assert store.core.engine.store_tag == tag and store.core.findings.restored_sizes
@@ -70,13 +72,13 @@ def test_without_a_copy_nothing_is_guessed(tmp_path: Path, checkpoint: bool) -> 
     before = content_of(path)
     config = Config(roll_window_slots=CONFIG.roll_window_slots)
     with pytest.raises(NotAStoreError, match="no broker's store") as caught:
-        TimerStore(path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
+        TimerStore(path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
     assert content_of(path) == before
     said = str(caught.value)
     written = json.loads(said[said.index("{") :])
     assert written == described and written["store_tag"] == tag
     (path / "timerstore.json").write_text(json.dumps(written))
-    store = TimerStore(path, clock=ManualClock(START_MS), disk=QuietDisk())
+    store = TimerStore(path, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
     assert store.count() == 199
     store.close()
 
@@ -86,7 +88,9 @@ def test_a_brokers_store_is_measured(golden: Callable[[str], Path]) -> None:
     path = golden("fired")
     os.truncate(path / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}", 0)  # the first of many
     config = Config(precision_ms=1_000, roll_window_slots=20)
-    store = TimerStore(path, config=config, clock=ManualClock(START_MS), disk=QuietDisk())
+    store = TimerStore(
+        path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
+    )
     sizes = sizes_of(store.core.engine.config)
     assert (sizes["precision_ms"], sizes["roll_window_slots"]) == (100, 20)
     assert sizes["commitlog_segment_bytes"] == 1 << 20
@@ -99,4 +103,4 @@ def test_a_brokers_store_is_measured(golden: Callable[[str], Path]) -> None:
 def test_an_empty_commit_log_alone_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(InvalidArgumentError, match="no segment"):
-        TimerStore(tmp_path, clock=ManualClock(START_MS), disk=QuietDisk())
+        TimerStore(tmp_path, clock=ManualClock(START_MS, force=True), disk=QuietDisk())

@@ -14,7 +14,7 @@ import timerstore
 from tests import naive
 from tests.small_store import SMALL
 from timerstore.errors import CorruptStoreError
-from timerstore.services.slot_units import slot_units
+from timerstore.services.looking.slot_units import slot_units
 from timerstore.wheel import chain
 
 START_MS = 1_700_000_000_000

@@ -10,9 +10,9 @@ import pytest
 import timerstore
 from tests.services.alone import Alone
 from tests.small_store import SMALL
-from timerstore.services.provide import provide
-from timerstore.services.state import DEQUEUE_PUT, ENQUEUE_GET
-from timerstore.services.steps import _go_on, run
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import next_step_of, run
+from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
 from timerstore.timelog.jit.kernel import kernel
 
 START_MS = 1_700_000_000_000
@@ -21,7 +21,7 @@ FAR_MS = 1 << 61
 
 @kernel
 def _after_a_step(world: Any, service: int, now_ms: int, clock: Any) -> int:
-    return _go_on(world, service, service, 1, now_ms, clock)
+    return next_step_of(world, service, service, 1, now_ms, clock)
 
 
 @pytest.mark.parametrize("linked", [4, 5])

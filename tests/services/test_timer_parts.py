@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
-from timerstore.services.timer_parts import (
-    PART_BODY,
-    PART_BODY_END,
-    PART_BORN_MS,
-    PART_COLUMNS,
-    PART_KEY,
-    PART_KEY_END,
-    PART_PROPERTIES,
-    PART_PROPERTIES_END,
-    PART_ROW,
-    PART_STATUS,
-    PART_TAG,
-    PART_TAG_END,
-    find_parts,
+from timerstore.services.looking.timer_parts import (
+    SPAN_BODY,
+    SPAN_BODY_END,
+    SPAN_BORN_MS,
+    SPAN_COLUMNS,
+    SPAN_KEY,
+    SPAN_KEY_END,
+    SPAN_PROPERTIES,
+    SPAN_PROPERTIES_END,
+    SPAN_ROW,
+    SPAN_STATUS,
+    SPAN_TAG,
+    SPAN_TAG_END,
+    find_timer_parts,
 )
-from timerstore.timelog.message import FOUND_WORDS, GOOD
+from timerstore.timelog.bytes.message import GOOD, MessageParts
 
 WORD = st.text("abc é", min_size=1, max_size=4)
 MORE = st.fixed_dictionaries({}, optional={"KEYS": WORD, "TAGS": WORD, "mine": WORD})
@@ -39,12 +39,12 @@ def test_parts_are_where_the_message_has_them(described: Any, topic: str) -> Non
             if is_spoilt:
                 alone.spoil(message.offset + naive.encode_message(message).index(b"body"))
         offsets = np.array([message.offset for message in placed], np.int64)
-        parts = np.zeros(PART_COLUMNS * len(placed), np.int64)
-        ids, found = np.zeros(32 * len(placed), np.uint8), np.zeros(FOUND_WORDS, np.int64)
-        find_parts(log.shared_table, alone.engine.queues.table, offsets, found, parts, ids)
+        parts = np.zeros(SPAN_COLUMNS * len(placed), np.int64)
+        ids, found = np.zeros(32 * len(placed), np.uint8), MessageParts()
+        find_timer_parts(log.shared_table, alone.engine.queues.table, offsets, found, parts, ids)
         for i, (message, (more, is_spoilt)) in enumerate(zip(placed, described, strict=True)):
-            part = parts[PART_COLUMNS * i : PART_COLUMNS * (i + 1)].tolist()
-            assert (part[PART_STATUS] == GOOD) == (not is_spoilt)
+            part = parts[SPAN_COLUMNS * i : SPAN_COLUMNS * (i + 1)].tolist()
+            assert (part[SPAN_STATUS] == GOOD) == (not is_spoilt)
             if is_spoilt:
                 continue
             view = log.existing(message.offset // log.segment_bytes).view
@@ -53,18 +53,18 @@ def test_parts_are_where_the_message_has_them(described: Any, topic: str) -> Non
                 at = part[start]
                 return view[at : part[stop]].tobytes() if at >= 0 else None
 
-            assert cut(PART_BODY, PART_BODY_END) == message.body
-            assert part[PART_BORN_MS] == message.born_ms
-            properties = cut(PART_PROPERTIES, PART_PROPERTIES_END)
+            assert cut(SPAN_BODY, SPAN_BODY_END) == message.body
+            assert part[SPAN_BORN_MS] == message.born_ms
+            properties = cut(SPAN_PROPERTIES, SPAN_PROPERTIES_END)
             assert properties is not None and b"TIMER_OUT_MS" in properties
             is_usual = "mine" not in more and topic == "a"
             if "mine" in more:
-                assert part[PART_ROW] == -1
-            elif is_usual and part[PART_ROW] >= 0:
-                assert part[PART_ROW] == row
+                assert part[SPAN_ROW] == -1
+            elif is_usual and part[SPAN_ROW] >= 0:
+                assert part[SPAN_ROW] == row
                 for name, at, end in (
-                    ("KEYS", PART_KEY, PART_KEY_END),
-                    ("TAGS", PART_TAG, PART_TAG_END),
+                    ("KEYS", SPAN_KEY, SPAN_KEY_END),
+                    ("TAGS", SPAN_TAG, SPAN_TAG_END),
                 ):
                     text = message.properties.get(name)
                     assert cut(at, end) == (None if text is None else text.encode())

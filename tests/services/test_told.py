@@ -8,45 +8,29 @@ from hypothesis import strategies as st
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
-from timerstore.services.provide import provide
-from timerstore.services.state import (
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import step
+from timerstore.services.world.state import (
     ENQUEUE_GET,
-)
-from timerstore.services.steps import step
-from timerstore.services.world import (
-    ENQUEUE_COLUMNS,
-    ENQUEUE_DUE_MS,
-    ENQUEUE_HASH,
-    ENQUEUE_KIND,
-    ENQUEUE_MESSAGE,
-    ENQUEUE_OUT_MS,
-    ENQUEUE_RING,
-    ENQUEUE_SIZE,
-    RING_HEAD,
-    RING_TAIL,
 )
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.record import Words
 
 START_MS = 1_700_000_000_000
-COMPARED = (
-    *(ENQUEUE_KIND, ENQUEUE_MESSAGE, ENQUEUE_SIZE),
-    *(ENQUEUE_OUT_MS, ENQUEUE_DUE_MS, ENQUEUE_HASH),
-)
+COMPARED = ("kind", "message", "size", "out_ms", "due_ms", "topic_hash")
 
 
 def read_all(store: timerstore.TimerStore) -> Words:
     """Have enqueue-get read everything anew; return what it handed on."""
     engine = store.core.engine
-    words = engine.world.ring_words
-    words[ENQUEUE_RING + RING_HEAD] = words[ENQUEUE_RING + RING_TAIL] = 0
+    ring = engine.world.enqueue_ring
     with acting_as(ALONE):
+        ring.ends.head = ring.ends.tail = 0
         engine.world.enqueue_get.fetched_index = 0
     while step(engine.world, ENQUEUE_GET, START_MS) or engine.needing() >= 0:
         if engine.needing() >= 0:
             provide(engine, engine.needing())
-    rows = engine.world.enqueue_ring.reshape(-1, ENQUEUE_COLUMNS)
-    return np.array(rows[: words[ENQUEUE_RING + RING_TAIL]][:, COMPARED])
+    return np.array([getattr(ring, name)[: ring.ends.tail] for name in COMPARED])
 
 
 @settings(max_examples=20)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from timerstore import Client, TimerStore
 from timerstore.consuming.known import ack_known
@@ -138,15 +139,15 @@ def test_nothing_else_is_acknowledged(owners: Owners, client: Client) -> None:
     client.put_many(BODIES, topic="t")
     client.put(b"other", topic="u")
     batch = owners.store.pull("t", timeout=10)
-    ids, offsets = batch.ids.to_pylist(), batch._offsets.tolist()
-    (other,) = owners.store.pull("u", timeout=10)
+    ids, offsets = batch.ids.to_pylist(), run_of(batch).offsets.tolist()
+    others = owners.store.pull("u", timeout=10)
     end = owners.store.core.engine.commitlog.end
     store = owners.change()
     group = store.consuming.group("t", "default")
     wrong = [
         (ids[0], offsets[1]),
         (ids[0], offsets[0] + 1),
-        (other.id, other._batch._offsets[0]),  # type: ignore[attr-defined]
+        (others.ids[0].as_py(), run_of(others).offsets[0]),
         (ids[0], -1),
         (ids[0], end),
         (ids[0], 1 << 62),
@@ -158,7 +159,7 @@ def test_nothing_else_is_acknowledged(owners: Owners, client: Client) -> None:
     assert left(store) == BODIES[1:]
     for arguments in ({}, {"ids": "x", "offsets": 5}, {"ids": [5], "offsets": ["x"]}):
         with pytest.raises(timerstore.InvalidArgumentError):
-            client._ask("ack_known", {"topic": "t", "group": "default", **arguments})
+            client._calls.ask("ack_known", {"topic": "t", "group": "default", **arguments})
 
 
 def test_one_that_reads_later_finds_it_done(owners: Owners, client: Client) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ from timerstore import (
 from timerstore.control import wire as wire_module
 from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import answers as answers_module
-from timerstore.serving import batch as batch_module
-from timerstore.serving import client as client_module
+from timerstore.serving import askedcalls as asked_module
+from timerstore.serving import clientrun
 from timerstore.serving import door as door_module
 from timerstore.serving import link as link_module
 from timerstore.serving.shared import SharedStore
@@ -113,6 +114,18 @@ def test_what_is_put_is_what_the_store_says(store: TimerStore, client: Client) -
     assert found == store.find(fired) and found.groups[0].state == "done"
 
 
+@pytest.mark.parametrize("properties", [{}, {"a": "b"}])
+def test_properties_are_any_mapping(client: Client, properties: dict[str, str]) -> None:
+    given = MappingProxyType(properties)
+    for named in ({}, {"key": "k"}, {"key": "k", "replace": True}, {"tag": "t"}):
+        id = client.put(b"x", delay=HOUR, properties=given, **named)  # type: ignore[arg-type]
+        assert client.get(id).properties == properties  # type: ignore[union-attr]
+    client.put(b"now", topic="t")
+    for d in client.consume("t", timeout=0.2):
+        id = d.ack_and_put(b"next", delay=HOUR, properties=given)
+        assert client.get(id).properties == properties  # type: ignore[union-attr]
+
+
 def test_properties_are_text_whatever_their_names(store: TimerStore, client: Client) -> None:
     for properties in ({"base64": "aGVsbG8="}, {"base64": "hello!"}, {"object": "x"}):
         id = client.put(b"x", delay=HOUR, key="k", replace=True, properties=properties)
@@ -147,7 +160,7 @@ def test_answers_and_questions_may_be_long(
     ids = store.put_many([b"x" * 3_000] * 20, delay_ms=3_600_000)
     assert [each.id for each in client.pending()] == list(ids)
     assert client.pending_columns().num_rows == 20
-    monkeypatch.setattr(client_module, "IDS_AT_ONCE", 100)
+    monkeypatch.setattr(asked_module, "IDS_AT_ONCE", 100)
     assert client.cancel_many(list(ids) * 100).tolist() == [True] * 2_000
     with pytest.raises(InvalidArgumentError, match="Make several calls"):
         client.put_many([b"x"], tag="t" * 30_000)
@@ -155,7 +168,7 @@ def test_answers_and_questions_may_be_long(
         client.cancel_many([object()])  # type: ignore[list-item]
     for _ in range(20):
         store.put(b"x" * 3_000, topic="t", properties={"p": "y" * 3_000})
-    monkeypatch.setattr(batch_module, "_DESCRIBED_AT_ONCE", 3)
+    monkeypatch.setattr(clientrun, "_DESCRIBED_AT_ONCE", 3)
     got = 0
     while got < 20:
         batch = client.pull("t", max_count=20, timeout=10)
@@ -243,7 +256,7 @@ def test_pieces_of_much_are_put_in_order(
     store: TimerStore, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one piece fails, the error names those before it."""
-    monkeypatch.setattr(client_module, "COLUMN_BYTES", 1_000)
+    monkeypatch.setattr(asked_module, "COLUMN_BYTES", 1_000)
     bodies = [b"%d" % i * 100 for i in range(100)]
     ids = client.put_many(bodies, topic="t", delay_ms=3_600_000)
     assert [store.get(id).body for id in ids] == bodies  # type: ignore[union-attr]

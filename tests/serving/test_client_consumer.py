@@ -22,7 +22,6 @@ from timerstore import (
     StoreClosedError,
     TimerStore,
 )
-from timerstore.serving.consumer import ClientConsumer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 QUICK = "10s 10s 1s 1s 1s"
@@ -54,7 +53,6 @@ def until(true: Callable[[], object]) -> None:
 def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) -> None:
     seen: list[tuple[bytes, int, str | None]] = []
     consumer = Consumer(client, "mailer", threads=4, max_attempts=1)
-    assert isinstance(consumer, ClientConsumer)
 
     @consumer.on("mail")
     def send(d: Delivery) -> Retry | None:

@@ -30,7 +30,7 @@ from timerstore import (
 from timerstore.control.socketfile import connect
 from timerstore.control.wire import PROTOCOL, SOCKET_NAME, Wire
 from timerstore.serving import link as link_module
-from timerstore.serving.columns import read_table, write_table
+from timerstore.serving.framecolumns import read_table, write_table
 from timerstore.serving.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]

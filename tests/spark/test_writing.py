@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 import timerstore
 from tests.table_stores import SECOND, rows
 from timerstore.errors import TimerStoreError
-from timerstore.spark.putting import check_rows, put_rows, used
+from timerstore.spark.batchrows import check_rows, put_rows, used
 from timerstore.spark.writing import AppendWriter, NewStoresWriter, write_options
 from timerstore.tables import find_stores, read_table
 

@@ -15,7 +15,7 @@ from tests.strategies import messages
 from tests.table_stores import EVENTFUL, LIVES, live, place, write_log
 from timerstore.tables import TABLES, Bounds, read_split, read_table
 from timerstore.tables.boundaries import cut_log, log_end, message_from
-from timerstore.tables.plan import plan, plan_log
+from timerstore.tables.splits import plan, plan_log
 from timerstore.tables.view import cut_store
 
 SPLIT = [name for name in TABLES if name != "problems"]
@@ -89,7 +89,7 @@ def test_a_plan_of_a_range(tmp_path: Path) -> None:
 
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments that are mapped from here on."""
-    from timerstore.timelog import reader
+    from timerstore.timelog.reading import reader
 
     seen: list[str] = []
     map_file = reader.map_file

@@ -23,7 +23,7 @@ def everything(table: str) -> list[str]:
 def by_spark(path: Any, table: str, **options: str) -> list[tuple[Any, ...]]:
     """What the Spark source reads, split by split, without a Spark that runs."""
     from timerstore.spark.options import read_options
-    from timerstore.spark.reading import PlainReader
+    from timerstore.spark.partitions import PlainReader
     from timerstore.spark.types import spark_schema
 
     given = {"path": str(path), "table": table, "columns": ",".join(everything(table)), **options}

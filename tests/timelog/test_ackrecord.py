@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.ackrecord import AckRecord, compose_record, read_record
-from timerstore.timelog.format import MESSAGE_HEADER_BYTES
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.ackrecord import AckRecord, compose_record, read_record
 
 INTS = st.integers(0, 1 << 60)
 
@@ -13,8 +13,8 @@ INTS = st.integers(0, 1 << 60)
 @given(record=st.builds(AckRecord, st.text(), st.text(), INTS, INTS, INTS))
 def test_written_and_read(record: AckRecord) -> None:
     message = compose_record(record, 1)
-    end = message.index(b"]", MESSAGE_HEADER_BYTES) + 1
-    bodies = [message[MESSAGE_HEADER_BYTES:at] for at in range(end, len(message))]
+    end = message.index(b"]", fmt.MESSAGE_HEADER_BYTES) + 1
+    bodies = [message[fmt.MESSAGE_HEADER_BYTES : at] for at in range(end, len(message))]
     assert record in [read_record(body) for body in bodies]
 
 

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import Bytes, table_over
 from tests.strategies import TAG
-from timerstore.timelog.append import (
-    NEED,
-    NEED_AT,
+from timerstore.timelog.files.segmenttable import apron_bytes
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.locks import LOCK_WORDS
+from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
     NEED_NOTHING,
     NEED_QUEUE,
-    NEED_ROW,
     NEED_SMALLER,
-    QUEUE_PLACES,
     STAGE_COUNT_MAX,
     Stage,
     append,
@@ -26,10 +25,7 @@ from timerstore.timelog.append import (
     new_stage,
     place_behind,
 )
-from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.locks import LOCK_WORDS
-from timerstore.timelog.segmenttable import apron_bytes
+from timerstore.timelog.writing.compose import Staged, stage_messages
 
 SEGMENT_BYTES = 700
 HOLE = 0xEE
@@ -72,7 +68,7 @@ class Log:
 
     def meet(self) -> int:
         """Map or allocate what was missing."""
-        need, at = int(self.stage.need[NEED]), int(self.stage.need[NEED_AT])
+        need, at = self.stage.need, self.stage.need_at
         if need == NEED_COMMITLOG:
             number = at // self.segment_bytes
             first, size = number * self.segment_bytes, self.segment_bytes
@@ -88,7 +84,7 @@ class Log:
             self.allocate(self.arrays[number], start - first, stop - first)
             self.table.allocated[number] = stop
         elif need == NEED_QUEUE:
-            row = int(self.stage.need[NEED_ROW])
+            row = self.stage.need_row
             number, slot = at // ENTRIES, self.place(row, at // ENTRIES)
             if (row, number) not in self.queue_arrays:
                 self.queue_arrays[row, number] = array = np.full(ENTRIES * 20, HOLE, np.uint8)
@@ -105,7 +101,7 @@ class Log:
         return need
 
     def place(self, row: int, number: int) -> int:
-        places = int(self.queues.words[QUEUE_PLACES])
+        places = int(self.queues.places)
         return row * places + number % places
 
     def new_segment(self, number: int) -> Bytes:
@@ -141,7 +137,7 @@ class Log:
             done = int(
                 _append(self.table, self.queues, self.lock, self.stage, count, now_ms, together)
             )
-            assert done == count or self.stage.need[NEED] != NEED_NOTHING
+            assert done == count or self.stage.need != NEED_NOTHING
             assert not together or done in (0, count)
             self.note(left[:done], now_ms)
             left = left[done:]
@@ -174,7 +170,7 @@ class Log:
 
     def check(self) -> None:
         """Every byte is what the slow twins say; nothing was written into a hole."""
-        assert self.table.words[1] == self.end
+        assert self.table.end == self.end
         for number, array in self.arrays.items():
             self.fill(array, int(self.table.allocated[number]) - number * self.segment_bytes)
         for (row, number), array in self.queue_arrays.items():
@@ -310,7 +306,7 @@ def test_nothing_is_done_before_its_segments_are_there() -> None:
 @pytest.mark.parametrize("entries", [1, 2, 100, 341, 342, 1_022, 1_023, 65_536])
 def test_a_stage_of_one_queue_has_its_places(entries: int) -> None:
     """Wherever its first entry falls, no two segments that it touches have the same place."""
-    places = int(new_queue_table(entries).words[QUEUE_PLACES])
+    places = new_queue_table(entries).places
     touched = (entries - 1 + STAGE_COUNT_MAX - 1) // entries + 1
     assert touched <= places < 2 * touched
 

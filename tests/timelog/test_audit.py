@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of
 from tests.strategies import TAG, messages
-from timerstore.timelog import audit, scan
-from timerstore.timelog.format import UNIT_BYTES
-from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.segmenttable import SegmentTable
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.reading import audit, scan
 
 SEGMENT_BYTES = 4_096
 WORDS = {
@@ -81,7 +81,7 @@ def test_entries_as_the_twin(
     ]
     data = as_array(b"".join(map(naive.encode_entry, entries)))
     verdicts = np.full(len(entries), -1, np.int64)
-    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    found, state = MessageParts(), np.zeros(2, np.int64)
     place = (table, data, 0, as_array(b"t"), 0, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == len(entries)
     assert verdicts.tolist() == expected
@@ -94,7 +94,7 @@ def test_entries_wait_for_a_segment() -> None:
     kept = int(table.number[1])
     table.number[1] = -1
     data = b"".join(naive.encode_entry(naive.Entry(m.offset, m.size_bytes, 0)) for m in log)
-    verdicts, found = np.zeros(2, np.int64), np.zeros(FOUND_WORDS, np.int64)
+    verdicts, found = np.zeros(2, np.int64), MessageParts()
     state = np.zeros(2, np.int64)
     place = (table, as_array(data), 0, as_array(b"t"), 0, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == 1
@@ -126,7 +126,7 @@ def test_rolls_as_the_twin(
     unit_ms = max(write_ms, unit_ms + off_ms)
     source = naive.new_timer("t", b"body", due_ms, 0, tag, {})
     unit = naive.Unit(
-        unit_bytes=UNIT_BYTES,
+        unit_bytes=fmt.UNIT_BYTES,
         prev_pos=-1,
         magic=3,
         write_ms=write_ms,
@@ -147,7 +147,7 @@ def test_rolls_as_the_twin(
         timerlog,
         log,
         0,
-        UNIT_BYTES,
+        fmt.UNIT_BYTES,
         0,
         0,
         SEGMENT_BYTES,
@@ -157,7 +157,7 @@ def test_rolls_as_the_twin(
         window * precision_ms,
         tag,
         units,
-        np.zeros(FOUND_WORDS, np.int64),
+        MessageParts(),
         scratch,
         state,
     )
@@ -176,7 +176,7 @@ def test_identities_of_copies_as_the_twin(drawn: list[naive.Message]) -> None:
     rows = np.zeros((len(log), scan.ROW_COLUMNS), np.int64)
     rows[:, scan.ROW_OFFSET] = [message.offset for message in log]
     high, low = np.zeros(len(log), np.int64), np.zeros(len(log), np.int64)
-    audit.identify_copies(table, rows, TAG, np.zeros(FOUND_WORDS, np.int64), high, low)
+    audit.identify_copies(table, rows, TAG, MessageParts(), high, low)
     for i, message in enumerate(log):
         key = message.properties.get("UNIQ_KEY", "").encode()
         assert (high[i], low[i]) == naive.identity(b"t", key, TAG)

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
-from timerstore.timelog.blank import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.blank import (
     BLANK_PLAIN,
     BLANK_SEALED,
     NO_BLANK,
     blank_kind,
     put_blank,
 )
-from timerstore.timelog.format import SEALED_BLANK_BYTES
 from timerstore.timelog.jit.kernel import kernel
 
 OFFSETS = st.integers(0, 1 << 47)
@@ -30,7 +30,7 @@ def _put(buf: Any, at: int, offset: int) -> None:
 def test_what_is_written(left: int, before: int, offset: int, fill: int) -> None:
     segment = np.full(before + left, fill, np.uint8)
     _put(segment, before, offset)
-    written = min(left, 20) if left >= SEALED_BLANK_BYTES else 8
+    written = min(left, 20) if left >= fmt.SEALED_BLANK_BYTES else 8
     expected = naive.blank_message(left, offset)[:written]
     assert segment[before : before + written].tobytes() == expected
     assert (segment[before + written :] == fill).all()
@@ -38,7 +38,7 @@ def test_what_is_written(left: int, before: int, offset: int, fill: int) -> None
     assert blank_kind(segment, before, offset) == BLANK_SEALED
 
 
-@given(left=st.integers(SEALED_BLANK_BYTES, 99), offset=OFFSETS, other=OFFSETS, data=st.data())
+@given(left=st.integers(fmt.SEALED_BLANK_BYTES, 99), offset=OFFSETS, other=OFFSETS, data=st.data())
 def test_what_is_read(left: int, offset: int, other: int, data: st.DataObject) -> None:
     sealed = as_array(naive.blank_message(left, offset))
     assert (blank_kind(sealed, 0, other) == BLANK_SEALED) == (other == offset)

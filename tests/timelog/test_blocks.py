@@ -6,9 +6,9 @@ import pytest
 
 from tests.faulty_disk import MeteredDisk
 from timerstore.errors import StoreFullError
-from timerstore.timelog.blocks import step_bytes
+from timerstore.timelog.files.blocks import step_bytes
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.segments import SegmentedFile
 
 
 @pytest.mark.parametrize("ticks", [False, True])

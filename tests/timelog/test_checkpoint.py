@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.watched import StoppedHereError, Watched
-from timerstore.timelog.checkpoint import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import (
     Checkpoint,
     decode_checkpoint,
     read_checkpoint,
     write_checkpoint,
     write_store_checkpoint,
 )
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import CHECKPOINT_BYTES, CHECKPOINT_COPY_AT
+from timerstore.timelog.files.disk import Disk
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 CURSORS = st.integers(0, 2**48)
@@ -40,8 +40,8 @@ CHECKPOINTS = st.builds(
 
 def image(first: bytes, second: bytes) -> bytes:
     """A file of both copies."""
-    return first.ljust(CHECKPOINT_COPY_AT, b"\0") + second.ljust(
-        CHECKPOINT_BYTES - CHECKPOINT_COPY_AT, b"\0"
+    return first.ljust(fmt.CHECKPOINT_COPY_AT, b"\0") + second.ljust(
+        fmt.CHECKPOINT_BYTES - fmt.CHECKPOINT_COPY_AT, b"\0"
     )
 
 
@@ -151,7 +151,7 @@ def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> N
     kinds = [kind for kind, name in first.events if name == "timercheck"]
     assert kinds == ["write", "write", "sync", "write", "sync"]
     assert first.events[-1] == ("sync_folder", "config")
-    assert path.stat().st_size == CHECKPOINT_BYTES
+    assert path.stat().st_size == fmt.CHECKPOINT_BYTES
     assert read_checkpoint(path) == old
     for stop_at in range(4):
         with pytest.raises(StoppedHereError):

@@ -11,10 +11,10 @@ from tests import naive
 from tests.buffers import table_of
 from tests.strategies import messages, usual_messages
 from tests.table_stores import place
-from timerstore.timelog import columns, scan
-from timerstore.timelog.decode import decode_properties
-from timerstore.timelog.format import RESERVED_PROPERTIES
-from timerstore.timelog.message import FOUND_WORDS
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_properties
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.reading import columns, scan
 
 SEGMENT_BYTES = 4_096
 LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)
@@ -35,14 +35,14 @@ def test_parts(found: list[naive.Message]) -> None:
     rows = np.zeros((len(found), scan.ROW_COLUMNS), np.int64)
     rows[:, scan.ROW_OFFSET] = [message.offset for message in found]
     parts = np.zeros((len(found), columns.PART_COLUMNS), np.int64)
-    columns.find_parts(log, rows, np.zeros(FOUND_WORDS, np.int64), parts)
+    columns.find_parts(log, rows, MessageParts(), parts)
     for message, part in zip(found, parts.tolist(), strict=True):
         assert part[columns.PART_FLAG] == message.flag
         assert part[columns.PART_SYSTEM_FLAG] == message.system_flag
         assert part[columns.PART_RECONSUMES] == message.reconsume_times
         assert part[columns.PART_BODY_BYTES] == len(message.body)
         if part[columns.PART_IS_PLAIN] == 1:
-            assert set(message.properties) <= RESERVED_PROPERTIES
+            assert set(message.properties) <= fmt.RESERVED_PROPERTIES
     for column, name in ((columns.PART_KEYS, "KEYS"), (columns.PART_TAGS, "TAGS")):
         wanted = [message.properties.get(name) for message in found]
         assert texts(log, parts[:, column], parts[:, column + 1]) == [

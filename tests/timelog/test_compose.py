@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.strategies import OUR_KEYS, TIMES, properties
-from timerstore.timelog.append import new_stage
-from timerstore.timelog.compose import Staged, compose, stage_messages
-from timerstore.timelog.text import java_hash_of
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.writing.append import new_stage
+from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 
 
 @given(

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.timelog import consumequeue
-from timerstore.timelog.append import QUEUE_PLACES, STAGE_COUNT_MAX, new_queue_table
-from timerstore.timelog.consumequeue import ConsumeQueues, enter_queue, find_row
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import QUEUE_ENTRY
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.writing import consumequeue
+from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_queue_table
+from timerstore.timelog.writing.consumequeue import ConsumeQueues, enter_queue, find_row
 
 
 @kernel
@@ -52,7 +52,7 @@ def test_golden_entries(
         assert _find(queues.table, encoded, 1, len(encoded) - 1, queue_id) == row
         expected = naive.scan_queue(segments_of(file.folder))
         entries = queues.read(row, 0, len(expected))
-        assert entries.dtype == QUEUE_ENTRY
+        assert entries.dtype == fmt.QUEUE_ENTRY
         assert [tuple(entry) for entry in entries.tolist()] == list(expected.values())
         for index, entry in enumerate(entries.tolist()):
             if (topic, queue_id, index) in listed:
@@ -135,7 +135,7 @@ def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
 
 def places(queues: ConsumeQueues, row: int) -> list[int]:
     """The segments of a queue that kernels may write to."""
-    count = int(queues.table.words[QUEUE_PLACES])
+    count = int(queues.table.places)
     mine = slice(row * count, (row + 1) * count)
     is_used = queues.table.allocated[mine] > 0
     assert (queues.table.number[mine] % count == np.arange(count))[is_used].all()

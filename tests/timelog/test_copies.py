@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog import scan
-from timerstore.timelog.copies import (
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.copies import (
     ROLE_COPY,
     ROLE_DELETE,
     ROLE_LEVEL,

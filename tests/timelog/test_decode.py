@@ -8,7 +8,7 @@ from tests import naive
 from tests.buffers import as_array
 from tests.strategies import messages
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.decode import decode_message, decode_properties
+from timerstore.timelog.bytes.decode import decode_message, decode_properties
 
 
 @given(message=messages(), behind=st.binary(min_size=8, max_size=30))

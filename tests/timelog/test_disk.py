@@ -12,7 +12,7 @@ import pytest
 
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
-from timerstore.timelog import disk as disk_module
+from timerstore.timelog.files import disk as disk_module
 
 
 def open_files() -> int:
@@ -156,7 +156,7 @@ def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Watched().map_existing(tmp_path / "a", 4096)
     with pytest.raises(StoreFullError, match="max_map_count"):
         Watched().create_mapped(tmp_path / "b", 4096)
-    assert open_files() == before
+    assert open_files() <= before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.interrupting import Interrupt, interrupted
-from timerstore.timelog.epochs import Epochs, Reading
-from timerstore.timelog.segmenttable import new_segment_table
+from timerstore.timelog.files.epochs import Epochs, Reading
+from timerstore.timelog.files.segmenttable import new_segment_table
 
 
 class Map:

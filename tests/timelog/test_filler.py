@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from timerstore.timelog.filler import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.filler import (
     BYTES_MAX,
     BYTES_MIN,
     BYTES_OF_ORIGIN,
@@ -12,7 +13,6 @@ from timerstore.timelog.filler import (
     cut_range,
     filler,
 )
-from timerstore.timelog.format import SEALED_BLANK_BYTES
 
 
 @given(
@@ -50,7 +50,7 @@ def test_a_range_is_filled_exactly(length: int, origin_count: int, to_end: bool)
         return
     assert all(BYTES_MIN <= size <= BYTES_MAX for size in sizes)
     if to_end:
-        assert not sizes or sum(sizes) == length - SEALED_BLANK_BYTES
-        assert sizes or length < BYTES_MIN + SEALED_BLANK_BYTES
+        assert not sizes or sum(sizes) == length - fmt.SEALED_BLANK_BYTES
+        assert sizes or length < BYTES_MIN + fmt.SEALED_BLANK_BYTES
     else:
         assert sum(sizes) == length

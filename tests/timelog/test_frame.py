@@ -20,9 +20,11 @@ from tests.strategies import (
     properties,
     usual_messages,
 )
-from timerstore.timelog.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
-from timerstore.timelog.format import TIMER_TOPIC
-from timerstore.timelog.frame import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
+from timerstore.timelog.writing.frame import (
     COPY_EXTRA_BYTES,
     DELIVERED,
     FIRED,
@@ -36,8 +38,6 @@ from timerstore.timelog.frame import (
     new_message_bytes_max,
     new_template,
 )
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.message import FOUND_WORDS, GOOD, read_message
 
 SOURCE, TARGET = Guarded(1 << 16), Guarded(1 << 17)
 STAGE = new_stage()
@@ -211,7 +211,7 @@ def copied(
     room = bytes(5 + len(source) + len(topic) + COPY_EXTRA_BYTES)
     buf = TARGET.hold(room)
     held = SOURCE.hold(source + bytes(8))
-    found = np.zeros(FOUND_WORDS, np.int64)
+    found = MessageParts()
     size = int(
         _copy(buf, held, found, kind, as_array(topic), queue_id, origin, np.array(times, np.int64))
     )
@@ -265,7 +265,7 @@ def test_nothing_is_said_twice_after_many_copies() -> None:
     sizes = []
     for _ in range(5):
         data = naive.encode_message(message)
-        got = copied(data, ROLLED, TIMER_TOPIC, 0, 0, (1, 1))
+        got = copied(data, ROLLED, fmt.TIMER_TOPIC, 0, 0, (1, 1))
         message = naive.rolled_copy(message)
         assert got == naive.unsealed(message)
         sizes.append(len(naive.encode_message(message)))

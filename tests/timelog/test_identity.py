@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.format import CHECKPOINT_COPY_AT, IDENTITY, IDENTITY_AT
-from timerstore.timelog.identity import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import (
     SIZES,
     Identity,
     decode_identity,
@@ -37,10 +37,10 @@ ONE = Identity(
 )
 
 
-@given(IDENTITIES, st.integers(0, IDENTITY.itemsize - 1), st.integers(0, 7))
+@given(IDENTITIES, st.integers(0, fmt.IDENTITY.itemsize - 1), st.integers(0, 7))
 def test_a_copy_is_whole_or_none(identity: Identity, at: int, bit: int) -> None:
     data = identity.encode()
-    assert len(data) == IDENTITY.itemsize
+    assert len(data) == fmt.IDENTITY.itemsize
     assert decode_identity(data + b"rest") == identity
     assert decode_identity(data[:-1]) is None
     flipped = bytearray(data)
@@ -51,8 +51,8 @@ def test_a_copy_is_whole_or_none(identity: Identity, at: int, bit: int) -> None:
 
 def write_copies(path: Path, first: bytes, second: bytes) -> None:
     content = bytearray(4_096)
-    content[IDENTITY_AT : IDENTITY_AT + len(first)] = first
-    at = CHECKPOINT_COPY_AT + IDENTITY_AT
+    content[fmt.IDENTITY_AT : fmt.IDENTITY_AT + len(first)] = first
+    at = fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT
     content[at : at + len(second)] = second
     (path / "config").mkdir(exist_ok=True)
     (path / "config" / "timercheck").write_bytes(content)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import as_array
-from timerstore.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
-from timerstore.timelog.idtext import read_ids, write_ids
+from timerstore.ground.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
+from timerstore.timelog.bytes.idtext import read_ids, write_ids
 
 TAG = 0xEF5F2ADA
 PARTS = st.tuples(st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import parse_json, read_json, write_json
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.jsonfile import parse_json, read_json, write_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),

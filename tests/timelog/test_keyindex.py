@@ -15,9 +15,9 @@ from tests.models.quiet_disk import QuietDisk
 from tests.naive_keys import HEADER, NaiveIndexFile, java_hash, words_of
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.services import key_files
-from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.keyindex import entries_of, file_bytes, header_of
+from timerstore.services.engine import key_files
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.keyindex import entries_of, file_bytes, header_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "index.json"
 START_MS = 1_800_000_000_000
@@ -80,7 +80,7 @@ def test_files_are_those_of_the_twin(
                     store.cancel(store.put(b"gone", at_ms=START_MS + HOUR_MS))
                     id = store.put(b"x", key=key, at_ms=START_MS + HOUR_MS)
                 store.core.engine.keys.catch_up()
-                at = int(id[12:24], 16) & ~LEVEL_MARK
+                at = int(id[12:24], 16) & ~fmt.LEVEL_MARK
                 for word in words_of(key):
                     if not expected or expected[-1].is_full:
                         last = expected[-1] if expected else NaiveIndexFile(room, room)

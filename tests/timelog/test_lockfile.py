@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from timerstore.errors import StoreLockedError
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.lockfile import LockFile
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.lockfile import LockFile
 
 TRY = """
 import sys
 from pathlib import Path
 from timerstore.errors import StoreLockedError
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.lockfile import LockFile
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.lockfile import LockFile
 try:
     LockFile(Disk(), Path(sys.argv[1]))
 except StoreLockedError as e:

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import Bytes, Guarded, as_array
 from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages, usual_messages
-from timerstore.timelog import message as own
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.message import (
+from timerstore.timelog.bytes.message import (
     BAD_CRC,
-    FOUND_WORDS,
     GOOD,
     REASONS,
+    MessageParts,
     exact_due_ms,
     find_byte,
     identify_target,
@@ -25,6 +23,7 @@ from timerstore.timelog.message import (
     java_hash,
     read_message,
 )
+from timerstore.timelog.jit.kernel import kernel
 
 GUARDED = Guarded(1 << 16)
 
@@ -39,12 +38,12 @@ def _rules(buf: Any, found: Any, tag: int, precision_ms: int, out: Any) -> None:
     out[0] = exact_due_ms(buf, found, tag, precision_ms)
     out[1] = is_ours(buf, found, tag)
     identify_timer(buf, found, tag)
-    out[2] = found[29]
-    out[3] = found[30]
-    if found[17] >= 0:
+    out[2] = found.identity_high
+    out[3] = found.identity_low
+    if found.deletes_bytes >= 0:
         identify_target(buf, found, tag)
-    out[4] = found[29]
-    out[5] = found[30]
+    out[4] = found.identity_high
+    out[5] = found.identity_low
 
 
 @kernel
@@ -57,10 +56,10 @@ def _java(buf: Any, at: int, count: int) -> int:
     return java_hash(buf, at, count)
 
 
-def read(data: bytes, at: int = 0, verify: bool = True) -> tuple[int, Bytes, list[int]]:
+def read(data: bytes, at: int = 0, verify: bool = True) -> tuple[int, Bytes, MessageParts]:
     """Read a message in a buffer that ends in nothing."""
-    buf, found = GUARDED.hold(data), np.full(FOUND_WORDS, -7, np.int64)
-    return int(_read(buf, at, found, verify)), buf, found.tolist()
+    buf, found = GUARDED.hold(data), MessageParts(*[-7] * 32)
+    return int(_read(buf, at, found, verify)), buf, found
 
 
 def ends_in_a_fake_crc(message: naive.Message) -> bool:
@@ -70,21 +69,21 @@ def ends_in_a_fake_crc(message: naive.Message) -> bool:
 
 
 TEXTS = {
-    "TOPIC": (own.TOPIC_AT, own.TOPIC_BYTES),
-    "REAL_TOPIC": (own.REAL_TOPIC_AT, own.REAL_TOPIC_BYTES),
-    "UNIQ_KEY": (own.KEY_AT, own.KEY_BYTES),
-    "TIMER_DEL_UNIQKEY": (own.DELETES_AT, own.DELETES_BYTES),
-    "TAGS": (own.TAGS_AT, own.TAGS_BYTES),
-    "KEYS": (own.KEYS_AT, own.KEYS_BYTES),
-    "TIMER_REPLACES": (own.REPLACES_AT, own.REPLACES_BYTES),
-    "RETRY_TOPIC": (own.RETRY_TOPIC_AT, own.RETRY_TOPIC_BYTES),
+    "TOPIC": ("topic_at", "topic_bytes"),
+    "REAL_TOPIC": ("real_topic_at", "real_topic_bytes"),
+    "UNIQ_KEY": ("key_at", "key_bytes"),
+    "TIMER_DEL_UNIQKEY": ("deletes_at", "deletes_bytes"),
+    "TAGS": ("tags_at", "tags_bytes"),
+    "KEYS": ("keys_at", "keys_bytes"),
+    "TIMER_REPLACES": ("replaces_at", "replaces_bytes"),
+    "RETRY_TOPIC": ("retry_topic_at", "retry_topic_bytes"),
 }
 NUMBERS = {
-    "TIMER_OUT_MS": own.DUE_MS,
-    "TIMER_DELIVER_MS": own.DELIVER_MS,
-    "REAL_QID": own.REAL_QUEUE,
-    "TIMER_ROLL_TIMES": own.ROLL_TIMES,
-    "DELAY": own.LEVEL,
+    "TIMER_OUT_MS": "due_ms",
+    "TIMER_DELIVER_MS": "deliver_ms",
+    "REAL_QID": "real_queue",
+    "TIMER_ROLL_TIMES": "roll_times",
+    "DELAY": "level",
 }
 
 
@@ -94,6 +93,14 @@ NUMBERS = {
     behind=st.binary(min_size=8, max_size=80),
 )
 @example(message=naive.Message("t", b"", dict.fromkeys(NEARLY, "1")), before=b"", behind=b"\0" * 8)
+@example(
+    # It begins as TIMER_ORIGIN does where that of a copy of ours would stand.
+    message=naive.Message(
+        "t", b"", {"TIMER_ORIGIX": "0", "REAL_TOPIC": "0", "TIMER_ENQUEUE_MS": "12345678"}
+    ),
+    before=b"",
+    behind=b"\0" * 8,
+)
 def test_a_message_is_found_whole(message: naive.Message, before: bytes, behind: bytes) -> None:
     assume(not ends_in_a_fake_crc(message))
     data = naive.encode_message(message)
@@ -101,26 +108,27 @@ def test_a_message_is_found_whole(message: naive.Message, before: bytes, behind:
     assert REASONS[status] == REASONS[GOOD]
     everything = buf.tobytes()
 
-    def part(at: int, count: int) -> bytes:
-        return everything[found[at] : found[at] + found[count]]
+    def part(at: str, count: str) -> bytes:
+        start = getattr(found, at)
+        return everything[start : start + getattr(found, count)]
 
-    assert (found[own.AT], found[own.SIZE]) == (len(before), len(data))
-    assert part(own.BODY_AT, own.BODY_BYTES) == message.body
+    assert (found.at, found.size) == (len(before), len(data))
+    assert part("body_at", "body_bytes") == message.body
     crc = {naive.CRC_NAME: data[-11:-1].decode()} if message.has_crc else {}
     properties = naive.encode_properties(message.properties | crc)
     if message.has_crc and naive.CRC_NAME in message.properties:
         properties = naive.encode_properties(message.properties) + naive.encode_properties(crc)
-    assert part(own.PROPERTIES_AT, own.PROPERTIES_BYTES) == properties
-    assert found[own.WHOLE_CRC] == message.has_crc
+    assert part("properties_at", "properties_bytes") == properties
+    assert found.whole_crc == message.has_crc
     texts = message.properties | {"TOPIC": message.topic}
     for name, (at, count) in TEXTS.items():
         if name in texts:
             assert part(at, count) == texts[name].encode("utf-8", "surrogateescape"), name
         else:
-            assert (found[at], found[count]) == (-1, -1), name
+            assert (getattr(found, at), getattr(found, count)) == (-1, -1), name
     for name, place in NUMBERS.items():
-        assert found[place] == naive.number(message.properties.get(name)), name
-    assert found[own.ORIGIN] == naive.origin_of(message)
+        assert getattr(found, place) == naive.number(message.properties.get(name)), name
+    assert found.origin == naive.origin_of(message)
 
 
 @given(
@@ -150,7 +158,7 @@ def test_rules_about_a_timer(
     status, buf, found = read(data + bytes(8))
     assert status == GOOD
     out = np.zeros(6, np.int64)
-    _rules(buf, np.array(found), TAG, precision_ms, out)
+    _rules(buf, found, TAG, precision_ms, out)
     assert out[0] == naive.due_ms(properties, precision_ms, TAG)
     assert bool(out[1]) == (naive.decode_unique_key(key, TAG) is not None)
     identity = naive.identity(topic.encode(), key.encode(), TAG)
@@ -194,16 +202,17 @@ def check_hostile(data: bytes, at: int = 0) -> int:
         result = status
         if status != GOOD:
             continue
-        end = found[own.AT] + found[own.SIZE]
-        assert found[own.AT] == at
+        end = found.at + found.size
+        assert found.at == at
         assert end <= len(data) - 8
-        for where, count in [*TEXTS.values(), (own.BODY_AT, own.BODY_BYTES)]:
-            assert found[count] >= -1
-            if found[count] >= 0:
-                assert at <= found[where] <= found[where] + found[count] <= end
+        for where, count in [*TEXTS.values(), ("body_at", "body_bytes")]:
+            assert getattr(found, count) >= -1
+            if getattr(found, count) >= 0:
+                start = getattr(found, where)
+                assert at <= start <= start + getattr(found, count) <= end
         for place in NUMBERS.values():
-            assert -1 <= found[place] < 10**18
-        _rules(buf, np.array(found), TAG, 1000, np.zeros(6, np.int64))
+            assert -1 <= getattr(found, place) < 10**18
+        _rules(buf, found, TAG, 1000, np.zeros(6, np.int64))
     return result
 
 
@@ -305,11 +314,11 @@ def test_what_we_write_must_have_its_crc(
 def test_only_our_copies_say_what_they_were_made_from() -> None:
     """A broker keeps our property, in whatever place, and then it says nothing of its copy."""
     ours = naive.Message("t", b"body", {"a": "b"} | ORIGIN)
-    assert read(naive.encode_message(ours) + bytes(8))[2][own.ORIGIN] == 4096
+    assert read(naive.encode_message(ours) + bytes(8))[2].origin == 4096
     for properties in (CRC | {"a": "b"} | ORIGIN, ORIGIN | CRC | {"a": "b"}):
         copy = naive.Message("t", b"body", properties, has_crc=False)
         status, _, found = read(naive.encode_message(copy) + bytes(8))
-        assert (status, found[own.ORIGIN]) == (GOOD, -1)
+        assert (status, found.origin) == (GOOD, -1)
 
 
 def test_a_changed_body_is_noticed_without_a_crc_of_the_whole() -> None:
@@ -333,5 +342,5 @@ def test_the_last_separator_may_be_missing(message: naive.Message, value: str) -
     data[at : at + 2] = (len(value.encode()) + 5).to_bytes(2, "big")
     status, buf, found = read(bytes(data) + b"\x02" * 8)
     assert status == GOOD
-    start = found[own.KEYS_AT]
-    assert buf.tobytes()[start : start + found[own.KEYS_BYTES]] == value.encode()
+    start = found.keys_at
+    assert buf.tobytes()[start : start + found.keys_bytes] == value.encode()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog import nonzero
-from timerstore.timelog.nonzero import (
+from timerstore.timelog.files import nonzero
+from timerstore.timelog.files.nonzero import (
     first_used,
     last_used,
     nonzero_places,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.strategies import messages
 from tests.table_stores import place, write_log
-from timerstore.timelog import scan
-from timerstore.timelog.message import BAD_CRC
-from timerstore.timelog.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.bytes.message import BAD_CRC
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.reader import StoreReader
 
 SEGMENT_BYTES = 4_096
 LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)

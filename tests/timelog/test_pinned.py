@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.intrinsics import get_u8
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.pinned import PinnedLog
-from timerstore.timelog.segments import SegmentedFile
-from timerstore.timelog.segmenttable import segment_at
 
 SIZE = 1024
 
@@ -22,7 +22,7 @@ def _byte(table: Any, offset: int) -> int:
     segment = segment_at(table, offset)
     if len(segment) == 0:
         return -1
-    return get_u8(segment, offset % table.words[0])
+    return get_u8(segment, offset % table.segment_bytes)
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import table_of
 from tests.strategies import TAG, messages
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
-from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pull import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,
     PULL_SOUND,
@@ -33,7 +34,6 @@ from timerstore.timelog.pull import (
     measure_run,
     pull_messages,
 )
-from timerstore.timelog.segmenttable import END, SegmentTable
 
 
 def pull(
@@ -48,11 +48,11 @@ def pull(
 ) -> tuple[int, list[tuple[bytes, bytes, int, int]], list[int]]:
     """What a kernel returns, (body, id, due, fired) of each sound message, what became of all."""
     count = len(offsets)
-    entries = np.zeros(count + 1, QUEUE_ENTRY)
+    entries = np.zeros(count + 1, fmt.QUEUE_ENTRY)
     entries["offset"][1:], entries["size"][1:] = offsets, sizes
     entries["tags_code"][1:] = range(count)
     run, words = np.frombuffer(entries.tobytes(), np.uint8), np.zeros(RUN_WORDS, np.int64)
-    measure_run(table, run, ENTRY_BYTES, count, words)
+    measure_run(table, run, fmt.ENTRY_BYTES, count, words)
     low, high, room = words[:3].tolist()
     bodies = np.zeros(room, np.uint8)
     ids = np.zeros(
@@ -63,8 +63,8 @@ def pull(
     verdicts = np.full(count, 255, np.uint8)
     topic = np.frombuffer(queue[0].encode("utf-8", "surrogateescape"), np.uint8)
     got = pull_messages(
-        *(table, run, ENTRY_BYTES, start, topic, queue[1], TAG, precision_ms),
-        *(np.zeros(FOUND_WORDS, np.int64), numbers, ends, verdicts, ids, bodies),
+        *(table, run, fmt.ENTRY_BYTES, start, topic, queue[1], TAG, precision_ms),
+        *(MessageParts(), numbers, ends, verdicts, ids, bodies),
     )
     rows = [
         (
@@ -101,7 +101,7 @@ def test_golden_queues(golden_unpacked: Callable[[str], Path]) -> None:
         for message in naive.scan_commit_log(segments).messages:
             queues.setdefault((message.topic, message.queue_id), []).append(message)
         table = table_of(segments, len(segments[0]))
-        table.words[END] = len(segments) * len(segments[0])
+        table.end = len(segments) * len(segments[0])
         for queue, found in queues.items():
             start, found = len(found) // 7, found[len(found) // 7 :]
             got, rows, verdicts = pull(
@@ -142,7 +142,7 @@ def test_what_is_unsound_or_elsewhere_is_left_out(
         if bad[i] == "bit":
             log[message.offset + data.draw(st.integers(0, message.size_bytes - 21))] ^= 0x20
     table = table_of({0: bytes(log[:8192]), 8192: bytes(log[8192:])}, 8192)
-    table.words[END] = 16_384
+    table.end = 16_384
     beyond = data.draw(st.sampled_from([-1, 16_384, 1 << 60]))
     offsets = [beyond if bad[i] == "wild" else m.offset for i, m in enumerate(found)]
     got, rows, verdicts = pull(table, offsets, sizes, start=start, queue=(topic, 3))
@@ -156,14 +156,14 @@ def test_what_is_unsound_or_elsewhere_is_left_out(
 @given(offsets=st.lists(st.integers(0, 1023), max_size=9), log=st.binary(max_size=1024))
 def test_offsets_that_lie(offsets: list[int], log: bytes) -> None:
     table = table_of({0: log.ljust(1024, b"\0")}, 1024)
-    table.words[END] = 1024
+    table.end = 1024
     got, _, verdicts = pull(table, offsets, [100] * len(offsets))
     assert got == verdicts.count(PULL_SOUND)
 
 
 def test_an_unmapped_segment_is_told() -> None:
     table: Any = table_of({0: bytes(1024)}, 1024)
-    table.words[END] = 1 << 41
+    table.end = 1 << 41
     for offset in (1024, 1 << 40):
         assert pull(table, [offset], [100])[0] == PULL_UNMAPPED
 
@@ -172,7 +172,7 @@ def test_ids_without_room_are_told() -> None:
     message = naive.Message("t", b"body", {"UNIQ_KEY": "k" * 40})
     message.has_crc = True
     table: Any = table_of({0: naive.lay_out([message], 1024, 1)}, 1024)
-    table.words[END] = message.size_bytes
+    table.end = message.size_bytes
     assert pull(table, [0], [message.size_bytes], ids_bytes=39)[0] == PULL_NO_ROOM
     assert pull(table, [0], [message.size_bytes], ids_bytes=40)[0] == 1
 
@@ -191,7 +191,7 @@ def test_the_usual_order_of_properties_and_others(
     message = naive.Message("t", b"body", {name: values[name] for name in names[:count]})
     message.has_crc = True
     table: Any = table_of({0: naive.lay_out([message], 1024, 1)}, 1024)
-    table.words[END] = message.size_bytes
+    table.end = message.size_bytes
     got, rows, _ = pull(table, [0], [message.size_bytes])
     assert got == 1 and rows == [expected(message, 1000)]
 

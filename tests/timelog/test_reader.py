@@ -7,10 +7,10 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import TimerStore
-from timerstore.timelog import reader as reader_module
-from timerstore.timelog.names import segment_name
-from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.steady import Steady
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.steady import Steady
+from timerstore.timelog.reading import reader as reader_module
+from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 
 
 def open_as_it_seems(path: Path) -> Path:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
 from tests.strategies import TAG, messages
-from timerstore.timelog import scan
-from timerstore.timelog.blank import SEALED_NOWHERE
-from timerstore.timelog.message import BAD_CRC, BAD_PARTS, FOUND_WORDS, GOOD
-from timerstore.timelog.scan import ROW_COLUMNS, scan_commitlog
-from timerstore.timelog.segmenttable import SegmentTable
+from timerstore.timelog.bytes.blank import SEALED_NOWHERE
+from timerstore.timelog.bytes.message import BAD_CRC, BAD_PARTS, GOOD, MessageParts
+from timerstore.timelog.files.names import is_topic
+from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import ROW_COLUMNS, scan_commitlog
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -36,7 +37,7 @@ def scan_all(
 ) -> tuple[Rows, int, int, list[int]]:
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
     rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
-    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    found, state = MessageParts(), np.zeros(2, np.int64)
     levels = np.array(LEVELS_MS, np.int64)
     parts = []
     offset = start
@@ -284,3 +285,16 @@ def test_what_stops_a_scan() -> None:
     assert scan_all(table, 1 << 20)[1:3] == (second.offset, scan.STOP_END)
     for start in range(SEGMENT_BYTES - 120, SEGMENT_BYTES):
         assert scan_all(table, SEGMENT_BYTES, start=start)[1:3] == (start, scan.STOP_END)
+
+
+@given(name=st.text("./\0ab", min_size=0, max_size=4))
+def test_what_can_name_no_folder_is_no_topic(name: str) -> None:
+    """A message's own topic ends the scan there; a timer's topic is left out."""
+    can_be = is_topic(name.encode())
+    own = naive.encode_message(naive.Message(name, b"body"))
+    timer = naive.Message(naive.TIMER_TOPIC, b"body", {"REAL_TOPIC": name})
+    for data, wanted in (own, GOOD if can_be else BAD_PARTS), (naive.encode_message(timer), GOOD):
+        table = table_over({0: as_array(data.ljust(SEGMENT_BYTES, b"\0"))}, SEGMENT_BYTES)
+        rows, _, _, last = scan_all(table, len(data))
+        assert (GOOD if len(rows) else last[scan.ROW_STATUS]) == wanted
+    assert rows[0, scan.ROW_REAL_TOPIC_BYTES] == (len(name) if can_be else -1)

@@ -19,23 +19,23 @@ from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
-from timerstore.timelog.blocks import AHEAD_TICKS, step_bytes
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.intrinsics import get_u8
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.locks import SpinLock
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.names import segment_name
-from timerstore.timelog.segments import SegmentedFile
-from timerstore.timelog.segmenttable import (
+from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
     apron_bytes,
     can_write,
     segment_at,
 )
-from timerstore.timelog.sharing import FolderShare
+from timerstore.timelog.files.sharing import FolderShare
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.intrinsics import get_u8
+from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.locks import SpinLock
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 SIZE = 1024
 
@@ -55,7 +55,7 @@ def _byte_there(table: Any, offset: int) -> int:
     segment = segment_at(table, offset)
     if len(segment) == 0:
         return -1
-    return get_u8(segment, offset % table.words[0])
+    return get_u8(segment, offset % table.segment_bytes)
 
 
 def new(folder: Path, count_max: int = 8, disk: Disk | None = None) -> SegmentedFile:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from timerstore.timelog import sharing
-from timerstore.timelog.sharing import FolderShare, take_alone
+from timerstore.timelog.files import sharing
+from timerstore.timelog.files.sharing import FolderShare, take_alone
 
 
 def test_readers_share_and_keep_the_owner_out(tmp_path: Path) -> None:

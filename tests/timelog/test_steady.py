@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog import steady
-from timerstore.timelog.steady import Steady, WheelCopy, list_segments
+from timerstore.timelog.files import steady
+from timerstore.timelog.files.steady import Steady, WheelCopy, list_segments
 
 
 def small_store(path: Path) -> Path:

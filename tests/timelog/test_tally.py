@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.naive_tally import MAXIMA, NaiveTally, bucket_of, histogram
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.tally import (
+from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     DELAY_REST_MS,
     DELAY_SUM_S,
@@ -28,7 +28,7 @@ from timerstore.timelog.tally import (
     new_tally,
     ring_of,
 )
-from timerstore.timelog.tallysums import (
+from timerstore.timelog.writing.tallysums import (
     LATER,
     NEVER_MS,
     NEXT_MS,

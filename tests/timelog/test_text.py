@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
-from timerstore.arguments import Binaries
-from timerstore.timelog.jit.intrinsics import get_word
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.text import (
+from timerstore.ground.arguments import Binaries
+from timerstore.timelog.bytes.text import (
     crc_digits_are,
     first_bad_key,
     get_decimal,
@@ -25,6 +23,8 @@ from timerstore.timelog.text import (
     put_hex_8,
     put_hex_12,
 )
+from timerstore.timelog.jit.intrinsics import get_word
+from timerstore.timelog.jit.kernel import kernel
 
 
 @kernel

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.unit import (
+from timerstore.timelog.bytes.unit import (
     UNIT_BAD_CRC,
     UNIT_BROKEN,
     UNIT_GOOD,
@@ -21,6 +20,7 @@ from timerstore.timelog.unit import (
     put_unit,
     unit_ms,
 )
+from timerstore.timelog.jit.kernel import kernel
 
 GUARDED = Guarded(4096)
 SCRATCH = np.zeros(16, np.uint8)

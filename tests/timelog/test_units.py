@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import table_of
-from timerstore.timelog import units as units_of
-from timerstore.timelog.names import segment_name
-from timerstore.timelog.reader import ReadSegments
-from timerstore.timelog.units import EVERY_UNIT, NOT_SAID, Wanted, walk_units
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.reading import units as units_of
+from timerstore.timelog.reading.reader import ReadSegments
+from timerstore.timelog.reading.units import EVERY_UNIT, NOT_SAID, Wanted, walk_units
 
 UNITS = st.builds(
     naive.Unit,

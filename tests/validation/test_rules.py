@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.flipped import ANYWHERE, FLIPS
 from tests.rigs.patient import Patient
-from tests.rigs.planted import FAULTS, OF_LEVELS, Fault, make_store
+from tests.rigs.planted import FAULTS, OF_LEVELS, WHEEL, Fault, make_store
 from tests.sparse_copy import copy_tree
+from timerstore import verify
+from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import RULES, Validation, validate
-from timerstore.validation.rules import NAMES
+from timerstore.validation.cursorchecks import COUNTS_FILE
+from timerstore.validation.rules import ABOUT_BYTES, NAMES
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,23 @@ def test_fault_of_a_delay_level_is_found(
     _find(rule, OF_LEVELS[rule], closed, tmp_path, golden)
 
 
+@pytest.mark.parametrize("name", FLIPS)
+def test_flipped_byte_is_found(name: str, closed: Path, tmp_path: Path) -> None:
+    """Verifying and validating find it; a byte may break several rules, but of no other slot."""
+    rule, plant = FLIPS[name]
+    path = copy_tree(closed, tmp_path / "store")
+    file, offset = plant(Patient(path))
+    found, report = validate(path), verify(path)
+    assert rule in failed(found), str(found)
+    assert not found.ok and not report.ok
+    for places in (found[rule].examples, report.problems):
+        named = [each.offset for each in places if each.file == file]
+        assert offset in named or (offset == ANYWHERE and named), (str(found), str(report))
+    if file == WHEEL:
+        slots = {each.offset // fmt.SLOT_BYTES for each in report.problems if each.file == WHEEL}
+        assert slots == {offset // fmt.SLOT_BYTES}, str(report)
+
+
 def _find(
     rule: str, planted: Fault, closed: Path, tmp_path: Path, golden: Callable[[str], Path]
 ) -> None:
@@ -59,3 +80,10 @@ def _find(
     assert (file, offset) in places, str(found)
     assert failed(found) - planted.related == {rule}, str(found)
     assert found.ok == (NAMES[rule].severity == "warning")
+    report = verify(path)
+    if rule in ABOUT_BYTES:
+        told = report.problems if NAMES[rule].severity == "error" else report.warnings
+        assert (file, offset) in [(each.file, each.offset) for each in told], str(report)
+    else:
+        # What stands in a range of bytes is right; a count can be another one by it.
+        assert {each.file for each in report.problems} <= {COUNTS_FILE}, str(report)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.rigs.random_store import Story, stories, tell
 from timerstore import Config, ManualClock, TimerStore, verify
-from timerstore.timelog.format import TIMER_TOPIC
+from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
 
@@ -50,7 +50,7 @@ def test_golden_stores(
 
 
 def _waits(line: dict[str, Any]) -> bool:
-    return bool(line["stored_topic"] == TIMER_TOPIC.decode())
+    return bool(line["stored_topic"] == fmt.TIMER_TOPIC.decode())
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
-from timerstore.services.findings import Findings
+from timerstore.services.opening.recovery_findings import RecoveryFindings
 
 
 def wait_for(store: TimerStore, state: str) -> Health:
@@ -158,7 +158,7 @@ def test_recovery_is_told_in_one_sentence(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_sentence_names_what_was_cut() -> None:
-    found = Findings(clean=False, scanned_count=1, torn_bytes=1_234, rebuilt=["timers"])
+    found = RecoveryFindings(clean=False, scanned_count=1, torn_bytes=1_234, rebuilt=["timers"])
     found.repaired_reschedule, found.removed_count = True, 2
     text = found.sentence(1)
     for part in ("1 message read", "1,234 bytes cut", "timers made anew", "2 timers", "1 damaged"):

@@ -9,12 +9,12 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, Stats, TimerStore
 from timerstore.errors import StoreFullError
-from timerstore.services import needs
-from timerstore.services.stages import READ_MESSAGES, STAGE_NAMES
-from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
-from timerstore.services.steps import step
+from timerstore.services.running.steps import step
+from timerstore.services.world import needs
+from timerstore.services.world.stages import READ_MESSAGES, STAGE_NAMES
+from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
 from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.watching.services import _NEEDED
+from timerstore.watching.services import WAITED_FOR
 
 DELAY = timedelta(milliseconds=5)
 
@@ -97,7 +97,7 @@ def test_a_service_says_whom_it_waits_for(tmp_path: Path) -> None:
 
 def test_every_need_has_words() -> None:
     kinds = {value for name, value in vars(needs).items() if name.isupper()}
-    assert kinds - {needs.NOTHING} == _NEEDED.keys()
+    assert kinds - {needs.NOTHING} == WAITED_FOR.keys()
 
 
 def test_threads_are_idle_while_nothing_is_due(tmp_path: Path) -> None:

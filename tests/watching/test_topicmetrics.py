@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from timerstore import Config, ManualClock, TimerStore, metrics
-from timerstore.timelog.tally import HISTOGRAM_BUCKETS, bucket_max
+from timerstore.timelog.writing.tally import HISTOGRAM_BUCKETS, bucket_max
 from timerstore.watching import topicmetrics
 from timerstore.watching.topicmetrics import HISTOGRAMS, OTHERS
 

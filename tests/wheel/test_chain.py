@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
-from timerstore.timelog.jit.record import Words
-from timerstore.timelog.segmenttable import SegmentTable
+from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
     WALK_COLUMNS,
     WALK_DAMAGED,
@@ -331,5 +330,4 @@ def test_what_stops_a_walk() -> None:
     assert from_head(860) == (0, 860, WALK_DAMAGED)
     assert from_head(880) == (0, 880, WALK_UNMAPPED)
     assert from_head(-2) == (0, -2, WALK_UNMAPPED)
-    words: Words = table.words
-    assert words[0] == SEGMENT_BYTES
+    assert table.segment_bytes == SEGMENT_BYTES

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
     CHUNK_NEXT,
@@ -18,14 +17,8 @@ from timerstore.wheel.near import (
     ENTRY_INFO,
     ENTRY_MESSAGE,
     KEPT_PLACE,
-    NEAR_COUNT,
-    NEAR_FREE,
-    NEAR_USED,
     NONE,
     PLACES,
-    SLOT_COLUMNS,
-    SLOT_DELETES,
-    SLOT_WAITING,
     SPAN,
     NearWheel,
     bucket_at,
@@ -112,9 +105,6 @@ class Model:
         self.deletes: defaultdict[int, list[int]] = defaultdict(list)
         self.next_message = 1
 
-    def columns(self) -> Words:
-        return self.near.slots.reshape(SLOT_COLUMNS, PLACES)
-
     def popped(self) -> Entry:
         popped, out = self.near.popped, np.zeros(2, np.int64)
         _info(int(popped[ENTRY_INFO]), out)
@@ -181,7 +171,7 @@ class Model:
             first = min([entry[0] for entry in held] + [stop_ms])
             assert _first_due(self.near, START_MS + within_ms, aside, stop_ms) == first
         remaining = [sum(entry[3] == place for entry in entries) for place in range(PLACES)]
-        assert self.columns()[SLOT_WAITING].tolist() == remaining
+        assert self.near.waiting.tolist() == remaining
 
 
 BUCKETS = st.sampled_from([0, 0, 0, 1, 1, 99, 100, 799, ASIDE, ASIDE, ASIDE + 99])
@@ -212,12 +202,12 @@ def test_any_actions(actions: list[tuple[Any, ...]]) -> None:
         while model.deletes[place]:
             model.drop_delete(place)
     model.check()
-    assert model.near.words[NEAR_COUNT] == 0
-    free, chunk = 0, int(model.near.words[NEAR_FREE])
+    assert model.near.count == 0
+    free, chunk = 0, int(model.near.free)
     while chunk != NONE:
         free += 1
         chunk = int(model.near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT])
-    assert free == model.near.words[NEAR_USED]
+    assert free == model.near.used
 
 
 @pytest.mark.parametrize("in_front", [False, True])
@@ -232,7 +222,7 @@ def test_long_buckets_keep_their_order(in_front: bool) -> None:
             model.pop(7)
         model.check()
     # Chunks are used again: no more than the longest the bucket ever was.
-    assert model.near.words[NEAR_USED] < 15
+    assert model.near.used < 15
 
 
 def test_a_bucket_whose_last_chunk_went_is_appended_to_again() -> None:
@@ -256,7 +246,7 @@ def test_room_runs_out_and_comes_back() -> None:
         _insert(near, np.array([ms, ms, 1, 91, 0, 1, aside], np.int64), False)
     while _room(near) > 0:
         _insert_delete(near, np.array([1, 91, 3, 5], np.int64))
-    assert near.words[NEAR_USED] == len(near.chunks) // CHUNK_WORDS
+    assert near.used == len(near.chunks) // CHUNK_WORDS
     check(near)
     assert _pop(near, 5, 0)
     assert _room(near) == 1
@@ -273,37 +263,36 @@ def test_check_notices() -> None:
         for _ in range(11):
             model.pop(0)
         check(model.near)
-        assert model.near.words[NEAR_FREE] != NONE
+        assert model.near.free != NONE
         return model.near
 
     def bucket(near: NearWheel, later_ms: int) -> int:
         return (START_MS + later_ms) % (len(near.head) // 2)
 
     def lose(near: NearWheel) -> None:
-        near.words[NEAR_FREE] = NONE
+        near.free = NONE
 
     def loop(near: NearWheel) -> None:
         chunk = int(near.head[bucket(near, 1)])
         near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = chunk
 
     def share(near: NearWheel) -> None:
-        near.words[NEAR_FREE] = near.head[bucket(near, 0)]
+        near.free = near.head[bucket(near, 0)]
 
     def share_with_deletes(near: NearWheel) -> None:
-        columns = near.slots.reshape(SLOT_COLUMNS, PLACES)
-        columns[SLOT_DELETES, 5] = columns[SLOT_DELETES, 4]
+        near.deletes[5] = near.deletes[4]
 
     def miscount(near: NearWheel) -> None:
-        near.words[NEAR_COUNT] += 1
+        near.count += 1
 
     def pass_early(near: NearWheel) -> None:
-        near.slots.reshape(SLOT_COLUMNS, PLACES)[SLOT_WAITING] = 0
+        near.waiting[:] = 0
 
     def mistake_the_tail(near: NearWheel) -> None:
         near.tail[bucket(near, 1)] = near.head[bucket(near, 1)]
 
     def point_outside(near: NearWheel) -> None:
-        near.words[NEAR_FREE] = near.words[NEAR_USED]
+        near.free = near.used
 
     damages = (lose, loop, share, share_with_deletes, miscount, pass_early, mistake_the_tail)
     for damage in (*damages, point_outside):

@@ -12,11 +12,11 @@ from tests.naive_cancelled import LEVEL_MARK
 from tests.naive_pending import judge
 from tests.strategies import TAG, messages, usual_messages
 from tests.table_stores import place
-from timerstore.timelog import columns, scan
+from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, MessageParts
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import BAD_PARTS, FOUND_WORDS, GOOD
+from timerstore.timelog.reading import columns, scan
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.pending import IN_MESSAGE, PENDING, Reading, read_places
+from timerstore.wheel.judge import IN_MESSAGE, PENDING, Reading, read_places
 from timerstore.wheel.sets import map_put_all, new_table
 
 SEGMENT_BYTES = 4_096
@@ -55,7 +55,7 @@ def read(
     parts = np.zeros((count, columns.PART_COLUMNS), np.int64)
     verdicts, state = np.full(count, 99, np.int64), np.zeros(1, np.int64)
     levels = np.array(due_ms or [IN_MESSAGE] * count, np.int64)
-    at, found = np.array(offsets, np.int64), np.zeros(FOUND_WORDS, np.int64)
+    at, found = np.array(offsets, np.int64), MessageParts()
     left = read_places(log, at, levels, reading, rows, parts, verdicts, found, state)
     return rows, parts, verdicts, int(left)
 
@@ -115,7 +115,7 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     found, end = laid_out(found)
     log = table(found)
     scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
-    words, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    words, state = MessageParts(), np.zeros(2, np.int64)
     count = scan.scan_commitlog(log, 0, end, end, True, TAG, 1_000, LEVELS, scanned, words, state)
     assert count == len(found)
     offsets = [message.offset for message in found]

@@ -14,7 +14,7 @@ from tests import naive
 from tests.buffers import as_array
 from tests.watched import Watched
 from timerstore.errors import NotAStoreError
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import kernel
 from timerstore.wheel.slots import (
     NO_UNIT,

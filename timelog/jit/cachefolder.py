@@ -119,7 +119,7 @@ class WarmLocator(_Locator):
             path = getattr(caching, kind)(function, file).get_cache_path()
         except (AttributeError, TypeError):  # another Numba's
             return None
-        if os.access(path, os.W_OK) or not _holds(path, index_name(function, file)):
+        if os.access(path, os.W_OK) or not holds_file(path, index_name(function, file)):
             return None
         made = cls(function, file)
         made._cache_path = path
@@ -132,7 +132,7 @@ def index_name(function: Any, file: str) -> str:
     return f"{name}.py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
 
 
-def _holds(folder: str, name: str) -> bool:
+def holds_file(folder: str, name: str) -> bool:
     """Tell whether there is machine code for this Numba on this processor."""
     try:
         with open(os.path.join(folder, name), "rb") as file:

@@ -242,7 +242,7 @@ class KernelLock(Section):
 class ServiceLocks(Section):
     """The three locks of the services, which `with` takes all, in their order: fire, near, wheel.
 
-    What each is for stands in `services/state.py`.
+    What each is for stands in `services/world/state.py`.
     """
 
     def __init__(self) -> None:

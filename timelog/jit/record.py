@@ -198,24 +198,27 @@ def record(cls: type[T]) -> type[T]:
     fields = _fields(hints)
     kind = RecordType(cls.__name__, fields)
     names = tuple(hints)
-    defaults = {name: getattr(cls, name, 0) for name in kind.words}
     word_count = _rounded(max((word.place + 1 for word in kind.words.values()), default=0))
+    defaults = np.zeros(word_count, np.int64)
+    for name, word in kind.words.items():
+        defaults[word.place] = getattr(cls, name, 0)
+    parts = [(name, field) for name, field in fields if not isinstance(field, _Word)]
 
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        values: dict[str, Any] = defaults | dict(zip(names, args, strict=False)) | kwargs
-        if set(values) != set(names):
+        values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        if len(args) > len(names) or not kind.places.keys() <= values.keys() <= set(names):
             raise TypeError(f"{cls.__name__} takes {', '.join(names)}")
         block: list[int] = []
         self.owners = None
         if word_count:
             memory = _aligned(word_count)
+            memory[:] = defaults
             self.cells = memory.data
             block += [memory.ctypes.data, word_count]
-        for name, field in fields:
+            for name in kind.words.keys() & values.keys():
+                self.cells[kind.words[name].place] = values[name]
+        for name, field in parts:
             value = values[name]
-            if isinstance(field, _Word):
-                self.cells[field.place] = value
-                continue
             if isinstance(field, RecordType):
                 block.extend(value.block.tolist())
             else:

@@ -31,12 +31,19 @@ _OTHERS: Final = ("numpy", "numba", "math")
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
 
+def source_of(path: str) -> bytes:
+    """Return the text of a file of ours, also where the package was imported from a zip archive."""
+    loader: Any = __spec__.loader
+    data: bytes = loader.get_data(path)
+    return data
+
+
 @cache
 def generators_digest() -> str:
     """Return a digest over the files whose functions generate machine code themselves."""
     digest = hashlib.sha256()
     for name in _GENERATORS:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+        digest.update(source_of(str(Path(__file__).with_name(name))))
     return digest.hexdigest()
 
 
@@ -163,7 +170,8 @@ class _Stamped:
 _stamped_classes: dict[str, type] = {}
 
 
-def _stamped_class(plain: type) -> type:
+def stamped_class(plain: type) -> type:
+    """Return the class of a cache file that knows stamps, made once for each of Numba's."""
     made = type("StampedCacheFile", (_Stamped, plain), {})
     return _stamped_classes.setdefault(plain.__qualname__, made)
 
@@ -186,8 +194,9 @@ def use_stamp(dispatcher: Any, function: Callable[..., Any]) -> None:
         for name in ("_index_name", "_index_path", "_data_name_pattern"):
             text = getattr(cache_file, name)
             setattr(cache_file, name, text.replace(line, line[line.rindex(".") :]))
-    cache_file.__class__ = _stamped_class(type(cache_file))
-    cache_file.kernel = function
+    kind: Any = stamped_class(type(cache_file))
+    stamped = dispatcher._cache._cache_file = kind.__new__(kind)
+    vars(stamped).update(vars(cache_file), kernel=function)
 
 
 add_locators()  # before the first kernel is made

@@ -1,13 +1,14 @@
 """The store for asyncio: the same names, awaited.
 
-    opening.py    open a directory, or attach to an open store
-    store.py      the public class
-    consuming.py  what it hands out
-    consumer.py   handlers that are coroutines: the public class
-    handlers.py   who runs them
-    side.py       one store as one event loop sees it: what runs in the loop, what apart from it
-    commits.py    one thread that waits for group commits
-    wakeups.py    an eventfd in the loop, for who waits until a kernel has done something
+    opening.py      open a directory, or attach to an open store
+    loopstore.py    the public class
+    batches.py      what it hands out
+    loopconsumer.py handlers that are coroutines: the public class
+    loopsource.py   where their messages come from
+    handlers.py     who runs them
+    side.py         one store as one event loop sees it: what runs in the loop, what apart from it
+    commits.py      one thread that waits for group commits
+    wakeups.py      an eventfd in the loop, for who waits until a kernel has done something
 
 A loop's thread makes each call that waits for nothing itself. It stands above the store, as a
 client of it.
@@ -15,9 +16,9 @@ client of it.
 
 from __future__ import annotations
 
-from timerstore.aio.consumer import Consumer
-from timerstore.aio.consuming import Batch, Delivery
+from timerstore.aio.batches import Batch, Delivery
+from timerstore.aio.loopconsumer import Consumer
+from timerstore.aio.loopstore import TimerStore
 from timerstore.aio.opening import attach, open
-from timerstore.aio.store import TimerStore
 
 __all__ = ["Batch", "Consumer", "Delivery", "TimerStore", "attach", "open"]

@@ -12,9 +12,9 @@ from collections import deque
 from copy import copy
 from queue import SimpleQueue
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.background import BackgroundThread
+from timerstore.services.world.background import BackgroundThread
 
 
 class Commits:

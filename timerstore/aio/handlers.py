@@ -1,7 +1,7 @@
 """Handlers that are coroutines: one task pulls, each call of a handler is a task of its own.
 
 The rules are those of `timerstore/consumer/`: what is pulled, within which limits, and what becomes
-of it (`Subscription`, `Handling`). Here is who runs it. All of it is in the loop's thread; between
+of it (`LoopSource`, `Handling`). Here is who runs it. All of it is in the loop's thread; between
 the steps of an end the task awaits durability. What a handler was given is acknowledged when the
 handler has returned, and by nothing else: a task that is cancelled acknowledges nothing.
 """
@@ -12,16 +12,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from timerstore.aio.consuming import Batch
-from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.aio.loopsource import LoopSource
+from timerstore.aio.side import TURN_S
 from timerstore.consumer.handling import Handling, exited
-from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
-from timerstore.services.background import Failure
+from timerstore.services.world.background import Failure
 
 log = logging.getLogger("timerstore")
 
@@ -32,31 +32,18 @@ _TEND_S: Final = 1.0
 class Handlers:
     """Calls handlers in a loop, so many at a time."""
 
-    def __init__(
-        self,
-        side: LoopSide,
-        handling: Handling,
-        subscriptions: Sequence[Subscription],
-        *,
-        concurrency: int,
-        pull_count: int,
-        batch_count: int,
-    ) -> None:
+    def __init__(self, source: LoopSource, handling: Handling, concurrency: int) -> None:
         """Begin with nothing to do."""
-        self._side, self._handling, self._subscriptions = side, handling, subscriptions
-        self._concurrency, self._batch_count = concurrency, batch_count
-        self._pull_count, self._burst = pull_count, pull_count
+        self._source, self._side, self._handling = source, source.side, handling
+        self._concurrency, self._batch_count = concurrency, source.settings.batch_count
+        self._pull_count = self._burst = source.settings.pull_count
         self.failure = Failure()
         self._ready: deque[Task] = deque()
         self._calls: dict[Task, asyncio.Task[None]] = {}
         self._ends: set[asyncio.Task[None]] = set()  # what becomes of those that failed
         self._feeding: list[asyncio.Task[None]] = []
-        self._sleep: asyncio.Future[None] | None = None
-        self._turn = 0
         self.stopping = False
-        for each in subscriptions:
-            each.remake = lambda batch: Batch(side, batch)
-        handling.on_room, handling.on_next = self._wake, self._begin_next
+        handling.on_room, handling.on_next = source.wake, self._begin_next
 
     def start(self) -> None:
         """Begin to pull, and to call handlers."""
@@ -69,7 +56,7 @@ class Handlers:
         May be called again, and goes on then. A handler that calls it does not wait for itself.
         """
         self.stopping = True
-        self._wake()
+        self._source.wake()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while running := self._running():
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -127,13 +114,13 @@ class Handlers:
             raise
         finally:
             self.stopping = True
-            self._wake()
+            self._source.wake()
 
     def _fail(self, error: Exception) -> None:
         self.failure.keep(error)
         log.error("the consumer has stopped", exc_info=error)
         self.stopping = True
-        self._wake()
+        self._source.wake()
 
     # --- pulling
 
@@ -166,49 +153,15 @@ class Handlers:
             if self._room() > 0:
                 self._ready += self._handling.take_again() or await self._pull()
             if not (self._ready or self.stopping):
-                await self._rest()
+                await self._source.wait(for_messages=self._room() > 0)
 
     async def _pull(self) -> list[Task]:
-        """Pull from the next topic that has something; under "group", what is durable."""
-        side = self._side
-        side.check()
-        side.core.check_open()
-        if side.core.clock.manual:
-            side.here(side.core.play_now)
-        tasks = self._pull_visible()
-        if not tasks and side.core.is_group:
-            if any(each.group.has_hidden() for each in self._subscriptions):
-                await side.commits.wait()
-                tasks = self._pull_visible()
-        return tasks
-
-    def _pull_visible(self) -> list[Task]:
-        subscriptions = self._subscriptions
         count_max = min(self._pull_count, self._room() * self._batch_count)
-        for i in range(len(subscriptions)):
-            place = (self._turn + i) % len(subscriptions)
-            tasks = subscriptions[place].pull(count_max, self._batch_count)
-            if tasks:
-                self._turn = place + 1
-                return tasks
-        return []
-
-    async def _rest(self) -> None:
-        """Sleep until something is fired, room was made, or it is time to end."""
-        rows = [row for each in self._subscriptions for row in list(each.group.cursors)]
-        self._sleep = self._side.loop.create_future()
-        try:
-            await self._side.arrivals.wait(None, rows if self._room() > 0 else (), self._sleep)
-        finally:
-            self._sleep = None
-
-    def _wake(self) -> None:
-        if self._sleep is not None and not self._sleep.done():
-            self._sleep.set_result(None)
+        return await self._source.pull_durable(count_max)
 
     def _begin_next(self, task: Task) -> None:
         self._ready.append(task)
-        self._wake()
+        self._source.wake()
 
     # --- a call
 
@@ -236,7 +189,7 @@ class Handlers:
             raise
         finally:
             self._calls.pop(task, None)
-            self._wake()
+            self._source.wake()
         steps = handling.end(task, result, error)
         if steps:
             await asyncio.shield(self._finish(steps, context))
@@ -272,7 +225,7 @@ class Handlers:
                     call.cancel()
                 self._finish(handling.finish(task, outcome), copy_context())
             if self._ready or handling.next_ms() <= handling.now_ms():
-                self._wake()
+                self._source.wake()
 
 
 def _is_cancelled() -> bool:

@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-import timerstore
+from timerstore.aio.loopstore import TimerStore
 from timerstore.aio.side import LoopSide, new_pool
-from timerstore.aio.store import TimerStore
-from timerstore.config import Config
-from timerstore.kinds import check_kind
-from timerstore.services.clock import ManualClock
-from timerstore.store import TimerStore as PlainStore
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind
+from timerstore.services.world.clock import ManualClock
+from timerstore.serving import entrance
+from timerstore.store.store import TimerStore as PlainStore
 
 
 class Opening:
@@ -64,7 +64,7 @@ def open(
     async def begin() -> TimerStore:
         pool = new_pool()
         opening = pool.submit(
-            timerstore.open, path, create=create, read_only=read_only, config=config, clock=clock
+            entrance.open, path, create=create, read_only=read_only, config=config, clock=clock
         )
         try:
             store = await asyncio.shield(asyncio.wrap_future(opening))

@@ -23,7 +23,7 @@ from timerstore.aio.commits import Commits
 from timerstore.aio.wakeups import Arrivals, Wakeups
 from timerstore.errors import TimerStoreError
 from timerstore.putting.admission import WouldWaitError
-from timerstore.store import TimerStore
+from timerstore.store.store import TimerStore
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,8 +1,8 @@
 """Wake-ups: how tasks of an event loop sleep until a resident kernel has done something for them.
 
-A kernel writes an eventfd once after somebody asked for it (`timerstore/waiting.py`); here the loop
-watches that eventfd, one for all tasks of a store. Who waits asks first (`arm`), then looks, then
-waits, without an await between the last two: so nothing that comes meanwhile is missed.
+A kernel writes an eventfd once after somebody asked for it (`timerstore/core/waiting.py`); here the
+loop watches that eventfd, one for all tasks of a store. Who waits asks first (`arm`), then looks,
+then waits, without an await between the last two: so nothing that comes meanwhile is missed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.core import Core
-from timerstore.waiting import Waiters
+from timerstore.core.core import Core
+from timerstore.core.waiting import Waiters
 
 POLL_S: Final = 0.05
 """Who waits looks up this often: a pause may be over, another task may have given back."""

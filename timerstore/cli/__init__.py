@@ -1,33 +1,37 @@
 """The shell's door to a store: `timerstore COMMAND PATH …`.
 
 main           the entry point              here
-app.py         the options that commands share, and what becomes of an error
-status.py      what an end means to the shell
-commands.py    all commands, in the order of --help
-reading.py     info, pending, get, count, horizon
-tracing.py     trace
-operating.py   health, pause, resume
-top.py         top
-topview.py     what top draws
-tail.py        tail
-backlog.py     groups
-dead.py        dead, redrive
-writing.py     put, cancel, reschedule
-consuming.py   consume
-serving.py     serve
-checking.py    verify, validate
-exporting.py   export
-importing.py   import
-rows.py        rows of a file as timers to put
-progressfile.py  how far an import has come
-keeping.py     backup, restore, salvage
-upkeep.py      clean, handover
-trying.py      warmup, demo
-opening.py     a store that is looked at, or changed
-owner.py       changing through the process that has a store open
-output.py      tables on a terminal, plain lines in a pipe, JSON, bars
-texts.py       values as text for people
-times.py       the times that a person types
+app.py          the options that commands share, and what becomes of an error
+status.py       what an end means to the shell
+commands.py     all commands, in the order of --help
+looking.py      info, pending, get, count, horizon
+trace.py        trace
+operating.py    health, pause, resume
+top.py          top
+topview.py      what top draws
+tail.py         tail
+backlog.py      groups
+dead.py         dead, redrive
+changes.py      put, cancel, reschedule
+consume.py      consume
+serving.py      serve
+checking.py     verify, validate
+pipelines.py    pipeline: many stores in one run, its tables
+exporting.py    export
+importing.py    import
+rows.py         rows of a file as timers to put
+progressfile.py how far an import has come
+keeping.py      backup, restore, salvage
+upkeep.py       clean, handover
+trying.py       warmup, demo
+coming.py       a store that is looked at, or changed
+owner.py        changing through the process that has a store open
+output.py       tables on a terminal, plain lines in a pipe, JSON, bars
+texts.py        values as text for people
+times.py        the times that a person types
+demo.py         what `timerstore demo` does
+demochild.py    the process that it kills
+ledger.py       what that process put, what has come
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.
 """

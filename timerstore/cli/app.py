@@ -19,10 +19,10 @@ from timerstore.cli.status import MEANING, Status, status_of
 from timerstore.cli.texts import shown_from, shown_here
 from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
-from timerstore.timelog.smallfile import read_small
+from timerstore.timelog.files.smallfile import read_small
 
 if TYPE_CHECKING:
-    from timerstore.config import Config
+    from timerstore.ground.config import Config
 
 OWN_ERROR = (
     "timerstore: this is an error of timerstore's own: {}. Please report it, with the lines above."
@@ -110,7 +110,7 @@ def answering(*, as_json: bool) -> Iterator[Output]:
     except KeyboardInterrupt as e:
         raise typer.Exit(Status.INTERRUPTED) from e
     except OSError as e:
-        from timerstore.timelog.oserrors import store_error
+        from timerstore.timelog.files.oserrors import store_error
 
         out.status = _tell(out, store_error(e, "standard output"))
     except Exception as e:
@@ -167,7 +167,7 @@ def _tell(out: Output, error: Exception) -> Status:
 
 def settings(config_file: Path | None) -> Config:
     """Return the settings of a file, or of the environment."""
-    from timerstore.config import Config
+    from timerstore.ground.config import Config
 
     return Config.from_env() if config_file is None else Config.from_toml(config_file)
 

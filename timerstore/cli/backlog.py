@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.opening import looking
+from timerstore.cli.coming import looking
 from timerstore.cli.texts import shown_span, shown_time
 
 NOBODY = "(nobody)"

@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timerstore.amounts import shown_bytes
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
-from timerstore.cli.opening import held_by
+from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.texts import shown_time
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.amounts import shown_bytes
 
 if TYPE_CHECKING:
-    from timerstore.offline.report import Report
+    from timerstore.backups.report import Report
     from timerstore.validation import Spread, Validation
 
 EXAMPLES_SHOWN = 3
 LINES_MAX = 20
 """Damaged places that are shown one by one; all are counted, and `--json` has a thousand."""
+Upto = Annotated[
+    str | None,
+    typer.Option(help="checkpoint or end; else a store that is open to its checkpoint."),
+]
+RollWindow = Annotated[
+    int | None, typer.Option(help="A broker's roll window in slots: its store does not say.")
+]
+FireRate = Annotated[
+    float | None, typer.Option(help="Timers that this machine fires in a second, if known.")
+]
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Measure that first: some three seconds, in TMPDIR.")
+]
 All = Annotated[bool, typer.Option("--all", help="Show what is right as well.")]
 
 
@@ -107,19 +120,10 @@ def validate(
     spark: Annotated[
         bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
     ] = False,
-    upto: Annotated[
-        str | None,
-        typer.Option(help="checkpoint or end; else a store that is open to its checkpoint."),
-    ] = None,
-    roll_window: Annotated[
-        int | None, typer.Option(help="A broker's roll window in slots: its store does not say.")
-    ] = None,
-    fire_rate: Annotated[
-        float | None, typer.Option(help="Timers that this machine fires in a second, if known.")
-    ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure that first: some three seconds, in TMPDIR.")
-    ] = False,
+    upto: Upto = None,
+    roll_window: RollWindow = None,
+    fire_rate: FireRate = None,
+    measure: Measure = False,
     show_all: All = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -141,7 +145,7 @@ def validate(
         if upto != "end":
             tell_live(out, path)
         if measure:
-            options["fire_rate_per_s"] = _measured(out)
+            options["fire_rate_per_s"] = measured(out)
         found = (_run_on_spark if spark else _run_here)(out, path, options)
         if not found.ok:
             out.status = DAMAGED
@@ -151,7 +155,8 @@ def validate(
             show_validation(out, found, show_all=show_all)
 
 
-def _measured(out: Output) -> float:
+def measured(out: Output) -> float:
+    """Return what this machine fires, measured now."""
     from timerstore.validation import measure_fire_rate
 
     with out.progress("measuring what this machine fires"):
@@ -203,6 +208,8 @@ def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
 
 
 def _word(result: Any) -> str:
+    if result.ok and result.mended:
+        return f"opening mends {result.mended:,}"
     if result.ok:
         return "ok" if result.checked else "nothing to check"
     return "FAILED" if result.severity == "error" else "warning"

@@ -18,7 +18,7 @@ from timerstore.cli.app import (
     as_rows,
 )
 from timerstore.cli.backlog import GroupName
-from timerstore.cli.opening import looking
+from timerstore.cli.coming import check_known, looking
 from timerstore.cli.owner import changing
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
@@ -168,7 +168,10 @@ def redrive(
     Example: timerstore redrive timers/ mailer --limit 10
     """
     with answering(as_json=as_json) as out, changing(path, config) as changer:
-        count = changer.redrive(group, limit, ids or None)
+        stats = changer.call("stats")  # before: the call makes the group known
+        count = changer.call("redrive", group=group, limit=limit, ids=ids or None)
+        if not count:
+            check_known("group", group, stats)
         if as_json:
             out.json({"group": group, "redriven": count})
         else:
@@ -194,7 +197,10 @@ def drop(
         if bool(ids) == everything:
             raise InvalidArgumentError("Dropped is dropped. Name some ids, or pass --all.")
         with changing(path, config) as changer:
-            count = changer.drop_dead_letters(group, ids or None)
+            stats = changer.call("stats")  # before: the call makes the group known
+            count = changer.call("drop_dead_letters", group=group, ids=ids or None)
+            if not count:
+                check_known("group", group, stats)
         if as_json:
             out.json({"group": group, "dropped": count})
         else:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from timerstore.cli.app import CHANGE, AsJson, ConfigFile, StorePath, answering, app
+from timerstore.cli.changes import TopicToPut, tell_made
 from timerstore.cli.exporting import FormatName, format_of
 from timerstore.cli.output import Output
 from timerstore.cli.owner import Changer, changing
@@ -24,7 +25,6 @@ from timerstore.cli.progressfile import (
 )
 from timerstore.cli.rows import Columns, Row, read_chunks
 from timerstore.cli.times import now_ms
-from timerstore.cli.writing import TopicToPut, tell_made
 
 _LOOKS_APART_S = 0.5
 
@@ -62,7 +62,7 @@ def import_file(
 
     Example: timerstore import timers/ reminders.csv --due when --body text
     """
-    from timerstore.timelog.oserrors import told_of
+    from timerstore.timelog.files.oserrors import told_of
 
     with answering(as_json=as_json) as out:
         if form is None:
@@ -111,7 +111,7 @@ def check_rows(out: Output, file: Path, progress: Progress) -> int:
 
 def store_tag(path: Path) -> int:
     """Return the number that a store's ids end with."""
-    from timerstore.timelog.reader import read_sizes
+    from timerstore.timelog.reading.reader import read_sizes
 
     return read_sizes(path)[0].store_tag
 
@@ -131,10 +131,10 @@ def put_chunks(
                 count = count_settled(path, changer, progress.log_end, rows)
                 progress.done_count += count
                 rows = rows[count:]
-            progress.log_end = changer.stats()["commitlog_end"]
+            progress.log_end = changer.call("stats")["commitlog_end"]
             write_progress(where, progress)
             put_rows(changer, rows)
-            changer.flush()
+            changer.call("flush")
             progress.done_count, progress.log_end = seen, -1
             put_count += len(rows)
             update(seen, progress.row_count)
@@ -159,8 +159,9 @@ def put_rows(changer: Changer, rows: list[Row]) -> None:
     for (topic, tag, has_key, is_plain), group in groupby(rows, _kind):
         part = list(group)
         if is_plain and len(part) > 1:
-            changer.put_many(
-                [row.body for row in part],
+            changer.call(
+                "put_many",
+                bodies=[row.body for row in part],
                 topic=topic,
                 tag=tag,
                 at_ms=[row.due_ms for row in part],
@@ -169,7 +170,7 @@ def put_rows(changer: Changer, rows: list[Row]) -> None:
             continue
         for row in part:
             described = {"key": row.key, "tag": tag, "properties": row.properties or None}
-            changer.put(row.body, topic=topic, at_ms=row.due_ms, **described)
+            changer.call("put", body=row.body, topic=topic, at_ms=row.due_ms, **described)
 
 
 def _kind(row: Row) -> tuple[str, str | None, bool, bool]:

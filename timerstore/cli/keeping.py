@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timerstore.amounts import shown_bytes
 from timerstore.cli.app import (
     CHECK,
     AsJson,
@@ -18,15 +17,16 @@ from timerstore.cli.app import (
     read_instant,
     settings,
 )
-from timerstore.cli.opening import held_by
+from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.texts import shown_time
 from timerstore.errors import InvalidArgumentError, StoreLockedError
+from timerstore.ground.amounts import shown_bytes
 
 if TYPE_CHECKING:
-    from timerstore.offline.backup import BackupReport
-    from timerstore.offline.points import BackupPoint
+    from timerstore.backups.backup import BackupReport
+    from timerstore.backups.points import BackupPoint
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
 
@@ -53,7 +53,7 @@ def backup(
     Example: timerstore backup timers/ backup/ --keep 48
     """
     with answering(as_json=as_json) as out:
-        from timerstore.offline.backup import backup as run
+        from timerstore.backups.backup import backup as run
 
         with out.progress(f"backing up {path}", "bytes") as update:
             report = run(path, dest, keep=keep, config=settings(config), progress=update)

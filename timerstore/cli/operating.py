@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timerstore.cli.app import LOOK, OPERATE, AsJson, StorePath, answering, app
-from timerstore.cli.opening import check_is_there, held_by
+from timerstore.cli.coming import check_is_there, held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED, Status
 from timerstore.cli.texts import shown_from, shown_here, shown_time
@@ -16,7 +16,7 @@ from timerstore.cli.times import now_ms, parse_delay, parse_instant
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 
 if TYPE_CHECKING:
-    from timerstore.control.client import Owner
+    from timerstore.control.asking import Owner
 
 What = Annotated[
     str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)
@@ -30,7 +30,7 @@ _REFUSED = ("waiting for space", "flush failed", "stopped")
 
 def owner_of(path: Path) -> Owner | None:
     """Return the process that has a store open, None where none has; raise where it is silent."""
-    from timerstore.control.client import find_owner
+    from timerstore.control.asking import find_owner
 
     check_is_there(path)
     owner = find_owner(path)
@@ -174,7 +174,7 @@ def _switch_closed(
 ) -> None:
     from datetime import timedelta
 
-    from timerstore.switching import switch_closed
+    from timerstore.store.switching import switch_closed
 
     duration = None if seconds is None else timedelta(seconds=seconds)
     switch_closed(path, what, group, duration, paused=paused)  # type: ignore[arg-type]

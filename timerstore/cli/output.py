@@ -23,9 +23,9 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from timerstore.amounts import shown_bytes
 from timerstore.cli.status import Status
 from timerstore.cli.texts import shown
+from timerstore.ground.amounts import shown_bytes
 
 _GAP = 2
 _SHORTENED = (("error", 8), ("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))

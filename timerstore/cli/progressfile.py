@@ -27,7 +27,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
-from timerstore.timelog.smallfile import read_small
+from timerstore.timelog.files.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
 
@@ -58,7 +58,7 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
     Raises InvalidArgumentError where the file, or what was said of it, is another one now.
     """
     try:
-        from timerstore.timelog.jsonfile import understood
+        from timerstore.timelog.files.jsonfile import understood
 
         with understood(path.name):
             old = _parse(json.loads(read_small(path)))
@@ -95,7 +95,7 @@ def _parse(values: dict[str, Any]) -> Progress:
 
     Files of other versions may lack what has a default.
     """
-    from timerstore.timelog.jsonfile import whole  # arrays with it: not for --help
+    from timerstore.timelog.files.jsonfile import whole  # arrays with it: not for --help
 
     found = Progress(**values)
     counts = (found.base_ms, found.byte_count, found.row_count, found.done_count)
@@ -170,10 +170,10 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
     """
     import numpy as np
 
-    from timerstore.ids import parse_id
-    from timerstore.timelog import scan
-    from timerstore.timelog.decode import decode_message, user_properties
-    from timerstore.timelog.reader import StoreReader
+    from timerstore.ground.ids import parse_id
+    from timerstore.timelog.bytes.decode import decode_message, user_properties
+    from timerstore.timelog.reading import scan
+    from timerstore.timelog.reading.reader import StoreReader
 
     reader = StoreReader(path, np.zeros(0, np.int64))
     if log_end < reader.commitlog.start:

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.opening import open_to_change
+from timerstore.cli.coming import open_to_change
 
 _LOOK_S = 1.0
 
@@ -27,9 +27,9 @@ def serve(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
     with answering(as_json=as_json) as out:
         came = _Ending()
         with open_to_change(path, config, create=True) as store:
-            import timerstore
+            from timerstore.serving.server import serve as let_others_use
 
-            with timerstore.serve(store) as server:
+            with let_others_use(store) as server:
                 if as_json:
                     out.json({"path": str(path), "state": "serving", "pid": os.getpid()})
                 else:
@@ -45,7 +45,7 @@ class _Ending:
     """Whether a signal said to end."""
 
     def __init__(self) -> None:
-        from timerstore.services.background import Flag
+        from timerstore.services.world.background import Flag
 
         self._flag = Flag()
         for each in (signal.SIGTERM, signal.SIGINT):

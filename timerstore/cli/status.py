@@ -34,7 +34,8 @@ class Status(IntEnum):
 DAMAGED = Status.DAMAGED
 """Damage was found. With 1 Python ends for any uncaught exception too; see `end_of`."""
 WARNED = Status.WARNED
-"""Of `health --strict`: the store runs, but messages wait for somebody."""
+"""Of `health --strict`: the store runs, but messages wait for somebody. Of `pipeline`: a rule of
+distribution warns."""
 TOO_LATE = Status.TOO_LATE
 """Of `get`, `cancel`, `reschedule`: the timer was fired or cancelled before. The same number, for a
 script asks each command one question, to which 1 is "no"; of all other commands it is damage."""
@@ -42,7 +43,7 @@ script asks each command one question, to which 1 is "no"; of all other commands
 MEANING = (
     "Exit status: 0 fine, 1 damage found (of get, cancel, reschedule: the timer is pending no "
     "more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 5 a warning (of "
-    "health --strict), 70 an error of timerstore's own, 130 interrupted."
+    "health --strict, pipeline), 70 an error of timerstore's own, 130 interrupted."
 )
 
 _OF_ERRORS: tuple[tuple[tuple[type[Exception], ...], Status], ...] = (

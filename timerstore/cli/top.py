@@ -19,7 +19,7 @@ from timerstore.cli.topview import Look, draw
 from timerstore.errors import NotAStoreError
 
 if TYPE_CHECKING:
-    from timerstore.control.client import Owner
+    from timerstore.control.asking import Owner
 
 _QUIT = ("q", "Q", "\x1b", "\x03")
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from timerstore.amounts import shown_bytes
 from timerstore.cli.texts import shown, shown_span, shown_time
+from timerstore.ground.amounts import shown_bytes
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _PARTS: Final = " ▏▎▍▌▋▊▉█"

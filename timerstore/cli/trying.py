@@ -36,7 +36,7 @@ def demo(
 
     Example: timerstore demo --timers 100000 --seconds 5
     """
-    from timerstore.demo.demo import demonstrate
+    from timerstore.cli.demo import demonstrate
 
     with answering(as_json=as_json) as out:
         outcome = demonstrate(out, path, timer_count=timers, span_s=seconds)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from timerstore.amounts import shown_bytes
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.opening import open_to_change
+from timerstore.cli.coming import open_to_change
+from timerstore.cli.looking import space_rows
 from timerstore.cli.owner import changing
-from timerstore.cli.reading import space_rows
 from timerstore.cli.texts import shown_time
+from timerstore.ground.amounts import shown_bytes
 
 
 @app.command(rich_help_panel=CHECK)
@@ -20,8 +20,8 @@ def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
     """
     with answering(as_json=as_json) as out, changing(path, config) as changer:
         with out.progress("cleaning"):
-            freed = changer.clean()
-        stats = changer.stats()
+            freed = changer.call("clean")
+        stats = changer.call("stats")
         if as_json:
             kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
             out.json({"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by})

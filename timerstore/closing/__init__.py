@@ -4,5 +4,5 @@
     handover.py  it is made fit for a RocketMQ broker before
     broker_files.py  what a broker wants to read besides
 
-A room imports `core.py`, never the store.
+A room imports `core/`, never the store.
 """

@@ -7,13 +7,13 @@ import os
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.cut_chains import used_chains
-from timerstore.services.engine import Engine
-from timerstore.timelog.decode import text
-from timerstore.timelog.format import RETRY_PREFIX
-from timerstore.timelog.jsonfile import write_json
+from timerstore.services.broker.cut_chains import used_chains
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.jsonfile import write_json
 
 BROKER_SLOT_COUNT: Final = 604_800
 """A broker's wheel has so many slots, twice, and no other number."""
@@ -64,7 +64,7 @@ def write_broker_files(core: Core, until_ms: int | None) -> None:
         entry["attributes"] = {"message.type": "MIXED"}
     content = {"dataVersion": version, "topicConfigTable": table}
     write_json(engine.disk, engine.path / "config" / "topics.json", content)
-    retry = RETRY_PREFIX.decode()
+    retry = fmt.RETRY_PREFIX.decode()
     names = {group for _, group in core.offsets.snapshot()}
     names |= {name.removeprefix(retry) for name in table if name.startswith(retry)}
     groups = {name: _group(name) for name in sorted(names)}

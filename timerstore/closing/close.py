@@ -8,22 +8,10 @@ from __future__ import annotations
 import time
 
 from timerstore.consuming.consuming import Consuming
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.clock import ManualClock
-from timerstore.services.flush import remove_abort
-
-
-def give_up_opening(core: Core) -> None:
-    """Let go of what `open` had begun."""
-    core.closed = core.ended = True
-    if hasattr(core, "runner"):
-        core.runner.stop()
-        core.flusher.stop()
-    if hasattr(core, "engine"):
-        core.engine.close_files()
-    if hasattr(core, "lock_file"):
-        core.lock_file.release()
+from timerstore.services.durable.flush import remove_abort
+from timerstore.services.world.clock import ManualClock, unlisten
 
 
 def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
@@ -45,7 +33,7 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         while core.gate.others_inside():
             time.sleep(0.0005)
         if isinstance(core.clock, ManualClock):
-            core.clock._unlisten(core.clock_moved)
+            unlisten(core.clock, core.clock_moved)
         core.runner.stop()
         core.flusher.stop()
         try:

@@ -11,42 +11,32 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Any
 
-import numpy as np
-
-from timerstore.clockmark import remove_clock_mark
 from timerstore.closing.broker_files import check_wheel, open_before_ms, write_broker_files
 from timerstore.closing.close import close
 from timerstore.consuming.consuming import Consuming
-from timerstore.core import Core
+from timerstore.core.clockmark import remove_clock_mark
+from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.broker_deletes import identify_all, link_delete
-from timerstore.services.clock import ManualClock
-from timerstore.services.cut_chains import cut_chains, move_units
-from timerstore.services.deletes import append_all, compose_delete
-from timerstore.services.engine import Engine
-from timerstore.services.levels import LEVEL_STOP
-from timerstore.services.provide import provide
-from timerstore.services.reached import check_reached
-from timerstore.services.recover_deletes import live_units
-from timerstore.services.state import ENQUEUE_GET, ENQUEUE_PUT
-from timerstore.services.steps import run
-from timerstore.services.world import (
-    DEQUEUE_COLUMNS,
-    DEQUEUE_INFO,
-    DEQUEUE_MS,
-    DEQUEUE_RING,
-    RING_COUNT,
-    RING_HEAD,
-    RING_TAIL,
-)
-from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
-from timerstore.timelog.message import FOUND_WORDS
+from timerstore.services.broker.broker_deletes import link_delete
+from timerstore.services.broker.cut_chains import cut_chains, move_units
+from timerstore.services.broker.reached import check_reached
+from timerstore.services.calls.deletes import append_all, compose_delete
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.log_units import live_units
+from timerstore.services.looking.read_pending import map_alone, read_timers, reading_for_broker
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import run
+from timerstore.services.world.clock import ManualClock
+from timerstore.services.world.rings import waiting_places
+from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.compose import Staged, stage_messages
 from timerstore.wheel import chain
+from timerstore.wheel import judge as pending
 
 _HANDOVER_TOPIC = b"timerstore_handover"
+_WHO_OF_WHAT = [pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_HASH]
 
 
 def handover(core: Core, consuming: Consuming) -> int | None:
@@ -86,7 +76,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
             engine.handed_over = True
     except BaseException:
         world.callers.take_limit_ms = 1 << 62
-        engine.levels.words[LEVEL_STOP] = 0
+        engine.levels.stop = 0
         core.cleaner.resume()
         core.runner.resume()
         core.refuse(None)
@@ -104,7 +94,7 @@ def _stop_levels(core: Core) -> None:
     engine = core.engine
     with engine.locks:
         cancelled = engine.cancelled.set.level_count
-        engine.levels.words[LEVEL_STOP] = int(cancelled == 0)
+        engine.levels.stop = int(cancelled == 0)
     if cancelled:
         raise TimerStoreError(
             f"{cancelled} messages that wait in a delay level were cancelled, and a broker would "
@@ -167,15 +157,18 @@ def _place_deletes(core: Core) -> None:
     deletes: dict[tuple[int, int], tuple[int, int]] = {}
     beside: set[tuple[int, int, int]] = set()
     timers: list[tuple[tuple[int, int], int, int]] = []
+    reading = reading_for_broker(engine)
     for units in live_units(engine):
-        columns = _identities(core, units)
+        messages = units[:, chain.WALK_MESSAGE].copy()
+        columns = read_timers(engine, messages, reading, locate=map_alone)
+        columns = columns[_WHO_OF_WHAT]
         times_ms = units[:, chain.WALK_UNIT_MS].tolist()
         for i, (high, low, topic_hash) in enumerate(columns.T.tolist()):
             who = (high, low)
-            if units[i, chain.WALK_MAGIC] & UNIT_DELETE:
+            if units[i, chain.WALK_MAGIC] & fmt.UNIT_DELETE:
                 message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
                 deletes[who] = int(message), int(size)
-                if not units[i, chain.WALK_MAGIC] & UNIT_ROLL:  # which a broker only rolls on
+                if not units[i, chain.WALK_MAGIC] & fmt.UNIT_ROLL:  # which a broker only rolls on
                     beside.add((*who, times_ms[i]))
             else:
                 timers.append((who, times_ms[i], topic_hash))
@@ -189,19 +182,6 @@ def _place_deletes(core: Core) -> None:
                 if link_delete(*place):
                     break
             engine.make_unit_room()
-
-
-def _identities(core: Core, units: Any) -> Any:
-    engine, found = core.engine, np.zeros(FOUND_WORDS, np.int64)
-    columns = np.zeros((3, len(units)), np.int64)
-    done = 0
-    while True:
-        with engine.commitlog.reading() as commitlog:
-            done = identify_all(commitlog, units, engine.store_tag, found, columns, done)
-        if done == len(units):
-            return columns
-        number = int(units[done, chain.WALK_MESSAGE]) // engine.commitlog.segment_bytes
-        engine.commitlog.readable(number)
 
 
 # --- the last unit is the last entry
@@ -227,10 +207,8 @@ def _append_last(core: Core) -> None:
 
 def _latest_taken_ms(engine: Engine) -> int:
     """Return the latest time from which anything was taken that is not appended yet."""
-    world = engine.world
-    head = int(world.ring_words[DEQUEUE_RING + RING_HEAD])
-    tail = int(world.ring_words[DEQUEUE_RING + RING_TAIL])
-    at = np.arange(head, tail) % RING_COUNT * DEQUEUE_COLUMNS
-    is_delete = world.dequeue_ring[at + DEQUEUE_INFO] & (UNIT_DELETE | UNIT_ROLL) == UNIT_DELETE
-    taken_ms = world.dequeue_ring[at + DEQUEUE_MS][~is_delete]  # of a delete it is no time
+    ring = engine.world.dequeue_ring
+    at = waiting_places(ring.ends)
+    is_delete = ring.info[at] & (fmt.UNIT_DELETE | fmt.UNIT_ROLL) == fmt.UNIT_DELETE
+    taken_ms = ring.bucket_ms[at][~is_delete]  # of a delete it is no time
     return int(taken_ms.max()) if len(taken_ms) else -1

@@ -1,16 +1,20 @@
 """The consumer: handlers in threads, all at once or in order.
 
-    consumer.py       the public class
-    subscription.py   a topic's handler, pulling within limits
-    ordered.py        the same for an ordered one
-    lines.py          which message of a line comes next
-    running.py        as a program's main part, until a signal comes
-    threads.py        the threads, which pull and handle in turn
-    handling.py       a handler's call, with what becomes of its messages
-    retry_rules.py    the rules of that; docs/consumer.md has them as a table
-    consumerstats.py  how much it handles
-    needs.py          what it needs of a store, wherever that is
-    hooks.py          a program's code around each call
+    consumer.py         the public class
+    consumersettings.py what it was told
+    workings.py         what it is made of, whoever calls its handlers
+    messagesource.py    where its messages come from, wherever the store is
+    storesource.py      an open store as such
+    subscription.py     a topic's handler, pulling within limits
+    ordered.py          the same for an ordered consumer
+    lines.py            which message of a line comes next
+    running.py          as a program's main part, until a signal comes
+    threads.py          the threads, which pull and handle in turn
+    stepping.py         none, on a manual clock
+    handling.py         a handler's call, with what becomes of its messages
+    retry_rules.py      the rules of that; docs/consumer.md has them as a table
+    consumerstats.py    how much it handles
+    hooks.py            a program's code around each call
 
-A room imports `core.py`, never the store.
+A room imports `core/`, never the store.
 """

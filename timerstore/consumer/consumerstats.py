@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timerstore.consumer.handling import Handling
-from timerstore.consumer.subscription import Subscription
-from timerstore.consuming.consuming import Consuming
-from timerstore.core import Core
-from timerstore.inside import inside
-from timerstore.watching.groups import GroupStats, read_groups
+from timerstore.consumer.workings import Workings
+from timerstore.watching.groups import GroupStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +24,14 @@ class ConsumerStats:
     group: GroupStats
 
 
-@inside
-def read_consumer_stats(
-    core: Core,
-    consuming: Consuming,
-    handling: Handling,
-    subscriptions: list[Subscription],
-    reads_as: str,
-) -> tuple[ConsumerStats, ...]:
+def read_consumer_stats(workings: Workings) -> tuple[ConsumerStats, ...]:
     """Return a row for each topic. O(queues of these topics)."""
-    core.check_open(stopped=True)
-    rows = read_groups(core, consuming, [(each.topic, reads_as) for each in subscriptions])
-    by_topic = {row.topic: row for row in rows}
-    running, found = handling.running(), []
-    for each in subscriptions:
-        handled, failed = consuming.group(each.topic, reads_as).tally.per_s(core.steady_ms())
+    source, subscriptions = workings.source, workings.subscriptions
+    source.store.check_process()
+    looked = source.look([each.topic for each in subscriptions])
+    running, now_ms, found = workings.handling.running(), source.store.steady_ms(), []
+    for each, (row, tally) in zip(subscriptions, looked, strict=True):
+        handled, failed = tally.per_s(now_ms)
         count = sum(subscription is each for subscription in running)
-        found.append(ConsumerStats(each.topic, handled, failed, count, by_topic[each.topic]))
+        found.append(ConsumerStats(each.topic, handled, failed, count, row))
     return tuple(found)

@@ -16,23 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from timerstore.arguments import whole_ms
-from timerstore.consumer.hooks import Hook, call_after, call_before
-from timerstore.consumer.needs import Store
-from timerstore.consumer.retry_rules import (
-    DEAD,
-    TIMEOUT_LEVEL,
-    Outcome,
-    Retry,
-    Wait,
-    wait_after,
-)
+from timerstore.consumer.hooks import call_after, call_before
+from timerstore.consumer.messagesource import Source
+from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.delivery import Delivery, body_bytes
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.sendback import send_back, send_to_dead, wait_durable
+from timerstore.consuming.sendback import DEAD, Wait
 from timerstore.errors import StoreClosedError, TimerStoreError
-from timerstore.putting.putting import Putting
 
 log = logging.getLogger("timerstore")
 
@@ -43,25 +33,13 @@ AGAIN_MS: Final = 5_000
 class Handling:
     """Runs handlers by a consumer's rules."""
 
-    def __init__(
-        self,
-        putting: Putting,
-        group: str,
-        *,
-        as_list: bool,
-        max_attempts: int,
-        backoff: Sequence[timedelta],
-        timeout_ms: float,
-        broadcast: bool,
-        ordered: bool,
-        hooks: Sequence[Hook],
-    ) -> None:
+    def __init__(self, source: Source) -> None:
         """Begin with nothing to do."""
-        self._putting, self._group = putting, group
-        self._store: Store = putting.core
-        self._as_list, self._max_attempts, self._backoff = as_list, max_attempts, backoff
-        self.timeout_ms, self._broadcast, self._hooks = timeout_ms, broadcast, tuple(hooks)
-        self._ordered = ordered
+        self._source, self._store, told = source, source.store, source.settings
+        self._group, self._broadcast, self._hooks = told.group, told.broadcast, told.hooks
+        self._as_list, self._ordered = told.batch_count > 1, told.ordered is not False
+        self._max_attempts, self._backoff = told.attempts_max, told.waits
+        self.timeout_ms = told.timeout / timedelta(milliseconds=1)
         self.on_room: Callable[[], None] | None = None
         """Called when messages are done while pulling waits for room."""
         self.on_next: Callable[[Task], None] | None = None
@@ -123,8 +101,8 @@ class Handling:
         ) >= self.timeout_ms and not self._ordered:
             return self.finish(task, Outcome(0, TIMEOUT_LEVEL, error, True, elapsed_ms))
         elif result is None and error is None and not self._hooks:
-            task.subscription.group.tally.respond(now_ms, elapsed_ms, len(deliveries))
-            self._done(task, deliveries, task.bytes_held)
+            task.subscription.tally.respond(now_ms, elapsed_ms, len(deliveries))
+            self._done(task)
         else:
             return self.finish(task, self._judge(task, result, error, elapsed_ms))
         return ()
@@ -133,7 +111,7 @@ class Handling:
         """Wait at each step, in the calling thread; what a closed store has not, comes again."""
         try:
             for _ in steps:
-                wait_durable(self._putting)
+                self._source.wait_durable()
         except StoreClosedError:
             return
 
@@ -175,24 +153,22 @@ class Handling:
             call_after(self._hooks, task.deliveries, outcome)
 
     def _settle(self, task: Task, outcome: Outcome) -> Iterator[None]:
-        good, bad = task.deliveries[: outcome.ack_count], task.deliveries[outcome.ack_count :]
-        group = task.subscription.group
-        group.tally.respond(self.now_ms(), outcome.elapsed_ms, len(good), len(bad))
-        if bad:
-            group.count_failed(len(bad), 0, 0)
-            length = body_bytes(good)
-            if good:
-                self._done(task, good, length)
-            rest = task.part(bad, task.bytes_held - length)
-            self._tell(rest, outcome)
-            if self._broadcast:
-                self._done(rest, bad, rest.bytes_held, handled=False)
-            elif (wait_ms := self._held_back_ms(rest, outcome)) >= 0:
-                rest.subscription.hold(rest, wait_ms)
-            else:
-                yield from self._send_back(rest, outcome)
-        else:
-            self._done(task, good, task.bytes_held)
+        count, subscription = len(task.deliveries), task.subscription
+        good_count = min(outcome.ack_count, count)
+        now_ms, bad_count = self.now_ms(), count - good_count
+        subscription.tally.respond(now_ms, outcome.elapsed_ms, good_count, bad_count)
+        if not bad_count:
+            self._done(task)
+            return
+        subscription.count_failed(bad_count, 0, 0)
+        good, rest = task.split(good_count)
+        if good_count:
+            self._done(good)
+        self._tell(rest, outcome)
+        if self._broadcast:
+            self._done(rest, handled=False)
+        elif not self._holds_back(rest, outcome):
+            yield from self._send_back(rest, outcome)
 
     def _tell(self, rest: Task, outcome: Outcome) -> None:
         """Log what failed, with its id."""
@@ -217,74 +193,58 @@ class Handling:
         else:
             log.info("%s: message %s shall come again%s", topic, names, why, extra=fields)
 
-    def _held_back_ms(self, task: Task, outcome: Outcome) -> int:
-        """Return how long a message holds its line back; -1: it is sent somewhere."""
-        if not self._ordered or _is_done(task.deliveries[0]):
-            return -1
+    def _holds_back(self, task: Task, outcome: Outcome) -> bool:
+        """Have a message hold its line back; False: it is to be sent somewhere."""
+        if not self._ordered:
+            return False
         wait = self._wait_after(task.deliveries[0].attempt, outcome)
-        if isinstance(wait, timedelta):
-            return whole_ms(wait)
-        levels_ms = self._putting.core.engine.level_ms
-        return -1 if wait == DEAD else int(levels_ms[min(wait, len(levels_ms)) - 1])
+        return wait != DEAD and task.subscription.hold(task, wait)
 
     def _wait_after(self, attempt: int, outcome: Outcome) -> Wait:
         return wait_after(attempt, outcome, self._max_attempts, self._backoff)
 
     def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
         """Send each message of a task back; where that fails, hand them in again later."""
-        sent, dead, failure = 0, 0, None
+        sent_count, dead_count, failure = 0, 0, None
         try:
-            for delivery in task.deliveries:
-                dead += self._append_again(delivery, outcome)
-                sent += 1
+            for i in range(len(task.places)):
+                dead_count += self._send_again(task, i, outcome)
+                sent_count += 1
         except (TimerStoreError, OSError) as e:
             failure = e
         yield
-        good, rest = task.deliveries[:sent], task.deliveries[sent:]
-        length = body_bytes(good)
-        if good:
-            task.subscription.group.count_failed(0, sent - dead, dead)
-            self._done(task, good, length, handled=False)
-        if rest:
+        sent, rest = task.split(sent_count)
+        if sent_count:
+            task.subscription.count_failed(0, sent_count - dead_count, dead_count)
+            self._done(sent, handled=False)
+        if rest.places:
             log.warning(
                 "%d messages from %s on could not be sent back: again in %d s: %s",
-                *(len(rest), rest[0].id, AGAIN_MS // 1000, failure),
+                *(len(rest.places), rest.deliveries[0].id, AGAIN_MS // 1000, failure),
             )
-            again = task.part(rest, task.bytes_held - length)
-            self.hand_in_again(again, AGAIN_MS)
+            self.hand_in_again(rest, AGAIN_MS)
 
-    def _append_again(self, delivery: Delivery, outcome: Outcome) -> bool:
+    def _send_again(self, task: Task, i: int, outcome: Outcome) -> bool:
         """Append a message again; tell whether it is a dead letter now."""
-        batch, index = delivery._batch, delivery._batch._index_of[delivery._i]
-        if _is_done(delivery):
-            return False
-        with batch._group.claiming(batch, index):
-            return self._send_again(delivery, outcome)
-
-    def _send_again(self, delivery: Delivery, outcome: Outcome) -> bool:
-        message = delivery._batch.message(delivery._i)
-        wait = self._wait_after(message.reconsume_times, outcome)
-        if wait == DEAD:
+        handed, place, delivery = task.handed, task.places[i], task.deliveries[i]
+        wait = self._wait_after(handed.message(place).reconsume_times, outcome)
+        is_dead = handed.send_again(place, wait, failure_of(outcome)) and wait == DEAD
+        if is_dead:
             fields = {"topic": delivery.topic, "group": self._group, "ids": [delivery.id]}
             text = "%s: message %s is a dead letter now"
             log.error(text, delivery.topic, delivery.id, extra=fields)
-            send_to_dead(self._putting, self._group, message, failure_of(outcome), wait=False)
-        else:
-            level, delay = (None, wait) if isinstance(wait, timedelta) else (wait, None)
-            putting, group = self._putting, self._group
-            send_back(putting, group, message, delay_level=level, delay=delay, wait=False)
-        return wait == DEAD
+        return is_dead
 
-    def _done(
-        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
-    ) -> None:
+    def _done(self, task: Task, *, handled: bool = True) -> None:
+        """See that a task's messages do not come again, and what may begin now."""
+        subscription = task.subscription
         try:
-            task.subscription.done(task, deliveries, length, handled=handled)
+            subscription.done(task, handled=handled)
         except StoreClosedError:
             return  # they come again after reopening
         if self.on_room is not None:
             self.on_room()
-        following = task.subscription.next_after(task)
+        following = subscription.next_after(task)
         if following is not None:
             self._hand_in(following, 0, self.on_next)
 
@@ -369,12 +329,6 @@ class Handling:
 def exited(error: SystemExit) -> Exception:
     """Return the error of a handler that would end the program."""
     return RuntimeError(f"the handler called sys.exit({error.code!r})")
-
-
-def _is_done(delivery: Delivery) -> bool:
-    """Tell whether a put has acknowledged it, see `ackput.py`."""
-    batch = delivery._batch
-    return batch._flight is not None and batch._flight.is_done(batch._index_of[delivery._i])
 
 
 def failure_of(outcome: Outcome) -> Failure:

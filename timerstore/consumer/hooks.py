@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from timerstore.consumer.retry_rules import Outcome
-from timerstore.consuming.group import Delivery
+from timerstore.consuming.delivery import Delivery
 
 log = logging.getLogger("timerstore")
 

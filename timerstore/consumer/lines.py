@@ -12,11 +12,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
+from timerstore.consumer.consumersettings import Ordered
 from timerstore.consumer.subscription import Task
 
-Ordered = Literal[False, True, "key"]
 WHOLE: Final = ""
 """The one line of a topic."""
 

@@ -9,37 +9,35 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
-from timerstore.config import Config
-from timerstore.consumer.lines import Lines, Ordered, line_of
-from timerstore.consumer.subscription import Handler, Held, Limits, Subscription, Task
+from timerstore.consumer.consumersettings import Ordered
+from timerstore.consumer.lines import Lines, line_of
+from timerstore.consumer.subscription import Handler, Held, LimitedSubscription, Limits, Task
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.failures import first_failed_ms
-from timerstore.consuming.group import Delivery
-from timerstore.consuming.retries import RetryCursor
+from timerstore.consuming.run import Run
+from timerstore.consuming.sendback import Wait
 from timerstore.errors import InvalidArgumentError
-from timerstore.timelog.format import PROPERTY_FIRST_FAILED
+from timerstore.ground.arguments import whole_ms
 
 log = logging.getLogger("timerstore")
 
 SPANS_AHEAD: Final = 10
 """By key: so many times `inflight_span_max` may lie between what is held back and what is read."""
-_FIRST_FAILED: Final = PROPERTY_FIRST_FAILED.decode()
 
 
-def ordered_limits(config: Config, ordered: Ordered, pull_count: int) -> Limits:
+def ordered_limits(limits: Limits, ordered: Ordered, pull_count: int) -> Limits:
     """Return how much of a queue is read ahead: of one line little, of many what memory allows."""
-    limits = Limits.of(config)
     if ordered == "key":
         span = limits.span
         return replace(limits, count=max(limits.count, span), span=SPANS_AHEAD * span)
     return replace(limits, count=min(limits.count, 2 * pull_count))
 
 
-class OrderedSubscription(Subscription):
+class OrderedSubscription(LimitedSubscription):
     """One topic with its handler, and its lines."""
 
     def __init__(self, topic: str, handler: Handler, tags: str, ordered: Ordered) -> None:
@@ -47,8 +45,6 @@ class OrderedSubscription(Subscription):
         super().__init__(topic, handler, tags)
         self._ordered, self.lines = ordered, Lines()
         self._closed = self._told = False
-        self.hold_back: Callable[[Task, float], None]
-        """Called with a task, and for how many ms it is not to begin."""
 
     def open(
         self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
@@ -56,20 +52,12 @@ class OrderedSubscription(Subscription):
         """Begin to read, alone."""
         super().open(consuming, group, limits, held)
         reader, self._held_back = self.group, consuming.held_back(self.topic, group)
-        with reader.lock:
-            reader._find_queues()
-            handed_out = sum(
-                cursor.in_flight_count
-                for cursor in reader.cursors.values()
-                if not isinstance(cursor, RetryCursor)
+        handed_out = reader.belong_to(self._room)
+        if handed_out is not None:
+            raise InvalidArgumentError(
+                f"The group {group!r} has {handed_out} messages of {self.topic!r} handed out "
+                "elsewhere. An ordered consumer reads alone: close the others before."
             )
-            if reader.owner is not None or handed_out:
-                raise InvalidArgumentError(
-                    f"The group {group!r} has {handed_out} messages of {self.topic!r} handed out "
-                    "elsewhere. An ordered consumer reads alone: close the others before."
-                )
-            reader.owner = self._room
-            reader.keeps_ahead = True
 
     # --- pulling
 
@@ -99,7 +87,7 @@ class OrderedSubscription(Subscription):
         known = self._held_back.get(self._place(task) or (-1, -1))
         if known is not None:
             attempt, first_ms, task.again_ms, task.wait_ms = known
-            _say_failed(task, attempt, first_ms)
+            _run_of(task).say_failed(task.places[0], attempt, first_ms)
 
     def _is_early(self, task: Task) -> bool:
         left_ms = task.again_ms - self.group.core.clock.now_ms
@@ -110,36 +98,45 @@ class OrderedSubscription(Subscription):
 
     def _place(self, task: Task) -> tuple[int, int] | None:
         """Return queue id and index of a message; None of one that was sent back before."""
-        cursor, delivery = task.batch._cursor, task.deliveries[0]
-        if cursor is None or isinstance(cursor, RetryCursor):
+        run = _run_of(task)
+        if run.is_retry:
             return None
-        queue_id = int(self.group.core.engine.queues.table.queue_id[cursor.row])
-        return queue_id, int(task.batch._indexes[delivery._i])
+        queue_id = int(self.group.core.engine.queues.table.queue_id[run.cursor.row])
+        return queue_id, int(run.indexes[task.places[0]])
 
     # --- what became of them
 
-    def hold(self, task: Task, wait_ms: int) -> None:
-        """Have a message that failed come again, the first of its line, with an attempt more."""
-        now_ms, delivery = self.group.core.clock.now_ms, task.deliveries[0]
-        message = delivery._batch.message(delivery._i)
+    def hold(self, task: Task, wait: Wait) -> bool:
+        """Have a message that failed come again, the first of its line, with an attempt more.
+
+        False where a put has acknowledged it.
+        """
+        run, core = _run_of(task), self.group.core
+        if run.is_done(task.places[0]):
+            return False
+        if isinstance(wait, timedelta):
+            wait_ms = whole_ms(wait)
+        else:
+            levels_ms = core.engine.level_ms
+            wait_ms = int(levels_ms[min(wait, len(levels_ms)) - 1])
+        now_ms, message = core.clock.now_ms, run.message(task.places[0])
         first_ms = first_failed_ms(message.properties) or now_ms
         attempt = message.reconsume_times + 1
-        _say_failed(task, attempt, first_ms)
+        run.say_failed(task.places[0], attempt, first_ms)
         place = self._place(task)
         if place is not None:
-            with self.group.lock:
+            with self.lock:
                 self._held_back[place] = attempt, first_ms, now_ms + wait_ms, wait_ms
-        self.group.count_failed(0, 1, 0)
+        self.count_failed(0, 1, 0)
         self.hold_back(task, wait_ms)
+        return True
 
-    def done(
-        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
-    ) -> None:
+    def done(self, task: Task, *, handled: bool = True) -> None:
         """Settle the message of a task."""
-        super().done(task, deliveries, length, handled=handled)
+        super().done(task, handled=handled)
         place = self._place(task)
         if place in self._held_back:
-            with self.group.lock:
+            with self.lock:
                 self._held_back.pop(place, None)
 
     def next_after(self, task: Task) -> Task | None:
@@ -155,20 +152,18 @@ class OrderedSubscription(Subscription):
         self._closed = True
         self._let_go()
 
-    def _release(self, cursor_row: int, count: int, length: int) -> None:
-        super()._release(cursor_row, count, length)
+    def _release(self, task: Task) -> None:
+        super()._release(task)
         if self._closed:
             self._let_go()
 
     def _let_go(self) -> None:
-        with self.group.lock:
+        with self.lock:
             if self.group.owner == self._room and not any(h.count for h in self._held.values()):
                 self.group.owner = None
 
 
-def _say_failed(task: Task, attempt: int, first_ms: int) -> None:
-    """Have a message in memory say how often it failed, and since when."""
-    batch, i = task.batch, task.deliveries[0]._i
-    message = batch.message(i)
-    properties = message.properties | {_FIRST_FAILED: str(first_ms)}
-    batch._decoded[i] = message._replace(reconsume_times=attempt, properties=properties)
+def _run_of(task: Task) -> Run:
+    """Return what a task's message was handed out in: lines are of an open store alone."""
+    assert isinstance(task.handed, Run)
+    return task.handed

@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from timerstore.consuming.sendback import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
-from timerstore.kinds import check_duration, check_kind
+from timerstore.ground.kinds import check_duration, check_kind
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""
 TIMEOUT_LEVEL: Final = 3
 """The delay level after a handler took too long."""
-DEAD: Final = -1
 DELAY_MAX: Final = timedelta(days=365 * 1_000)
 """A longer wait is a mistake: it would end after the last time that a timer can have."""
-Wait = int | timedelta
-"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, Final
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Final, Self
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.services.background import Flag
+from timerstore.ground.kinds import check_duration
+from timerstore.services.world.background import Flag
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_S: Final = 0.5
@@ -46,31 +48,33 @@ class Signals:
         self._came = Flag()
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         """Take them; they are given back at the end."""
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._handle)
+            self._before[number] = signal.getsignal(number)
+            self.install(number)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ignored: object) -> None:
         """Restore what was there before."""
-        self._restore()
+        self.restore()
 
-    def _restore(self) -> None:
+    def install(self, number: int) -> None:
+        """Have a signal handled."""
+        signal.signal(number, self.handle)
+
+    def restore(self) -> None:
+        """Have them do what they did before."""
         for number, before in self._before.items():
             if before is not None:  # None: it was set by code that is not Python's
                 signal.signal(number, before)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None = None) -> None:
+        """Note that one came."""
         self.number = number
         self.count += 1
         if self.count > 1:
-            self._restore()
+            self.restore()
         self._came.set()
 
     def wait(self, is_over: Callable[[], bool]) -> None:
@@ -88,6 +92,11 @@ class Signals:
             if self.count > 1 or (until_s is not None and time.monotonic() >= until_s):
                 return False
         return True
+
+
+def seconds_of(timeout: timedelta | None) -> float | None:
+    """Return how long to wait for handlers, None for ever, or refuse it."""
+    return None if timeout is None else check_duration(timeout, "timeout").total_seconds()
 
 
 def exit_status(number: int, *, ended: bool, failed: bool) -> int:

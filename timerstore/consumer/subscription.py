@@ -1,67 +1,39 @@
-"""A subscription: one topic of a consumer, from which tasks are pulled within limits.
+"""A subscription: one topic of a consumer, whose messages become the tasks of a handler.
 
-Ground rules: `Held` is changed under the group's lock alone, which all subscriptions of a consumer
-share; `pull` is called by one thread at a time, `done` by any.
+Ground rules: what is `Held` is changed under `lock` alone, which all subscriptions of a consumer
+share that read the same queue. One thread at a time pulls, or makes tasks; they end in any.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from threading import RLock
+from typing import Any, Final
 
 import numpy as np
 
-from timerstore.config import Config
 from timerstore.consumer.retry_rules import Retry
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
-from timerstore.consuming.group import Batch, Delivery
+from timerstore.consuming.delivery import Delivery, HandedOut
+from timerstore.consuming.group import Group
+from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.retries import RetryCursor
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.text import java_hash_of
+from timerstore.consuming.run import Run
+from timerstore.consuming.sendback import Wait
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
+from timerstore.ground.config import Config
+from timerstore.timelog.bytes.text import java_hash_of
 
-ALL_TAGS = "*"
+log = logging.getLogger("timerstore")
+
+ALL_TAGS: Final = "*"
 Handler = Callable[[Delivery], Retry | None] | Callable[[list[Delivery]], Retry | None]
 """What a program subscribes; with `batch_count` above 1 it takes a list."""
-
-
-class Task:
-    """What one call of a handler gets: a message, or a list of them."""
-
-    __slots__ = (
-        *(
-            "again_ms",
-            "batch",
-            "bytes_held",
-            "deliveries",
-            "is_late",
-            "line",
-            "started_ms",
-            "wait_ms",
-        ),
-        "subscription",
-    )
-
-    def __init__(
-        self, subscription: Subscription, batch: Batch, deliveries: list[Delivery], bytes_held: int
-    ) -> None:
-        self.subscription, self.batch = subscription, batch
-        self.deliveries, self.bytes_held = deliveries, bytes_held
-        self.started_ms = 0.0
-        self.is_late = False
-        self.line: str | None = None
-        """Of an ordered consumer: whom it waits for."""
-        self.again_ms = self.wait_ms = 0
-        """When it is to be handled again, where it was held back in an earlier life."""
-
-    def part(self, deliveries: list[Delivery], bytes_held: int) -> Task:
-        """Return a task of some of its messages."""
-        part = Task(self.subscription, self.batch, deliveries, bytes_held)
-        part.line = self.line
-        return part
 
 
 class Held:
@@ -71,6 +43,141 @@ class Held:
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
+
+
+class Task:
+    """What one call of a handler gets: a message, or a list of them."""
+
+    __slots__ = (
+        *("again_ms", "bytes_held", "deliveries", "handed", "held", "is_late", "line", "places"),
+        *("started_ms", "subscription", "wait_ms"),
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        handed: HandedOut,
+        held: Held,
+        places: list[int],
+        deliveries: list[Delivery],
+        bytes_held: int,
+    ) -> None:
+        """`places`: of the deliveries, in what was handed out."""
+        self.subscription, self.handed, self.held = subscription, handed, held
+        self.places, self.deliveries, self.bytes_held = places, deliveries, bytes_held
+        self.started_ms = 0.0
+        self.is_late = False
+        self.line: str | None = None
+        """Of an ordered consumer: whom it waits for."""
+        self.again_ms = self.wait_ms = 0
+        """When it is to be handled again, where it was held back in an earlier life."""
+
+    def split(self, count: int) -> tuple[Task, Task]:
+        """Return a task of its first messages, and one of the others."""
+        first_bytes = self.handed.body_bytes(self.places[:count])
+        return (
+            self._part(slice(count), first_bytes),
+            self._part(slice(count, None), self.bytes_held - first_bytes),
+        )
+
+    def _part(self, some: slice, bytes_held: int) -> Task:
+        places, deliveries = self.places[some], self.deliveries[some]
+        part = Task(self.subscription, self.handed, self.held, places, deliveries, bytes_held)
+        part.line = self.line
+        return part
+
+
+class Subscription:
+    """One topic with its handler."""
+
+    def __init__(self, topic: str, handler: Handler, tags: str) -> None:
+        """`tags`: `*`, or the tags to be handled, with || between them."""
+        self.topic = topic
+        self.handler: Callable[[Any], Any] = handler
+        self.tags = parse_tags(tags)
+        self._codes = None
+        if self.tags is not None:
+            self._codes = np.array([java_hash_of(tag) for tag in self.tags], np.int64)
+        self.lock, self.tally = RLock(), GroupTally()
+        self.hold_back: Callable[[Task, float], None]
+        """Called with a task, and for how many ms it is not to begin."""
+
+    def tasks(self, handed: HandedOut, held: Held, batch_count: int) -> list[Task]:
+        """Return the tasks of what was handed out, `batch_count` messages in each.
+
+        What has other tags is done; an empty list where all of it has.
+        """
+        deliveries, places = list(handed), list(range(len(handed)))
+        if self._codes is not None and not handed.is_retry:
+            places = self._with_my_tags(handed, deliveries)
+            deliveries = [deliveries[i] for i in places]
+        tasks = []
+        if batch_count == 1:
+            for i, delivery in zip(places, deliveries, strict=True):
+                tasks.append(Task(self, handed, held, [i], [delivery], len(delivery.body)))
+        else:
+            for at in range(0, len(places), batch_count):
+                some = slice(at, at + batch_count)
+                part = deliveries[some]
+                length = sum(len(delivery.body) for delivery in part)
+                tasks.append(Task(self, handed, held, places[some], part, length))
+        with self.lock:
+            held.count += len(places)
+            held.bytes += sum([task.bytes_held for task in tasks])
+        return tasks
+
+    def _with_my_tags(self, handed: HandedOut, deliveries: list[Delivery]) -> list[int]:
+        """Return the places of those whose tag is wanted; the others are done.
+
+        The queue's entry tells the hash of a tag, so most others are never decoded.
+        """
+        assert self.tags is not None and self._codes is not None
+        likely = np.flatnonzero(np.isin(handed.tags_codes, self._codes)).tolist()
+        wanted = [i for i in likely if deliveries[i].tag in self.tags]
+        others = sorted(set(range(len(deliveries))).difference(wanted))
+        if others:
+            handed.settle_some(others, handled=False)
+        return wanted
+
+    # --- what became of them
+
+    def done(self, task: Task, *, handled: bool = True) -> None:
+        """Settle the messages of a task: their queue's offset may pass them."""
+        try:
+            task.handed.settle_some(task.places, handled=handled)
+        finally:
+            self._release(task)
+
+    def give_back(self, task: Task) -> None:
+        """Let others have a task's messages; where an owner has ended, they have them anyway."""
+        try:
+            task.handed.give_back(task.places)
+        except StoreClosedError:
+            log.debug("%s: what was not begun comes again", self.topic)
+        finally:
+            self._release(task)
+
+    def _release(self, task: Task) -> None:
+        with self.lock:
+            task.held.count -= len(task.places)
+            task.held.bytes -= task.bytes_held
+
+    def count_failed(self, failed: int, retried: int, dead: int) -> None:
+        """Leave counting to the owner of the store, which sends back."""
+
+    # --- what an ordered consumer has besides (`ordered.py`)
+
+    def hold(self, task: Task, wait: Wait) -> bool:
+        """Have a task come again before others of its line; False where it cannot."""
+        return False
+
+    def next_after(self, task: Task) -> Task | None:
+        """Return what may begin now that a task is done."""
+        return None
+
+    def waiting(self) -> list[Task]:
+        """Return what was pulled, and waits for others."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +194,16 @@ class Limits:
         return cls(config.inflight_count_max, config.inflight_bytes_max, config.inflight_span_max)
 
 
-class Subscription:
-    """One topic with its handler."""
+class LimitedSubscription(Subscription):
+    """One topic with its handler, read by a group."""
+
+    group: Group
 
     def __init__(self, topic: str, handler: Handler, tags: str) -> None:
-        """`tags`: `*`, or the tags to be handled, with || between them."""
-        self.topic = topic
-        self.handler: Callable[[Any], Any] = handler
-        self.tags = parse_tags(tags)
-        self._codes = None
-        if self.tags is not None:
-            self._codes = np.array([java_hash_of(tag) for tag in self.tags], np.int64)
+        """Read nothing yet."""
+        super().__init__(topic, handler, tags)
         self.limited = False
-        self.remake: Callable[[Batch], Batch] | None = None
+        self.remake: Callable[[Run], Run] | None = None
         """Makes of what was pulled what handlers are to have, where that is something else."""
 
     def open(
@@ -107,9 +211,11 @@ class Subscription:
     ) -> None:
         """Begin to read; `held` is what the consumer has in flight, by queue."""
         self.group = consuming.group(self.topic, group)
+        self.lock, self.tally = self.group.lock, self.group.tally
         self._limits, self._held = limits, held
 
-    # --- pulling
+    def close(self) -> None:
+        """Pull no more."""
 
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks of up to `count_max` messages, `batch_count` in each.
@@ -118,19 +224,17 @@ class Subscription:
         """
         while True:
             self.limited = False
-            batch = self.group.pull(count_max, self._room)
-            if batch is None:
+            run = self.group.pull(count_max, self._room)
+            if run is None:
                 return []
             try:
                 if self.remake is not None:
-                    batch = self.remake(batch)
-                deliveries = list(batch)
-                if self._codes is not None and not isinstance(batch._cursor, RetryCursor):
-                    deliveries = self._with_my_tags(batch, deliveries)
-                if deliveries:
-                    return self._tasks(batch, deliveries, batch_count)
+                    run = self.remake(run)
+                tasks = self.tasks(run, self._held[run.cursor.row], batch_count)
+                if tasks:
+                    return tasks
             except BaseException:
-                self.group.give_back(batch, 0)
+                run.give_back(range(len(run)))
                 raise
 
     def _room(self, cursor: QueueCursor, visible_end: int, count_max: int) -> int:
@@ -161,85 +265,9 @@ class Subscription:
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
         return max(fit, 1) if held.count == 0 else fit
 
-    def _with_my_tags(self, batch: Batch, deliveries: list[Delivery]) -> list[Delivery]:
-        """Return those whose tag is wanted; the others are done.
-
-        The queue's entry tells the hash of a tag, so most others are never decoded.
-        """
-        assert self.tags is not None and self._codes is not None
-        likely = np.isin(batch.tags_codes, self._codes).tolist()
-        wanted = [d for d, is_likely in zip(deliveries, likely, strict=True) if is_likely]
-        wanted = [d for d in wanted if d.tag in self.tags]
-        if len(wanted) < len(deliveries):
-            kept = {d._i for d in wanted}
-            others = [i for i in range(len(batch)) if i not in kept]
-            self.group.settle_some(batch, others, handled=False)
-        return wanted
-
-    def _tasks(self, batch: Batch, deliveries: list[Delivery], count: int) -> list[Task]:
-        tasks = []
-        total = 0
-        if count == 1:
-            for delivery in deliveries:
-                length = len(delivery.body)
-                total += length
-                tasks.append(Task(self, batch, [delivery], length))
-        else:
-            for at in range(0, len(deliveries), count):
-                part = deliveries[at : at + count]
-                length = sum(len(delivery.body) for delivery in part)
-                total += length
-                tasks.append(Task(self, batch, part, length))
-        cursor = batch._cursor
-        assert cursor is not None
-        with self.group.lock:
-            held = self._held[cursor.row]
-            held.count += len(deliveries)
-            held.bytes += total
-        return tasks
-
-    # --- what became of them
-
-    def done(
-        self, task: Task, deliveries: list[Delivery], length: int, *, handled: bool = True
-    ) -> None:
-        """Settle messages of a task: their queue's offset may pass them."""
-        batch = task.batch
-        places = [delivery._i for delivery in deliveries]
-        self.group.settle_some(batch, places, handled=handled)
-        self._release_of(batch, len(deliveries), length)
-
-    def give_back(self, task: Task) -> None:
-        """Let the group hand out a task's messages again, to whoever asks."""
-        self.group.give_back_some(task.batch, [delivery._i for delivery in task.deliveries])
-        self._release_of(task.batch, len(task.deliveries), task.bytes_held)
-
-    def _release_of(self, batch: Batch, count: int, length: int) -> None:
-        assert batch._cursor is not None
-        self._release(batch._cursor.row, count, length)
-
-    def _release(self, row: int, count: int, length: int) -> None:
-        with self.group.lock:
-            held = self._held[row]
-            held.count -= count
-            held.bytes -= length
-
-    # --- what an ordered consumer has besides (`ordered.py`)
-
-    def hold(self, task: Task, wait_ms: int) -> None:
-        """Have a task come again, before others of its line."""
-        raise NotImplementedError
-
-    def next_after(self, task: Task) -> Task | None:
-        """Return what may begin now that a task is done."""
-        return None
-
-    def waiting(self) -> list[Task]:
-        """Return what was pulled, and waits for others."""
-        return []
-
-    def close(self) -> None:
-        """Pull no more."""
+    def count_failed(self, failed: int, retried: int, dead: int) -> None:
+        """Count what failed, and what became of it: sent back, or given up."""
+        self.group.count_failed(failed, retried, dead)
 
 
 def check_handler(handler: Any) -> None:

@@ -18,14 +18,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from timerstore.consumer.handling import Handling
-from timerstore.consumer.needs import Store, Waiter
+from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
-from timerstore.services.background import BackgroundThread, Failure, Flag
+from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
 log = logging.getLogger("timerstore")
 
@@ -39,11 +39,10 @@ they have is short."""
 class Threads:
     """Runs tasks in threads."""
 
-    def __init__(
-        self, store: Store, handling: Handling, pull: Callable[[], tuple[list[Task], bool]]
-    ) -> None:
-        """`pull` returns tasks, and whether limits kept any back; one thread calls it at a time."""
-        self.store, self._handling, self._pull = store, handling, pull
+    def __init__(self, source: Source, handling: Handling) -> None:
+        """Have nothing to do yet."""
+        self._source, self._handling = source, handling
+        self._pull_count = source.settings.pull_count
         self.failure = Failure()
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
@@ -127,18 +126,18 @@ class Threads:
     def _lead(self) -> None:
         """Pull tasks; return once there are any."""
         self._waits_for_room = True  # before pulling: room that is made meanwhile is noticed
-        tasks, limited = self._pull()
+        tasks, limited = self._source.pull(self._pull_count)
         if tasks:
             self._waits_for_room = False
             self._ready.extend(tasks)
             return
-        with self.store.waiters.waiter() as waiter:
+        with self._source.waiter() as waiter:
             self._waiter = waiter
             try:
                 while not (tasks or self._ready or self.stopping):
                     waiter.arm()
                     self._waits_for_room = True
-                    tasks, limited = self._pull()
+                    tasks, limited = self._source.pull(self._pull_count)
                     self._waits_for_room &= limited
                     if not tasks and not self.stopping:
                         waiter.wait(_POLL_MS)
@@ -203,7 +202,7 @@ class Threads:
     def _fail(self, error: BaseException) -> None:
         """Stop all threads; the error is raised by the consumer's next call."""
         try:
-            if isinstance(error, StoreClosedError) or self.store.closed:
+            if isinstance(error, StoreClosedError) or self._source.store.closed:
                 log.debug("the consumer ends with its store: %s", error)
             else:
                 self.failure.keep(error)

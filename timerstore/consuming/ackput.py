@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
-from timerstore.arguments import (
+from timerstore.consuming.cursors import Flight
+from timerstore.consuming.groupreader import Place, Reader
+from timerstore.core.inside import inside
+from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
+from timerstore.ground.arguments import (
     check_body,
     check_topic,
     encode_properties,
     resolve_due_ms,
 )
-from timerstore.consuming.cursors import Flight, QueueCursor
-from timerstore.consuming.putacks import PutAcks
-from timerstore.core import Core
-from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
-from timerstore.ids import format_id
-from timerstore.inside import inside
-from timerstore.kinds import check_bool
-from timerstore.putting.levels import check_level, stage_at_level
+from timerstore.ground.ids import format_id
+from timerstore.ground.kinds import check_bool
+from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putter import compose_timer
 from timerstore.putting.putting import Putting
-from timerstore.services.deletes import append_all
-from timerstore.timelog.ackrecord import ACKS_TOPIC, PUTS_MAX, AckRecord, compose_record
-from timerstore.timelog.append import STAGE_BYTES
-from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.decode import text
-from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.jit.locks import Gate
+from timerstore.services.calls.deletes import append_all
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, PUTS_MAX, AckRecord, compose_record
+from timerstore.timelog.writing.append import STAGE_BYTES
+from timerstore.timelog.writing.compose import Staged, stage_messages
 
 
 class Put(TypedDict, total=False):
@@ -50,64 +48,33 @@ class Put(TypedDict, total=False):
 _NAMES = frozenset(Put.__annotations__)
 
 
-class Handed(Protocol):
-    """A batch that was handed out, as far as it matters here."""
-
-    topic: str
-    _index_of: list[int]
-    _cursor: QueueCursor | None
-    _flight: Flight | None
-
-
-class Reader(Protocol):
-    """The group that got it."""
-
-    core: Core
-    gate: Gate
-    name: str
-    putting: Putting
-    put_acks: PutAcks
-
-    def claim(self, batch: Any, index: int) -> bool:
-        """Take a message for who appends what comes in its place."""
-
-    def release(self, batch: Any, index: int) -> None:
-        """Say that nothing came in its place."""
-
-    def settle_by_put(self, batch: Any, index: int) -> None:
-        """Acknowledge a message whose record is in the log."""
-
-
-def ack_and_put_in(batch: Any, i: int, puts: Sequence[Put]) -> list[str]:
-    """Acknowledge message `i` of a store's own batch, and put; see `ack_and_put`."""
-    return ack_and_put(batch._group, batch, i, puts)
-
-
 @inside
-def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> list[str]:
-    """Acknowledge message `i` of a batch, and put; return the ids. See `Delivery.ack_and_put`.
+def ack_and_put(
+    group: Reader, flight: Flight, place: Place, settle: Callable[[], None], puts: Sequence[Put]
+) -> list[str]:
+    """Acknowledge a message that was handed out, and put; see `Delivery.ack_and_put_many`.
 
     The one append is what decides: its first message says who has consumed what, the puts follow.
+    `settle` acknowledges.
     """
     core, putting = group.core, group.putting
     core.check_putting()
     core.check_unlocked(keys=True)
     now_ms, given = core.clock.now_ms, checked(puts)
-    entries = [_compose(putting, batch.topic, put, now_ms) for put in given]
-    unless = [_condition(put, batch.topic) for put in given]
+    entries = [_compose(putting, group.topic, put, now_ms) for put in given]
+    unless = [_condition(put, group.topic) for put in given]
     if len(set(unless) - {None}) < len([each for each in unless if each is not None]):
         raise InvalidArgumentError("Two puts with if_absent have one topic and key. Leave one out.")
     if any(entry.row == 0 for entry in entries):
         putting.admission.enter()
-    assert batch._cursor is not None
-    index, row = batch._index_of[i], batch._cursor.row
+    row, index = place
     queues = core.engine.queues
     where = text(queues.topics[row]), int(queues.table.queue_id[row])
     record = AckRecord(group.name, *where, index, len(entries))
     length = sum(len(entry.message) for entry in entries) + len(compose_record(record, now_ms))
     if length > STAGE_BYTES:
         raise InvalidArgumentError("All puts together take more than 4 MiB. Put fewer at once.")
-    if not group.claim(batch, index):
+    if not group.claim(flight, place):
         raise TooLateError(
             "The message was acknowledged or sent back before, perhaps because its handler took "
             "too long. Nothing was put."
@@ -117,9 +84,10 @@ def ack_and_put(group: Reader, batch: Handed, i: int, puts: Sequence[Put]) -> li
         number = group.put_acks.begin()
         ids = _append(group, number, record, entries, unless, now_ms)
     except TimerStoreError:
-        group.release(batch, index)
+        group.release(place)
         raise
-    group.settle_by_put(batch, index)
+    group.keeps_ahead = True  # first, for a checkpoint
+    settle()
     group.put_acks.end(number)
     core.after_append(now_ms, min(entry.due_ms for entry in entries))
     return ids
@@ -150,7 +118,7 @@ def _append(
             append_all(engine, stage, count, now_ms, together=True)
         group.put_acks.appended(engine.commitlog.end)
         for i, place in zip(new, stage.offset[1:count].tolist(), strict=True):
-            mark = LEVEL_MARK if entries[i].row else 0
+            mark = fmt.LEVEL_MARK if entries[i].row else 0
             ids[i] = format_id(entries[i].due_ms, place | mark, engine.store_tag)
     except TimerStoreError:
         group.put_acks.end(number)

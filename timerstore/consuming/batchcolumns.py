@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.blocks import Blocks
-from timerstore.timelog.pull import RUN_COLUMNS
+from timerstore.consuming.lentblocks import LentBlocks
+from timerstore.timelog.reading.pull import RUN_COLUMNS
 
 ID_BYTES_USUAL: Final = 64
 """Room for an id; ours have 32 digits, a producer's 32 or 56."""
@@ -23,7 +23,7 @@ class Columns:
 
     __slots__ = ("bodies", "ends", "ids", "numbers", "verdicts")
 
-    def __init__(self, blocks: Blocks, count: int, id_bytes: int, body_bytes: int) -> None:
+    def __init__(self, blocks: LentBlocks, count: int, id_bytes: int, body_bytes: int) -> None:
         """Make room for `count` messages with so many bytes of ids and bodies.
 
         The bodies stand last: what is asked for bounds them from above, and what is not written to

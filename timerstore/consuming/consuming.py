@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from timerstore.arguments import check_group, check_topic_to_consume
-from timerstore.consuming.blocks import Blocks
 from timerstore.consuming.cursors import HandedState
-from timerstore.consuming.group import Batch, Delivery, Group
+from timerstore.consuming.delivery import Batch, Delivery
+from timerstore.consuming.group import Group
+from timerstore.consuming.grouptally import GroupTally
+from timerstore.consuming.lentblocks import LentBlocks
 from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
-from timerstore.consuming.tally import Tally
+from timerstore.consuming.run import Run
 from timerstore.consuming.tallyfile import (
     TALLY_FILE,
     AllHeldBack,
@@ -22,12 +23,13 @@ from timerstore.consuming.tallyfile import (
     TallyFile,
     cut_done,
 )
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.core.offsets import CommittedIndexes
 from timerstore.errors import StoreClosedError
-from timerstore.kinds import check_int, check_timeout
-from timerstore.offsets import CommittedIndexes
+from timerstore.ground.arguments import check_group, check_topic_to_consume
+from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.putting.putting import Putting
-from timerstore.timelog.format import DEAD_PREFIX
+from timerstore.timelog.bytes import format as fmt
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
@@ -39,7 +41,7 @@ _POLL_MS: Final = 50
 
 def dead_topic(group: str) -> str:
     """Return the topic of a group's dead letters."""
-    return DEAD_PREFIX.decode() + group
+    return fmt.DEAD_PREFIX.decode() + group
 
 
 class Consuming:
@@ -58,7 +60,7 @@ class Consuming:
             self.write_tallies(at_once=True)
         self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
-        self._blocks = Blocks()
+        self._blocks = LentBlocks()
         self._lock = threading.Lock()
 
     def group(self, topic: str, name: str) -> Group:
@@ -72,10 +74,10 @@ class Consuming:
             found = self._groups.get((topic, name))
             if found is None:
                 retries = self.retries(name)
-                tally = self.tallies.setdefault((topic, name), Tally())
+                tally = self.tallies.setdefault((topic, name), GroupTally())
                 known = self.done_ahead(topic, name)
-                shared = self.core, self.putting, retries, self._put_acks, self._blocks
-                found = Group(*shared, tally, topic, name, known)
+                shared = retries, self.putting, self._put_acks
+                found = Group(*shared, tally, topic, self._blocks, known)
                 self._groups[topic, name] = found
             return found
 
@@ -90,35 +92,39 @@ class Consuming:
 
     def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
         """Return a batch; see `TimerStore.pull`."""
+        return Batch(self.take(topic, group, max_count, timeout))
+
+    def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
+        """Return what a batch shows."""
         self.core.check_open()
         check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         timeout = check_timeout(timeout)
         reader = self.group(topic, group)
-        batch = self._wait_for_batch(reader, max_count, timeout)
-        return reader.empty() if batch is None else batch
+        run = self._wait_for_run(reader, max_count, timeout)
+        return reader.empty() if run is None else run
 
     def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
         """Yield deliveries; end after `timeout` seconds of nothing."""
         core = self.core
         while True:
             try:
-                batch = self._wait_for_batch(group, CONSUME_COUNT, timeout)
+                run = self._wait_for_run(group, CONSUME_COUNT, timeout)
             except StoreClosedError:
                 return
-            if batch is None:
+            if run is None:
                 return
             done = 0
             try:
-                for delivery in batch:
+                for delivery in run:
                     if core.forked:
                         core.check_process()
                     done += 1
                     yield delivery
             finally:
-                if done < len(batch) and not core.closed:
-                    group.give_back(batch, done)
+                if done < len(run) and not core.closed:
+                    run.give_back(range(done, len(run)))
 
-    def _wait_for_batch(self, group: Group, count_max: int, timeout: float | None) -> Batch | None:
+    def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         core = self.core
         core.check_open()
@@ -127,18 +133,18 @@ class Consuming:
             group.make_visible()
         elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
             time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-        batch = group.pull(count_max)
-        if batch is not None or (core.clock.manual and timeout is not None):
-            return batch
+        run = group.pull(count_max)
+        if run is not None or (core.clock.manual and timeout is not None):
+            return run
         deadline = None if timeout is None else time.monotonic() + timeout
         with core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
                 if core.is_group:
                     group.make_visible()
-                batch = group.pull(count_max)
-                if batch is not None:
-                    return batch
+                run = group.pull(count_max)
+                if run is not None:
+                    return run
                 wait_ms = float(_POLL_MS)
                 if deadline is not None:
                     wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)

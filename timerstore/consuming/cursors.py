@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from timerstore.ranges import Ranges, behind, merged
+from timerstore.ground.ranges import Ranges, behind, merged
 
 HandedState = Literal["waiting", "handed out", "done"]
 

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from timerstore.arguments import check_group
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.failures import error_of, first_failed_ms, trace_id
 from timerstore.consuming.queued import read_queued
 from timerstore.consuming.sendback import send_to, wait_durable
-from timerstore.inside import inside
-from timerstore.kinds import check_int, check_names
-from timerstore.timelog.decode import Message, user_properties
-from timerstore.timelog.format import PROPERTY_RETRY_TOPIC, RETRY_PREFIX
+from timerstore.core.inside import inside
+from timerstore.ground.arguments import check_group
+from timerstore.ground.kinds import check_int, check_names
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message, user_properties
 
 LISTED_MAX: Final = 1_000
 """Dead letters that are listed where no limit is given."""
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""
-_RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
+_RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def redrive(
     doubles what was appended: up to 256 messages, with the same ids. What somebody reads under the
     group's own name just now is left alone. O(dead letters) with `ids`. Raises StoreFullError.
     """
-    retries = RETRY_PREFIX + check_group(group).encode()
+    retries = fmt.RETRY_PREFIX + check_group(group).encode()
 
     def put_back(message: Message) -> None:
         send_to(consuming.putting, retries, message, 0, wait=False)
@@ -112,7 +112,7 @@ def _settle(
         return _settle_some(consuming, group, left, wanted, act)
     core, count = consuming.core, 0
     while left > 0:
-        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
+        letters = consuming.take(dead_topic(group), group, min(left, _AT_ONCE), 0)
         if len(letters) == 0:
             break
         done = 0
@@ -122,8 +122,8 @@ def _settle(
                 done += 1
         finally:
             _make_durable(consuming)
-            letters._group.settle_some(letters, list(range(done)), handled=False)
-            letters._group.give_back(letters, done)
+            letters.settle_some(list(range(done)), handled=False)
+            letters.give_back(range(done, len(letters)))
             with core.gate:
                 core.check_open()
                 consuming.write_offsets()

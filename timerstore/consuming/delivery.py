@@ -1,36 +1,23 @@
-"""A delivery: one message that was handed out, with what can be done about it."""
+"""What was handed out, as a program sees it: a batch by columns, a delivery for each message."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from itertools import repeat
+from typing import Any, ClassVar, Protocol
 
-from timerstore.consuming.ackput import Handed, Put
-from timerstore.moments import moment
-from timerstore.staying import Stays
-from timerstore.timelog.decode import Message, user_properties
+import numpy as np
+import pyarrow as pa
 
+from timerstore.consuming.ackput import Put
+from timerstore.consuming.failures import Failure
+from timerstore.consuming.sendback import Wait
+from timerstore.ground.moments import moment
+from timerstore.ground.staying import Stays
+from timerstore.timelog.bytes.decode import Message, user_properties
 
-class HandedOut(Handed, Protocol):
-    """The batch that a delivery is of."""
-
-    _group: Any
-
-    @property
-    def ids(self) -> Any:
-        """The ids that the puts returned."""
-
-    @property
-    def bodies(self) -> Any:
-        """The bodies."""
-
-    def message(self, i: int) -> Message:
-        """Return message `i` decoded."""
-
-    def _nack(self, i: int, delay: timedelta | None) -> None: ...
-
-    def _ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]: ...
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Delivery(Stays):
@@ -47,16 +34,16 @@ class Delivery(Stays):
     """
 
     __slots__ = {
-        "_batch": None,
+        "_handed": None,
         "_i": None,
         "body": "What was put.",
         "due_ms": "When it was due, epoch milliseconds.",
         "fired_ms": "When it was fired into the log, epoch milliseconds.",
     }
 
-    def __init__(self, batch: HandedOut, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
+    def __init__(self, handed: HandedOut, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
         """Take what a batch knows of it; made by the store."""
-        self._batch, self._i = batch, i
+        self._handed, self._i = handed, i
         self.body = body
         """What was put."""
         self.due_ms = due_ms
@@ -67,12 +54,12 @@ class Delivery(Stays):
     @property
     def id(self) -> str:
         """The id that the put returned; the same over every redelivery."""
-        return str(self._batch.ids[self._i].as_py())
+        return str(self._handed.ids[self._i].as_py())
 
     @property
     def topic(self) -> str:
         """The topic it was put to."""
-        return self._batch.topic
+        return self._handed.topic
 
     @property
     def due(self) -> datetime:
@@ -82,22 +69,22 @@ class Delivery(Stays):
     @property
     def group(self) -> str:
         """The group that it was handed out to."""
-        return str(self._batch._group.name)
+        return self._handed.reads_as
 
     @property
     def queue_id(self) -> int:
         """Its topic's queue in which it stands, from 0; once sent back, that of `%RETRY%group`."""
-        return self._batch.message(self._i).queue_id
+        return self._handed.message(self._i).queue_id
 
     @property
     def queue_index(self) -> int:
         """Its place in that queue, from 0."""
-        return self._batch.message(self._i).queue_index
+        return self._handed.message(self._i).queue_index
 
     @property
     def offset(self) -> int:
         """Where its message begins in the commit log."""
-        return self._batch.message(self._i).offset
+        return self._handed.message(self._i).offset
 
     @property
     def lateness_ms(self) -> int:
@@ -107,37 +94,36 @@ class Delivery(Stays):
     @property
     def key(self) -> str | None:
         """The key given at put."""
-        return self._batch.message(self._i).properties.get("KEYS")
+        return self._handed.message(self._i).properties.get("KEYS")
 
     @property
     def tag(self) -> str | None:
         """The tag given at put."""
-        return self._batch.message(self._i).properties.get("TAGS")
+        return self._handed.message(self._i).properties.get("TAGS")
 
     @property
     def properties(self) -> dict[str, str]:
         """The user's properties."""
-        return user_properties(self._batch.message(self._i).properties)
+        return user_properties(self._handed.message(self._i).properties)
 
     @property
     def attempt(self) -> int:
         """How often it was sent back before: 0 at the first time."""
-        return self._batch.message(self._i).reconsume_times
+        return self._handed.message(self._i).reconsume_times
 
     def ack(self) -> None:
         """Acknowledge: it will not come again; durable with the next flush. O(1).
 
         After StoreClosedError it may come again.
         """
-        batch = self._batch
-        batch._group.settle(batch, batch._index_of[self._i])
+        self._handed.settle(self._i)
 
     def nack(self, delay: timedelta | None = None) -> None:
         """Send it back: it comes again after `delay`, at once without one, with the same id.
 
         On return the retry is as durable as a put.
         """
-        self._batch._nack(self._i, delay)
+        self._handed.nack(self._i, delay)
 
     def ack_and_put(
         self,
@@ -178,13 +164,144 @@ class Delivery(Stays):
 
         >>> d.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])  # doctest: +SKIP
         """
-        return self._batch._ack_and_put(self._i, puts)
+        return self._handed.ack_and_put(self._i, puts)
 
     def __repr__(self) -> str:
         """Show the id, and how late it is."""
         return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
 
 
-def body_bytes(deliveries: list[Delivery]) -> int:
-    """Return how long their bodies are, as they came; a handler may have put others in place."""
-    return sum(each._batch.bodies[each._i].as_buffer().size for each in deliveries)
+class HandedOut(Protocol):
+    """Messages that were handed out together, wherever their store is; each has a place, from 0."""
+
+    __slots__ = ()
+    kind: ClassVar[type[Delivery]] = Delivery
+    topic: str
+
+    @property
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags."""
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether they were sent back before."""
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+        bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
+        return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded."""
+
+    def body_bytes(self, places: Sequence[int]) -> int:
+        """Return how long bodies are, as they came; a handler may have put others in place."""
+        return sum(self.bodies[i].as_buffer().size for i in places)
+
+    def settle_all(self) -> None:
+        """Acknowledge all."""
+
+    def settle(self, i: int) -> None:
+        """Acknowledge one."""
+        self.settle_some([i])
+
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to whoever asks."""
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Send one back, durably, which acknowledges it."""
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; tell whether that was done.
+
+        It is durable a while later; then it is to be settled, as not handled.
+        """
+
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
+
+
+class Batch(Stays):
+    """Messages handed out together, by columns.
+
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
+    array; all of one length; `topic`: that of all. Iterating gives `Delivery` objects.
+    """
+
+    __slots__ = ("_handed", "topic")
+
+    def __init__(self, handed: HandedOut) -> None:
+        """Show what was handed out; made by `pull`."""
+        self._handed, self.topic = handed, handed.topic
+
+    def __len__(self) -> int:
+        """Return how many messages the batch has."""
+        return len(self._handed)
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        return self._handed.bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        return self._handed.ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._handed.due_ms
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._handed.fired_ms
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._handed.tags_codes
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        return iter(self._handed)
+
+    def ack(self) -> None:
+        """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
+        self._handed.settle_all()
+
+    def to_arrow(self) -> pa.Table:
+        """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
+        columns = [self.ids, self.bodies, pa.array(self.due_ms), pa.array(self.fired_ms)]
+        return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        return self._handed.message(i)

@@ -11,20 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from timerstore.timelog.format import (
-    PROPERTY_ERROR_TEXT,
-    PROPERTY_ERROR_TYPE,
-    PROPERTY_FIRST_FAILED,
-)
-from timerstore.timelog.frame import encode_property
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.frame import encode_property
 
 KIND_BYTES_MAX: Final = 128
 TEXT_BYTES_MAX: Final = 512
 _SHORTENED: Final = "…"
-_FIRST_FAILED: Final = PROPERTY_FIRST_FAILED.decode()
+_FIRST_FAILED: Final = fmt.PROPERTY_FIRST_FAILED.decode()
 _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\b")
 FAILED: Final = frozenset(
-    name.decode() for name in (PROPERTY_FIRST_FAILED, PROPERTY_ERROR_TYPE, PROPERTY_ERROR_TEXT)
+    name.decode()
+    for name in (fmt.PROPERTY_FIRST_FAILED, fmt.PROPERTY_ERROR_TYPE, fmt.PROPERTY_ERROR_TEXT)
 )
 
 
@@ -56,12 +53,12 @@ def failed_properties(
     `known`: the properties that it has; `failure`: where it is given up.
     """
     first_ms = known.get(_FIRST_FAILED) or str(now_ms)
-    encoded = encode_property(PROPERTY_FIRST_FAILED, first_ms.encode())
+    encoded = encode_property(fmt.PROPERTY_FIRST_FAILED, first_ms.encode())
     if len(encoded) > room_bytes:
         return b""
     for name, value, most in (
-        (PROPERTY_ERROR_TYPE, failure.kind if failure else "", KIND_BYTES_MAX),
-        (PROPERTY_ERROR_TEXT, failure.text if failure else "", TEXT_BYTES_MAX),
+        (fmt.PROPERTY_ERROR_TYPE, failure.kind if failure else "", KIND_BYTES_MAX),
+        (fmt.PROPERTY_ERROR_TEXT, failure.text if failure else "", TEXT_BYTES_MAX),
     ):
         left = room_bytes - len(encoded) - len(encode_property(name, b""))
         short = shortened(value, min(most, left))
@@ -91,7 +88,7 @@ def first_failed_ms(properties: Mapping[str, str]) -> int | None:
 
 def error_of(properties: Mapping[str, str]) -> tuple[str, str]:
     """Return the type and the text of the error that a message died of."""
-    names = PROPERTY_ERROR_TYPE.decode(), PROPERTY_ERROR_TEXT.decode()
+    names = fmt.PROPERTY_ERROR_TYPE.decode(), fmt.PROPERTY_ERROR_TEXT.decode()
     return properties.get(names[0], ""), properties.get(names[1], "")
 
 

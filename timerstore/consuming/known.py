@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timerstore.consuming.group import Group
+from timerstore.core.inside import inside
 from timerstore.errors import CorruptStoreError
-from timerstore.inside import inside
 
 
 @inside

@@ -1,10 +1,10 @@
 """Which acknowledgements that came with a put the offsets file knows of.
 
-The log says them first, in records (`timelog/ackrecord.py`). The file's own offset in the records'
-topic says up to where all of them are in it: as committed indexes, or as what is done behind those.
-An `ack_and_put` that is under way keeps that offset back, from before its record is appended until
-its message is settled. What is behind it is applied when the store is opened; twice is as good as
-once, for an entry of a queue never becomes another one.
+The log says them first, in records (`timelog/writing/ackrecord.py`). The file's own offset in the
+records' topic says up to where all of them are in it: as committed indexes, or as what is done
+behind those. An `ack_and_put` that is under way keeps that offset back, from before its record is
+appended until its message is settled. What is behind it is applied when the store is opened; twice
+is as good as once, for an entry of a queue never becomes another one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections import defaultdict
 from typing import Protocol
 
 from timerstore.consuming.queued import read_queued
-from timerstore.core import Core
-from timerstore.timelog.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
-from timerstore.timelog.decode import text
+from timerstore.core.core import Core
+from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.jit.locks import KernelLock
+from timerstore.timelog.writing.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 
 _TOPIC = text(ACKS_TOPIC)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.decode import Message, decode_message
+from timerstore.timelog.bytes.decode import Message, decode_message
 
 _AT_ONCE: Final = 256
 

@@ -12,14 +12,14 @@ from collections import defaultdict, deque
 from typing import Final
 
 from timerstore.consuming.cursors import Flight, HandedState, QueueCursor
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.decode import decode_message, text
-from timerstore.timelog.format import ENTRY_BYTES, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message, text
 
 NOT_ITS_MESSAGE: Final = "the message it points at is that of another entry"
 _ROUTE_COUNT: Final = 256
-_RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.decode()
+_RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()
 
 
 class RetryCursor(QueueCursor):
@@ -83,7 +83,7 @@ class RetryCursor(QueueCursor):
                 view = engine.commitlog.view(offset)
                 message = decode_message(view, offset)
                 if (message.topic, message.queue_index) != (mine, index):
-                    at = index * ENTRY_BYTES
+                    at = index * fmt.ENTRY_BYTES
                     raise CorruptStoreError(queues.name(self.row), at, NOT_ITS_MESSAGE)
             except CorruptStoreError as e:
                 flight.settle(index)
@@ -111,9 +111,9 @@ class GroupRetries:
         # The garbage collector may close an iterator in the midst of another call, and it gives
         # back what it did not yield. So a thread may take it again.
         self.lock = threading.RLock()
-        self.topic = RETRY_PREFIX.decode() + name
+        self.topic = fmt.RETRY_PREFIX.decode() + name
         self._topic_bytes = self.topic.encode()
-        self._name = name
+        self.name = name
         self._cursor: RetryCursor | None = None
 
     @property
@@ -133,9 +133,9 @@ class GroupRetries:
             rows = engine.queues.rows(self._topic_bytes)
             if rows:
                 row = rows[0]
-                committed = self.core.offsets.get(self.topic, self._name, 0)
+                committed = self.core.offsets.get(self.topic, self.name, 0)
                 first = engine.queues.first_kept(row, engine.commitlog.start)
                 start = max(first, min(committed, engine.queues.next_index(row)))
                 self._cursor = RetryCursor(self.core, row, start)
-                self._cursor.pass_done(self.core.offsets.get_ahead(self.topic, self._name, 0))
+                self._cursor.pass_done(self.core.offsets.get_ahead(self.topic, self.name, 0))
         return self._cursor

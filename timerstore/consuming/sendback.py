@@ -12,37 +12,30 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from timerstore.arguments import check_due_ms, whole_ms
 from timerstore.consuming.failures import FAILED, Failure, failed_properties
+from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.ids import parse_id
-from timerstore.inside import inside
-from timerstore.kinds import check_duration
-from timerstore.putting.levels import check_level, stage_at_level
+from timerstore.ground.arguments import check_due_ms, whole_ms
+from timerstore.ground.ids import parse_id
+from timerstore.ground.kinds import check_duration
+from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putting import Putting
-from timerstore.services.deletes import append_all
-from timerstore.services.engine import Engine
-from timerstore.timelog.compose import Staged, compose, stage_messages
-from timerstore.timelog.decode import Message
-from timerstore.timelog.format import (
-    DEAD_PREFIX,
-    PROPERTY_DUE,
-    PROPERTY_ORIGIN_ID,
-    PROPERTY_REAL_QUEUE,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_RETRY_TOPIC,
-    PROPERTY_UNIQUE_KEY,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-)
-from timerstore.timelog.frame import encode_property
-from timerstore.timelog.limits import (
+from timerstore.services.calls.deletes import append_all
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.bytes.limits import (
     CARRIED_BYTES_MAX,
     CONTENT_SPARE_BYTES,
     SENT_BACK_GROWTH_BYTES,
 )
-from timerstore.timelog.text import java_hash_of
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.writing.compose import Staged, compose, stage_messages
+from timerstore.timelog.writing.frame import encode_property, encode_waiting
 
+DEAD: Final = -1
+Wait = int | timedelta
+"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
 _DROPPED: Final = frozenset(
     (
         *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),
@@ -69,7 +62,7 @@ def send_back(
     Through a delay level, or after `delay`, or at once. Durable like a put; without `wait` only
     after `wait_durable`, which can so serve many. Errors as for `put`; then nothing was appended.
     """
-    core, topic = putting.core, RETRY_PREFIX + group.encode()
+    core, topic = putting.core, fmt.RETRY_PREFIX + group.encode()
     core.check_writable()
     engine, now_ms = core.engine, core.clock.now_ms
     if delay_level is not None and delay is not None:
@@ -109,7 +102,7 @@ def send_to_dead(
 
     It carries what it died of.
     """
-    topic, failure = DEAD_PREFIX + group.encode(), failure or Failure()
+    topic, failure = fmt.DEAD_PREFIX + group.encode(), failure or Failure()
     send_to(putting, topic, message, message.reconsume_times + 1, failure, wait=wait)
 
 
@@ -161,11 +154,10 @@ def _delay_ms(delay: timedelta | None) -> int:
 
 
 def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int, now_ms: int) -> Staged:
-    properties = encode_property(PROPERTY_DUE, str(due_ms).encode()) + _key(message)
-    properties += encode_property(PROPERTY_REAL_QUEUE, b"0")
-    properties += encode_property(PROPERTY_REAL_TOPIC, topic)
+    key = message.properties.get("UNIQ_KEY", "").encode()
+    properties = encode_waiting(fmt.PROPERTY_DUE, b"%d" % due_ms, key, topic)
     composed = compose(
-        TIMER_TOPIC,
+        fmt.TIMER_TOPIC,
         message.body,
         properties + _carried(message) + _failed(engine, message, now_ms),
         born_ms=message.born_ms,
@@ -202,7 +194,7 @@ def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: boo
 
 def _key(message: Message) -> bytes:
     key = message.properties.get("UNIQ_KEY")
-    return b"" if not key else encode_property(PROPERTY_UNIQUE_KEY, key.encode())
+    return b"" if not key else encode_property(fmt.PROPERTY_UNIQUE_KEY, key.encode())
 
 
 def _carried(message: Message) -> bytes:
@@ -228,8 +220,8 @@ def _failed(engine: Engine, message: Message, now_ms: int, failure: Failure | No
 def _first_origin(message: Message) -> bytes:
     """Return RETRY_TOPIC and ORIGIN_MESSAGE_ID where it has none yet."""
     first = {
-        PROPERTY_RETRY_TOPIC: message.topic,
-        PROPERTY_ORIGIN_ID: message.properties.get("UNIQ_KEY", ""),
+        fmt.PROPERTY_RETRY_TOPIC: message.topic,
+        fmt.PROPERTY_ORIGIN_ID: message.properties.get("UNIQ_KEY", ""),
     }
     missing = {
         name: value for name, value in first.items() if name.decode() not in message.properties

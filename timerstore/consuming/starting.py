@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from timerstore.arguments import check_due_ms
 from timerstore.consuming.consuming import Consuming
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.inside import inside
-from timerstore.timelog.decode import decode_message
+from timerstore.ground.arguments import check_due_ms
+from timerstore.timelog.bytes.decode import decode_message
 
 Start = Literal["earliest", "latest"] | int
 

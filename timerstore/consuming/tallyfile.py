@@ -20,11 +20,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.consuming.tally import Tally
+from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.consumequeue import ConsumeQueues
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.jsonfile import (
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.jsonfile import (
     check_seal,
     read_json,
     sealed,
@@ -32,6 +31,7 @@ from timerstore.timelog.jsonfile import (
     whole,
     write_json,
 )
+from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 log = logging.getLogger("timerstore")
 
@@ -40,7 +40,7 @@ WRITE_EVERY_S: Final = 5.0
 """A file more to fsync in each checkpoint would be felt by those who wait for theirs."""
 _NAME_END: Final = "@"
 
-Tallies = dict[tuple[str, str], Tally]
+Tallies = dict[tuple[str, str], GroupTally]
 DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
 """By (topic, group) and queue id, the indexes behind the committed one that are done."""
 HeldBack = dict[tuple[int, int], tuple[int, int, int, int]]
@@ -95,7 +95,7 @@ def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBac
     held: AllHeldBack = {}
     with understood(path.name):
         for name, counters in content.get("groups", {}).items():
-            tally = tallies[_pair(name)] = Tally()
+            tally = tallies[_pair(name)] = GroupTally()
             tally.go_on_from(counters)
         for name, queues in content.get("doneAhead", {}).items():
             indexes = {int(queue): [whole(each) for each in many] for queue, many in queues.items()}

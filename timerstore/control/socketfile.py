@@ -38,28 +38,35 @@ class Listener:
             raise
 
     def _listen(self) -> tuple[socket.socket, tuple[int, ...]]:
-        """Make the file, in place of what is there, of a life that was killed say."""
+        """Put a file in place of what is there, which a killed life may have left.
+
+        It gets its name once it listens, so that nobody who finds it is refused.
+        """
+        unnamed = self._name + ".new"
         with suppress(FileNotFoundError):
-            os.unlink(self._name, dir_fd=self._folder)
+            os.unlink(unnamed, dir_fd=self._folder)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             os.fchmod(listening.fileno(), 0o600)  # what the file will have
             # A path has 108 bytes at most.
-            listening.bind(f"/proc/self/fd/{self._folder}/{self._name}")
+            listening.bind(f"/proc/self/fd/{self._folder}/{unnamed}")
             listening.listen(_QUEUE_COUNT)
             listening.settimeout(LOOK_S)
-            found = self._find()
-            if found is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._name)
+            made = self._find(unnamed)
+            if made is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), unnamed)
+            os.replace(unnamed, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except BaseException:
             listening.close()
+            with suppress(OSError):
+                os.unlink(unnamed, dir_fd=self._folder)
             raise
-        return listening, found
+        return listening, made
 
-    def _find(self) -> tuple[int, ...] | None:
+    def _find(self, name: str) -> tuple[int, ...] | None:
         """Return which file stands there; a number alone may be another file's by now."""
         try:
-            status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except OSError:
             return None
         return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode), status.st_mtime_ns
@@ -75,7 +82,7 @@ class Listener:
     def _look(self) -> None:
         """Make the file again where it is not ours any more; where that fails, look again later."""
         with self._lock, suppress(OSError):
-            if not self._closed and self._find() != self._file:
+            if not self._closed and self._find(self._name) != self._file:
                 before = self._socket
                 self._socket, self._file = self._listen()
                 before.close()
@@ -91,7 +98,7 @@ class Listener:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
-            if self._find() == self._file:
+            if self._find(self._name) == self._file:
                 with suppress(OSError):
                     os.unlink(self._name, dir_fd=self._folder)
             self._leave()

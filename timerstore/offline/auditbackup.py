@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from timerstore.backups.points import BackupList, read_list
+from timerstore.backups.segmentcopies import CheckedFile
+from timerstore.core.directory import LIST_FILE
 from timerstore.errors import CorruptStoreError, TimerStoreError
-from timerstore.offline.copying import CheckedFile
-from timerstore.offline.points import LIST_FILE, BackupList, read_list
-from timerstore.timelog.reader import Fault
-from timerstore.timelog.steady import read_file
+from timerstore.timelog.files.steady import read_file
+from timerstore.timelog.reading.reader import Fault
 
 
 def backup_faults(path: Path) -> Iterator[Fault]:

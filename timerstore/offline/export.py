@@ -19,17 +19,17 @@ from typing import IO, Any, Final, Literal, get_args
 
 import pyarrow as pa
 
-from timerstore.config import Config
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.kinds import check_choice, check_kind, check_path
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_choice, check_kind, check_path
 from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_log
 from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
-from timerstore.tables.timers import find_pending, read_timers
+from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, cut_store, view_whole
-from timerstore.timelog import scan
-from timerstore.timelog.oserrors import telling, told_of
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.files.oserrors import telling, told_of
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.reader import Fault
 
 Format = Literal["jsonl", "csv", "arrow", "parquet"]
 Progress = Callable[[int, int | None], None]

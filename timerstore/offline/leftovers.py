@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.config import Config
+from timerstore.backups.report import Problem
+from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
-from timerstore.offline.report import Problem
-from timerstore.offsets import ConsumerOffsets
-from timerstore.timelog.checkpoint import Checkpoint, decode_checkpoint
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.identity import Identity, find_identity
-from timerstore.timelog.jsonfile import check_seal, read_json
-from timerstore.timelog.names import segment_name, segment_offset
-from timerstore.timelog.smallfile import read_small
-from timerstore.timelog.steady import list_names, ranges_of, read_file
+from timerstore.ground.config import Config
+from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import Identity, find_identity
+from timerstore.timelog.files.jsonfile import check_seal, read_json
+from timerstore.timelog.files.names import segment_name, segment_offset
+from timerstore.timelog.files.smallfile import read_small
+from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 
 _PIECE_BYTES: Final = 1 << 20
 _SECTOR_BYTES: Final = 4_096

@@ -1,8 +1,7 @@
 """Ranges of a commit log that are lost: found, then covered with fillers.
 
-A copy that is lost said of its source that it was made. That is kept where it can still be known:
-a fired copy whose body alone is damaged names its source, a rolled one is named by what was made of
-it. The filler in its place then says it instead.
+What a lost copy said of its source, as far as that can still be known
+(`timelog/reading/lostcopies.py`), the filler in its place then says instead.
 """
 
 from __future__ import annotations
@@ -11,21 +10,25 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
-from timerstore.timelog import scan
-from timerstore.timelog.blank import put_blank_at
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
-from timerstore.timelog.format import BLANK_BYTES, TIMER_TOPIC
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.blank import put_blank_at
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.pastdamage import Damage, read_past_damage, used_behind_blank
-from timerstore.timelog.reader import StoreReader
-
-_WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.lostcopies import (
+    COPY_COLUMNS,
+    NO_COPIES,
+    NO_SOURCE,
+    fired_source,
+    rolled_sources,
+    topic_of,
+)
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, used_behind_blank
+from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.writing.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
 
 
 @dataclass
@@ -68,9 +71,11 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
     stored_ms, copies, previous = 0, list[Words](), log.start
     for item in read_past_damage(reader, log.start, log.files_end):
         if isinstance(item, Damage):
+            if item.offset // size > previous // size:
+                found.blanks += _used(reader, [previous])
             lost = LostRange(item.offset, item.resume, item.reason, stored_ms)
-            source = _fired_from(reader, item)
-            if source >= 0:
+            source = fired_source(reader, item.framed)
+            if source != NO_SOURCE:
                 lost.origins.append(source)
             trailing.append(lost)
             previous = item.resume
@@ -80,78 +85,41 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
         found.message_count += len(item)
         starts = item[:, scan.ROW_OFFSET]
         ends = np.append(previous, starts[:-1] + item[:-1, scan.ROW_SIZE])
-        closed = ends[(starts // size > ends // size) & (ends % size != 0)].tolist()
-        found.blanks += [end for end in closed if len(set(used_behind_blank(log, end))) > 1]
+        found.blanks += _used(reader, ends[starts // size > ends // size].tolist())
         found.end = previous = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
         stored_ms = int(item[-1, scan.ROW_STORED_MS])
         copied = item[:, scan.ROW_ORIGIN] >= 0
-        copies.append(item[copied][:, [scan.ROW_ORIGIN, *_WHO]].copy())
+        copies.append(item[copied][:, COPY_COLUMNS].copy())
         for row in item[item[:, scan.ROW_TOPIC_BYTES] == len(SALVAGED_TOPIC)]:
-            if _topic(reader, row) == SALVAGED_TOPIC:
+            if topic_of(reader, row) == SALVAGED_TOPIC:
                 found.message_count -= 1
                 found.queue_id = max(found.queue_id, int(row[scan.ROW_QUEUE_ID]) + 1)
     found.ranges += [lost for lost in trailing if lost.start < flushed]
     if found.ranges:
         found.end = max(found.end, found.ranges[-1].stop)
-        _keep_rolled(reader, found, np.concatenate([np.zeros((0, 4), np.int64), *copies]))
+        _keep_rolled(reader, found, np.concatenate([NO_COPIES, *copies]))
     return found
 
 
-def _fired_from(reader: StoreReader, damage: Damage) -> int:
-    """Return the source of a fired copy of which more than its structure is left; else −1.
-
-    It is believed where it names a sound message of the same timer.
-    """
-    if not len(damage.framed):
-        return -1
-    copy = damage.framed[0]
-    origin = int(copy[scan.ROW_ORIGIN])
-    if not reader.commitlog.start <= origin < damage.offset or _topic(reader, copy) == TIMER_TOPIC:
-        return -1  # a roll that is lost is made again, unless it was rolled on
-    for rows in reader.scan(origin, origin + 1):
-        if len(rows) and (rows[0, _WHO] == copy[_WHO]).all():
-            return origin
-    return -1
+def _used(reader: StoreReader, ends: list[int]) -> list[int]:
+    """Return where a blank closes a segment, of `ends`, and is not all that is left of it."""
+    log = reader.commitlog
+    closed = [end for end in ends if end % log.segment_bytes]
+    return [end for end in closed if len(set(used_behind_blank(log, end))) > 1]
 
 
 def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
-    """Note what a lost message was made of, where a copy of it is there: the timer went on.
+    """Note in each range what a rolled copy in it was made of, where the timer went on from there.
 
-    `copies`: origin, and who it is, of each sound copy. O(log) where there is any such.
+    `copies`: all that are sound, see `lostcopies.py`.
     """
-    wanted: dict[tuple[int, ...], dict[int, LostRange]] = {}
     starts, stops = np.array([(each.start, each.stop) for each in found.ranges], np.int64).T
     place = np.searchsorted(starts, copies[:, 0], "right") - 1
-    inside = np.flatnonzero((place >= 0) & (copies[:, 0] < stops[place]))
-    for i, *who in np.column_stack((place, copies[:, 1:]))[inside].tolist():
-        wanted.setdefault(tuple(who), {})[i] = found.ranges[i]
-    if not wanted:
-        return
-    sources: dict[tuple[tuple[int, ...], int], int] = {}  # by who it is, where its range begins
-    low = np.array([who[1] for who in wanted], np.int64)
-    for item in read_past_damage(reader, reader.commitlog.start, found.end):
-        if isinstance(item, Damage):
-            continue
-        for row in item[np.isin(item[:, scan.ROW_IDENTITY_LOW], low)]:
-            who, offset = tuple(row[_WHO].tolist()), int(row[scan.ROW_OFFSET])
-            if who in wanted and _topic(reader, row) == TIMER_TOPIC:
-                for lost in wanted[who].values():
-                    if offset < lost.start:
-                        sources[who, lost.start] = offset
-    known = set(copies[:, 0].tolist())
-    for who, ranges in wanted.items():
-        for lost in ranges.values():
-            source = sources.get((who, lost.start), -1)
-            if source >= 0 and source not in known:
-                lost.origins.append(source)
-                known.add(source)
-
-
-def _topic(reader: StoreReader, row: Words) -> bytes:
-    try:
-        return reader.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
-    except CorruptStoreError:
-        return b""
+    made = copies[(place >= 0) & (copies[:, 0] < stops[place])]
+    fired = [source for each in found.ranges for source in each.origins]
+    known = np.append(copies[:, 0], np.array(fired, np.int64))
+    for source, lost, _ in rolled_sources(reader, made, known).tolist():
+        found.ranges[np.searchsorted(starts, lost, "right") - 1].origins.append(source)
 
 
 def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
@@ -169,7 +137,7 @@ def cover(disk: Disk, reader: StoreReader, found: LogFound) -> int:
             for offset, data in _fillers(size, lost, found.queue_id, index):
                 write(offset, data)
                 index, covered = index + 1, offset + len(data)
-            if lost.stop % size == 0 and lost.stop - covered >= BLANK_BYTES:
+            if lost.stop % size == 0 and lost.stop - covered >= fmt.BLANK_BYTES:
                 write(covered, _blank(size, covered))
     return index
 

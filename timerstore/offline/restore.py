@@ -17,14 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.arguments import EPOCH
-from timerstore.config import Config
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.kinds import check_int, check_kind, check_path
-from timerstore.offline.backup import refuse_inside
-from timerstore.offline.building import bring_to_life, built_beside, write_files
-from timerstore.offline.copying import CheckedFile, copy_checked
-from timerstore.offline.points import (
+from timerstore.backups.backup import refuse_inside
+from timerstore.backups.building import bring_to_life, built_beside, write_files
+from timerstore.backups.points import (
     TIME_MS_MAX,
     BackupList,
     BackupLock,
@@ -32,19 +27,24 @@ from timerstore.offline.points import (
     read_list,
     shown_time,
 )
-from timerstore.offline.report import Problem, shown_problems
-from timerstore.offline.timeline import note_restore
+from timerstore.backups.report import Problem, shown_problems
+from timerstore.backups.segmentcopies import CheckedFile, copy_checked
+from timerstore.backups.timeline import note_restore
+from timerstore.core.offsets import ConsumerOffsets
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.arguments import EPOCH
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.offline.verify import verify
-from timerstore.offsets import ConsumerOffsets
-from timerstore.services.clock import ManualClock
-from timerstore.timelog import scan
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.identity import find_identity
-from timerstore.timelog.names import segment_name
-from timerstore.timelog.oserrors import telling, told_of
-from timerstore.timelog.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.steady import read_file
+from timerstore.services.world.clock import ManualClock
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import find_identity
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.oserrors import telling, told_of
+from timerstore.timelog.files.steady import read_file
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.reader import StoreReader
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -247,9 +247,7 @@ class _Restoring:
     def _find_cut(self, at_ms: int, config: Config) -> int:
         """Return where the first message begins that was stored after a time."""
         reader = StoreReader(self.path, np.array(config.delay_levels_ms(), np.int64))
-        for rows in read_past_damage(reader, self.chosen.point.log_end, self.chosen.log_end):
-            if isinstance(rows, Damage):
-                continue
+        for rows in sound_messages(reader, self.chosen.point.log_end, self.chosen.log_end):
             later = rows[:, scan.ROW_STORED_MS] > at_ms
             if later.any():
                 return int(rows[int(np.argmax(later)), scan.ROW_OFFSET])

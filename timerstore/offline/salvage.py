@@ -1,9 +1,9 @@
 """Salvaging: a sound store out of whatever is left of one.
 
 The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
-they were; what is lost between them is covered with fillers (`timelog/filler.py`). Indexes are made
-anew. The cursors of the last checkpoint hold where there are any, but for the floor: what a lost
-copy was to supersede shall not be lost with it.
+they were; what is lost between them is covered with fillers (`timelog/writing/filler.py`). Indexes
+are made anew. The cursors of the last checkpoint hold where there are any, but for the floor: what
+a lost copy was to supersede shall not be lost with it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.config import Config
-from timerstore.kinds import check_kind, check_path
-from timerstore.offline.backup import refuse_inside
-from timerstore.offline.building import bring_to_life, built_beside, write_files
+from timerstore.backups.backup import refuse_inside
+from timerstore.backups.building import bring_to_life, built_beside, write_files
+from timerstore.backups.report import Problem, shown_problems
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind, check_path
 from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
 from timerstore.offline.lostranges import LogFound, cover, find_ranges
-from timerstore.offline.report import Problem, shown_problems
 from timerstore.offline.verify import verify
-from timerstore.services.clock import ManualClock
-from timerstore.services.sizes import tag_of_key
-from timerstore.timelog import scan
-from timerstore.timelog.checkpoint import write_checkpoint
-from timerstore.timelog.disk import Disk
-from timerstore.timelog.filler import SALVAGED_TOPIC
-from timerstore.timelog.format import KEY_DIGITS
-from timerstore.timelog.identity import write_identity
-from timerstore.timelog.jsonfile import parse_json
-from timerstore.timelog.oserrors import telling, told_of
-from timerstore.timelog.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reader import StoreReader
-from timerstore.timelog.steady import read_file
+from timerstore.services.engine.sizes import tag_of_key
+from timerstore.services.world.clock import ManualClock
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import write_checkpoint
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import write_identity
+from timerstore.timelog.files.jsonfile import parse_json
+from timerstore.timelog.files.oserrors import telling, told_of
+from timerstore.timelog.files.steady import read_file
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -186,7 +186,8 @@ class _Salvage:
         if lost:
             self.unknown.append(
                 "Timers that were put, or put further, in a lost range are gone. One whose fired "
-                "message was lost there fires again; one whose cancel was lost there fires."
+                "message was lost there fires again; one whose cancel was lost there fires. A "
+                "message of a delay level whose delivery was lost there does not come again."
             )
         report = verify(self.path, config=self.config)
         return SalvageReport(
@@ -224,11 +225,9 @@ class _Salvage:
         if checkpoint is not None and (not checkpoint.by_broker or checkpoint.sequence):
             return checkpoint.store_tag
         reader = self._reader()
-        for rows in read_past_damage(reader, reader.commitlog.start, reader.commitlog.files_end):
-            if isinstance(rows, Damage):
-                continue
-            for row in rows[rows[:, scan.ROW_KEY_BYTES] == KEY_DIGITS].tolist():
-                tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], KEY_DIGITS), row)
+        for rows in sound_messages(reader, reader.commitlog.start, reader.commitlog.files_end):
+            for row in rows[rows[:, scan.ROW_KEY_BYTES] == fmt.KEY_DIGITS].tolist():
+                tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], fmt.KEY_DIGITS), row)
                 if tag is not None:
                     return tag
         return -1

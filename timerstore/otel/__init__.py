@@ -1,14 +1,14 @@
 """OpenTelemetry of an open store; needs the extra `timerstore[otel]`.
 
-    metrics.py   statistics as observable instruments
-    tracing.py   a span around each call of a handler
-    carried.py   the context of a put, among a message's properties
+    instruments.py statistics as observable instruments
+    tracing.py     a span around each call of a handler
+    carried.py     the context of a put, among a message's properties
 
 The API alone is asked for; which SDK, if any, and where to export to, is the program's.
 """
 
 from timerstore.otel.carried import with_context
-from timerstore.otel.metrics import register
+from timerstore.otel.instruments import register
 from timerstore.otel.tracing import Tracing
 
 __all__ = ["Tracing", "register", "with_context"]

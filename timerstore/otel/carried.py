@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 
-from timerstore.consuming.group import Delivery
+from timerstore.consuming.delivery import Delivery
 
 
 def with_context(properties: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from timerstore.consumer.retry_rules import Outcome
-from timerstore.consuming.group import Delivery
+from timerstore.consuming.delivery import Delivery
 from timerstore.otel.carried import context_of
 
 SYSTEM: Final = "timerstore"

@@ -1,19 +1,19 @@
 """What is pending: looking at it, cancelling it, moving it to another time.
 
-    pending.py     the calls
-    listing.py     all in order, or how many fall due when
-    columns.py     all as an Arrow table
-    get.py         one by its id, whatever it is
-    byid.py        one ordinary timer by its id, in a kernel or two
-    verdict.py     what became of the timers of some ids
-    cancel.py      cancelling
-    reschedule.py  moving to another time
-    moved.py       timers whose first message is gone
-    keyed.py       timers by their key
-    found.py       messages that wait, as arrays
-    overdue.py     what may have been taken already
-    foreign.py     ids of delay levels, and what a broker wrote
-    timers.py      the timer that a caller sees
+    pending.py      the calls
+    listing.py      all in order, or how many fall due when
+    pendingtable.py all as an Arrow table
+    get.py          one by its id, whatever it is
+    byid.py         one ordinary timer by its id, in a kernel or two
+    verdict.py      what became of the timers of some ids
+    cancel.py       cancelling
+    reschedule.py   moving to another time
+    moved.py        timers whose first message is gone
+    keyed.py        timers by their key
+    found.py        messages that wait, as arrays
+    overdue.py      what may have been taken already
+    target.py       what an id stands for, where that is to be cancelled or moved
+    timers.py       the timer that a caller sees
 
-A room imports `core.py`, never the store.
+A room imports `core/`, never the store.
 """

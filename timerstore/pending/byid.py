@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
-from timerstore.ids import ID_DIGITS, format_id
+from timerstore.ground.ids import ID_DIGITS, format_id
 from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
-from timerstore.services.by_id import (
+from timerstore.services.calls.by_id import (
     OTHER_TOPIC,
     PENDING,
     TOLD_DUE_MS,
@@ -23,36 +23,38 @@ from timerstore.services.by_id import (
     Place,
     new_place,
 )
-from timerstore.services.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
-from timerstore.services.deletes import delete_template
-from timerstore.services.engine import Engine
-from timerstore.services.timer_parts import (
-    PART_COLUMNS,
-    PART_PROPERTIES,
-    PART_PROPERTIES_END,
-    PART_ROW,
-    PART_TAG,
-    PART_TAG_END,
+from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.calls.deletes import delete_template
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.timer_parts import (
+    SPAN_COLUMNS,
+    SPAN_PROPERTIES,
+    SPAN_PROPERTIES_END,
+    SPAN_ROW,
+    SPAN_TAG,
+    SPAN_TAG_END,
 )
-from timerstore.timelog.decode import decode_properties, text
-from timerstore.timelog.format import CRC_PROPERTY_BYTES, PROPERTY_REPLACES
-from timerstore.timelog.frame import Template, encode_property, new_template
-from timerstore.timelog.jit.record import Bytes, Words
-from timerstore.timelog.limits import DESCRIPTION_BYTES_MAX
-from timerstore.timelog.message import BODY_BYTES, USUAL_END, WHOLE_CRC
-from timerstore.timelog.text import java_hash_of
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_properties, text
+from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.writing.frame import Template, encode_property, new_template
 
 TOPICS_MAX: Final = 1_024
 """Topics whose template of a delete is kept: 1 KB each."""
 
 
-def _described(view: Bytes, found: Words, part: list[int], payload: Payload) -> tuple[int, bytes]:
+def _described(
+    view: Bytes, found: MessageParts, part: list[int], payload: Payload
+) -> tuple[int, bytes]:
     """Return the tag as a number, and what describes it, of what comes in a message's place."""
     own = payload.properties
-    properties_at, stop = part[PART_PROPERTIES], part[PART_PROPERTIES_END]
-    if own is None and part[PART_ROW] >= 0 and found[WHOLE_CRC] == 1:  # nothing else stands there
-        described = view[int(found[USUAL_END]) : stop - CRC_PROPERTY_BYTES].tobytes()
-        tag = view[part[PART_TAG] : part[PART_TAG_END]].tobytes() if part[PART_TAG] >= 0 else b""
+    properties_at, stop = part[SPAN_PROPERTIES], part[SPAN_PROPERTIES_END]
+    if own is None and part[SPAN_ROW] >= 0 and found.whole_crc == 1:  # nothing else stands there
+        described = view[found.usual_end : stop - fmt.CRC_PROPERTY_BYTES].tobytes()
+        tag = view[part[SPAN_TAG] : part[SPAN_TAG_END]].tobytes() if part[SPAN_TAG] >= 0 else b""
         return java_hash_of(text(tag)), described
     properties = decode_properties(view[properties_at:stop].tobytes())
     if own is not None:
@@ -159,13 +161,13 @@ class ById:
                 told = place.told.tolist()
                 view = log.existing(told[TOLD_OFFSET] // log.segment_bytes).view
                 body = payload.body
-                tags_code, described = _described(view, found, told[:PART_COLUMNS], payload)
+                tags_code, described = _described(view, found, told[:SPAN_COLUMNS], payload)
                 if payload.properties is not None and len(described) > DESCRIPTION_BYTES_MAX:
                     return None
-                body_bytes = int(found[BODY_BYTES]) if body is None else len(body)
+                body_bytes = found.body_bytes if body is None else len(body)
                 if body_bytes + len(described) > engine.content_bytes_max:
                     return None
-                extra = encode_property(PROPERTY_REPLACES, digits) + described
+                extra = encode_property(fmt.PROPERTY_REPLACES, digits) + described
                 templates = self._templates_of(told[TOLD_ROW])
                 offset = self._kernels.reschedule(
                     place, templates, due_ms, body, extra, tags_code, now_ms

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.arguments import Int64s
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
-from timerstore.ids import TimerIds, read_plain
-from timerstore.pending import foreign
+from timerstore.ground.arguments import Int64s
+from timerstore.ground.ids import TimerIds, read_plain
+from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
 from timerstore.pending.verdict import Bools, FirstPuts, find, is_foreign, judge, parse
-from timerstore.services.cancel_ahead import (
+from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NOT_JUDGED,
     cancel_ahead,
 )
-from timerstore.services.first_puts import DAMAGED
-from timerstore.services.pass_lost import name_lost
-from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.format import LEVEL_MARK
+from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.mending.pass_lost import name_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.jit.record import Bytes
-from timerstore.timelog.nonzero import nonzero_places
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
@@ -50,7 +50,18 @@ def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
         digits = TimerIds(due_ms, offsets, core.engine.store_tag).digits()
         done[~theirs] = _cancel_ours(core, due_ms, offsets, digits, now_ms)
     for i in np.flatnonzero(theirs).tolist():
-        done[i] = foreign.cancel(core, ids[i], now_ms)
+        done[i] = is_cancelled(core, ids[i]) or _cancel_theirs(core, ids[i], now_ms)
+    return done
+
+
+def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
+    """Cancel the timers of a broker that have a key; tell whether one was pending."""
+    done = False
+    for target in find_theirs(core, id):
+        with core.engine.locks:
+            if still_waits(core, target):
+                replace(core, target, [], now_ms)
+                done = True
     return done
 
 
@@ -58,7 +69,7 @@ def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, digits: Bytes, now
     """Cancel timers of this store; `digits`: their ids, uint8[n, 32]."""
     found = find(core, due_ms, offsets)
     for offset in offsets[found.row == DAMAGED].tolist():
-        name_lost(core.engine, offset & ~LEVEL_MARK)
+        name_lost(core.engine, offset & ~fmt.LEVEL_MARK)
     verdicts = np.zeros(len(offsets), np.int8)
     if not core.engine.uncounted:  # else a later copy may be damaged
         verdicts = _cancel_ahead(core, found, digits, now_ms)
@@ -127,7 +138,7 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
                     due_ms,
                     offsets,
                     np.zeros(len(mine), np.int64),
-                    np.where(offsets >= LEVEL_MARK, 0, -1),
+                    np.where(offsets >= fmt.LEVEL_MARK, 0, -1),
                     verdict.born_ms[mine],
                     verdict.body_bytes[mine],
                     now_ms,

@@ -6,20 +6,24 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.core import Core
-from timerstore.services.floor import read_floor
-from timerstore.services.instant import Instant, Snapshot, capture_instant
-from timerstore.services.level_timers import find_waiting
-from timerstore.services.pass_lost import name_lost
-from timerstore.services.pending_rows import reading_of
-from timerstore.services.places import wheel_messages
-from timerstore.services.read_pending import read_pending
-from timerstore.timelog.message import FOUND_WORDS
-from timerstore.timelog.pinned import PinnedLog
+from timerstore.core.core import Core
+from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
+from timerstore.services.looking.level_timers import find_waiting
+from timerstore.services.looking.read_pending import reading_of
+from timerstore.services.looking.timer_places import wheel_messages
+from timerstore.services.mending.pass_lost import name_lost
+from timerstore.services.world.floor import read_floor
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.wheel import judge as pending
 from timerstore.wheel.slots import NO_UNIT
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _NOTHING: Final = np.zeros(0, np.int64)
+_COLUMNS: Final = [
+    *(pending.PENDING_DUE_MS, pending.PENDING_HIGH, pending.PENDING_LOW),
+    *(pending.PENDING_ROLLS, pending.PENDING_ROW),
+]
 
 
 class Found(NamedTuple):
@@ -45,19 +49,20 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     messages = np.sort(messages)
     segment_bytes, log = engine.commitlog.segment_bytes, PinnedLog(engine.commitlog)
     reading = reading_of(engine, cancelled)
-    parts, damaged = [np.empty((6, 0), np.int64)], [_NOTHING]
-    found = np.zeros(FOUND_WORDS, np.int64)
+    parts, damaged = [np.empty((len(_COLUMNS) + 1, 0), np.int64)], [_NOTHING]
+    found = MessageParts()
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
         if not log.map_from(int(part[0])):
             continue  # fired and removed since
-        columns, verdicts = np.empty((6, len(part)), np.int64), np.empty(len(part), np.int64)
+        columns = np.zeros((pending.PENDING_COLUMNS, len(part)), np.int64)
         tables = log.table, engine.queues.table
-        count = read_pending(*tables, part, reading, found, columns, verdicts)
-        parts.append(columns[:, :count])
+        pending.read_pending(*tables, part, False, reading, found, columns, 0)
+        verdicts = columns[pending.PENDING_VERDICT]
+        kept = verdicts == pending.PENDING
+        parts.append(np.vstack((part[kept], columns[_COLUMNS][:, kept])))
         damaged.append(part[verdicts < 0])
-    columns = np.concatenate(parts, axis=1)
-    return Found(*(*columns.copy(), np.concatenate(damaged)))
+    return Found(*(*np.concatenate(parts, axis=1), np.concatenate(damaged)))
 
 
 def capture_locked(core: Core) -> Snapshot:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.ids import parse_id
-from timerstore.pending.found import find_pending, read_messages
+from timerstore.ground.ids import parse_id
+from timerstore.pending.found import read_messages
+from timerstore.pending.target import broker_copies
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
-from timerstore.services.first_puts import DAMAGED
-from timerstore.services.instant import capture_instant
-from timerstore.services.places import half_claimed, slot_messages, unlinked_messages
+from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
 from timerstore.wheel.place import may_have_rolled
 
 
@@ -22,7 +23,8 @@ def get(core: Core, id: str) -> Timer | None:
         raise InvalidArgumentError(f"id is {id!r}. Pass an id that put returned, a str.")
     parsed = parse_id(id)
     if parsed is None or parsed.tag != core.engine.store_tag:
-        return find_foreign(core, id)
+        copies = broker_copies(core, id)
+        return read_timer(core, *copies[0]) if copies else None
     offset, due_ms = parsed.offset, parsed.due_ms
     while True:
         verdict = judge(core, [id])
@@ -58,13 +60,3 @@ def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
     found = read_messages(core, np.concatenate(parts))
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset
-
-
-def find_foreign(core: Core, id: str) -> Timer | None:
-    """Return the pending timer of a broker with this unique key. O(pending)."""
-    found = find_pending(core)
-    for i in np.flatnonzero(found.high != -1).tolist():
-        timer = read_timer(core, int(found.message[i]), int(found.due_ms[i]))
-        if timer.id == id:
-            return timer
-    return None

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from timerstore.arguments import check_text
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import (
     CorruptStoreError,
     InvalidArgumentError,
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.kinds import check_name
+from timerstore.ground.arguments import check_text
+from timerstore.ground.kinds import check_name
+from timerstore.ground.put import Put
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
@@ -27,7 +28,7 @@ from timerstore.pending.moved import Payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.putting.putting import Prepared, Putting
-from timerstore.services.key_search import (
+from timerstore.services.calls.key_search import (
     BEGIN,
     BEGIN_BEHIND,
     BEHIND,
@@ -263,24 +264,18 @@ def _names(topic: str, key: str) -> tuple[bytes, bytes]:
     return check_name(topic), check_text(key, "key")
 
 
-def check_condition(
-    key: str | None,
-    delay_level: int | None,
-    *,
-    if_absent: bool,
-    replace: bool,
-) -> str:
+def check_condition(put: Put) -> str:
     """Return the key of a put on condition, or refuse it."""
-    for name, value in (("if_absent", if_absent), ("replace", replace)):
+    for name, value in (("if_absent", put.if_absent), ("replace", put.replace)):
         if not isinstance(value, bool):
             raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
-    if if_absent and replace:
+    if put.if_absent and put.replace:
         raise InvalidArgumentError("if_absent and replace are both True. Use one of them.")
-    if key is None:
+    if put.key is None:
         raise InvalidArgumentError("if_absent and replace are about a key. Pass key as well.")
-    if replace and delay_level is not None:
+    if put.replace and put.delay_level is not None:
         raise InvalidArgumentError(
             "replace and delay_level were passed, but what waits in a delay level keeps its order. "
             "Pass delay, at or at_ms."
         )
-    return key
+    return put.key

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.amounts import exact_span
-from timerstore.arguments import DUE_MS_MAX, check_due_ms
-from timerstore.core import Core
-from timerstore.kinds import check_int, check_name
+from timerstore.core.core import Core
+from timerstore.ground.amounts import exact_span
+from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.ground.kinds import check_int, check_name
 from timerstore.pending.found import Int64s, find_pending
 from timerstore.pending.timers import Timer, decode_timers
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from timerstore.arguments import check_body, check_description, encode_properties
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.ground.arguments import check_body, check_description, encode_properties
 from timerstore.pending.timers import Timer
 from timerstore.putting.putter import compose_timer
-from timerstore.timelog.compose import Staged
-from timerstore.timelog.decode import user_properties
+from timerstore.timelog.bytes.decode import user_properties
+from timerstore.timelog.writing.compose import Staged
 
 
 class Payload(NamedTuple):

@@ -12,23 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.pending.found import Int64s, capture_locked, read_messages
-from timerstore.services.engine import Engine
-from timerstore.services.instant import Snapshot
-from timerstore.services.places import half_claimed, slot_messages, unlinked_messages
-from timerstore.services.world import (
-    DEQUEUE_COLUMNS,
-    DEQUEUE_MESSAGE,
-    DEQUEUE_RING,
-    LATE_COLUMNS,
-    LATE_MESSAGE,
-    LATE_RING,
-    RING_COUNT,
-    RING_HEAD,
-    RING_TAIL,
-)
-from timerstore.timelog.message import IDENTITY_OURS
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.instant import Snapshot
+from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
+from timerstore.services.world.rings import waiting_places
+from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.wheel.near import near_entries
 
 
@@ -111,15 +101,8 @@ def _waiting_messages(core: Core, due_ms: Int64s) -> Int64s:
 
 def _handed_on_messages(engine: Engine) -> Int64s:
     """Return the messages in the queues before and behind the near wheel."""
-    world, parts = engine.world, []
-    for ring, entries, columns, column in (
-        (LATE_RING, world.late_ring, LATE_COLUMNS, LATE_MESSAGE),
-        (DEQUEUE_RING, world.dequeue_ring, DEQUEUE_COLUMNS, DEQUEUE_MESSAGE),
-    ):
-        head = int(world.ring_words[ring + RING_HEAD])
-        tail = int(world.ring_words[ring + RING_TAIL])
-        parts.append(entries[np.arange(head, tail) % RING_COUNT * columns + column])
-    return np.concatenate(parts)
+    rings = engine.world.late_ring, engine.world.dequeue_ring
+    return np.concatenate([ring.message[waiting_places(ring.ends)] for ring in rings])
 
 
 def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:

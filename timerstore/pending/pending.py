@@ -1,4 +1,4 @@
-"""The calls on pending timers: looking, cancelling, moving."""
+"""The calls on single timers: putting, looking, cancelling, moving."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from timerstore.arguments import DUE_MS_MAX, resolve_due_ms
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.inside import inside
-from timerstore.kinds import check_name
+from timerstore.ground.arguments import DUE_MS_MAX, resolve_due_ms
+from timerstore.ground.kinds import check_name
+from timerstore.ground.put import Given, Put
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
-from timerstore.pending.columns import pending_columns
 from timerstore.pending.get import get
 from timerstore.pending.keyed import Keyed, check_condition
 from timerstore.pending.listing import Horizon, check_range, count_by_bucket, list_pending
 from timerstore.pending.moved import UNCHANGED, Payload, check_payload
+from timerstore.pending.pendingtable import pending_columns
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import Bools
@@ -30,7 +31,9 @@ class PendingTimers:
 
     def __init__(self, core: Core, putting: Putting) -> None:
         """Know no topic yet."""
-        self.core, self.gate, self._putting = core, core.gate, putting
+        self.core, self.gate = core, core.gate
+        self._putting, self._short_way = putting, putting.short_way
+        self._is_group = core.is_group
         self._by_id = ById(core.engine)
         self.keyed = Keyed(core, putting, self._by_id)
 
@@ -140,33 +143,28 @@ class PendingTimers:
             self.core.wait_durable()
         return count
 
+    def put(self, given: Given) -> str:
+        """Put one timer; see `TimerStore.put`. `given`: the fields of a `Put`."""
+        id = self._short_way.put(given)
+        if id is None:
+            put = Put._make(given)
+            return self._put_conditional(put) if put.is_conditional else self._putting.put(put)
+        if self._is_group:
+            self.core.wait_durable()
+        return id
+
     @inside
-    def put_conditional(
-        self,
-        body: bytes,
-        topic: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        key: str | None,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        delay_level: int | None,
-        *,
-        if_absent: bool,
-        replace: bool,
-    ) -> str:
-        """Put a timer unless its key has one, or in its place; see `TimerStore.put`."""
+    def _put_conditional(self, put: Put) -> str:
+        """Put a timer unless its key has one, or in its place."""
         self.core.check_putting()
         self.core.check_unlocked(keys=True)
-        key = check_condition(key, delay_level, if_absent=if_absent, replace=replace)
-        prepared = self._putting.prepare(
-            body, topic, delay, at, at_ms, key, tag, properties, delay_level
-        )
-        if if_absent:
+        key = check_condition(put)
+        prepared = self._putting.prepare(put)
+        if put.if_absent:
             id = self.keyed.put_if_absent(prepared, key)
         else:
-            payload = Payload(bytes(body), dict(properties or {}), tag, keeps_tag=False)
+            own = dict(put.properties or {})
+            payload = Payload(prepared.body, own, put.tag, keeps_tag=False)
             id = self.keyed.put_in_place(prepared, key, payload)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id

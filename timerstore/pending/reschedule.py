@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.ids import format_id
-from timerstore.pending import foreign
+from timerstore.ground.ids import format_id
 from timerstore.pending.moved import Payload, compose_moved
-from timerstore.pending.timers import read_timer
-from timerstore.pending.verdict import is_foreign, judge, parse
-from timerstore.services.cancel_ahead import (
-    replace_timer,
+from timerstore.pending.target import (
+    Target,
+    find_ours,
+    find_theirs,
+    id_as_written,
+    is_cancelled,
+    replace,
+    still_waits,
 )
-from timerstore.services.deletes import compose_delete
-from timerstore.services.first_puts import DAMAGED
-from timerstore.timelog.compose import Staged, stage_messages
-from timerstore.timelog.format import (
-    LEVEL_MARK,
-)
+from timerstore.pending.verdict import is_foreign
 
 
 def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:
     """Move any timer; return its new id. Neither message is durable yet."""
-    engine = core.engine
+    theirs = None
     if is_foreign(core, id):
-        return foreign.reschedule(core, id, due_ms, now_ms, payload)
-    (first_due_ms, *_), (first, *_) = parse(core, [id])
-    id = format_id(int(first_due_ms), int(first), engine.store_tag)  # as it is read from the log
-    if first >= LEVEL_MARK:
+        theirs = _the_one(core, id)
+    else:
+        id = id_as_written(core, id)
+    with core.engine.locks:
+        target = find_ours(core, id) if theirs is None else theirs
+        if target is None or (theirs is not None and not still_waits(core, theirs)):
+            raise _too_late(id)
+        entry = compose_moved(core, target.timer, due_ms, id, payload)
+        offset = replace(core, target, [entry], now_ms)
+    return format_id(due_ms, offset, core.engine.store_tag)
+
+
+def _the_one(core: Core, id: str) -> Target:
+    """Find the only timer of a broker with this key, or refuse it."""
+    if is_cancelled(core, id):
+        raise _too_late(id)
+    found = find_theirs(core, id)
+    if len(found) > 1:
+        topics = ", ".join(repr(each.timer.topic) for each in found)
         raise InvalidArgumentError(
-            f"{id} waits in a delay level, whose messages keep their order. "
-            "Cancel it, and put a new timer."
+            f"{id} stands for timers of the topics {topics}. Cancel them, and put new ones."
         )
-    with engine.locks:
-        verdict = judge(core, [id], locked=True)
-        if not verdict.pending[0] and verdict.row[0] != DAMAGED:
-            raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
-        offset, old_due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
-        timer = read_timer(core, int(verdict.message[0]), old_due_ms)
-        entry = compose_moved(core, timer, due_ms, id, payload)
-        topic, row = timer.topic.encode(), entry[3]
-        delete = compose_delete(engine, topic, id.encode(), old_due_ms, now_ms)
-        engine.cancelled.reserve(1)
-        stage = core.take_stage()
-        try:
-            old = Staged(delete, 0, 0, row, -1, old_due_ms, timer.put_ms, len(timer.body))
-            stage_messages(stage, [entry, old])
-            new_offset = replace_timer(engine, stage, offset, now_ms)
-        finally:
-            core.free_stage(stage)
-    return format_id(due_ms, new_offset, engine.store_tag)
+    return found[0]
+
+
+def _too_late(id: str) -> TooLateError:
+    return TooLateError(f"{id} was fired or cancelled. Put a new timer.")

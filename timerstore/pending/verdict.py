@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import Int64s
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
-from timerstore.ids import TimerId, TimerIds, format_id, parse_id
+from timerstore.ground.arguments import Int64s
+from timerstore.ground.ids import TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
-from timerstore.services.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
-from timerstore.timelog.decode import decode_message
-from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.message import FOUND_WORDS, IDENTITY_OURS
+from timerstore.services.calls.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message
+from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -76,7 +76,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     rows, indexes = np.full(len(offsets), UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
     levels = np.full(len(offsets), -1, np.int64)
     born_ms, body_bytes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
-    found = np.zeros(FOUND_WORDS, np.int64)
+    found = MessageParts()
     while True:
         with engine.commitlog.reading() as commitlog:
             stopped = look_up(
@@ -98,7 +98,7 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
             )
         if stopped == len(offsets):
             break
-        message = int(offsets[stopped]) & ~LEVEL_MARK
+        message = int(offsets[stopped]) & ~fmt.LEVEL_MARK
         try:
             engine.commitlog.existing(message // engine.commitlog.segment_bytes)
             if rows[stopped] == NO_ROW:
@@ -128,7 +128,7 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     engine, world = core.engine, core.engine.world
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
     cancelled = engine.cancelled.contains(high, offsets)
-    of_level = offsets >= LEVEL_MARK
+    of_level = offsets >= fmt.LEVEL_MARK
     waits = of_level & (rows >= 0) & ~cancelled & (indexes >= engine.levels.offset[levels])
     kept = (rows >= 0) & ~cancelled & ~of_level
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
@@ -141,7 +141,7 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     if unsure.any():
         pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])
     pending |= waits
-    messages = offsets & ~LEVEL_MARK
+    messages = offsets & ~fmt.LEVEL_MARK
     gone = (rows == GONE) & ~cancelled & ~of_level
     if gone.any():
         messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])

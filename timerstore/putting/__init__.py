@@ -1,12 +1,12 @@
 """Putting: from arguments to messages in the log.
 
-    putting.py     the calls
-    bodies.py      checks of what `put_many` takes
-    putter.py      one timer or many, composed or framed by a kernel
-    short_way.py   a single put as one compiled call
-    levels.py      messages of RocketMQ's delay levels
-    admission.py   waiting until enqueue-get has caught up
-    congestion.py  refusing a put into a slot that is full
+    putting.py    the calls
+    bodies.py     checks of what `put_many` takes
+    putter.py     one timer or many, composed or framed by a kernel
+    short_way.py  a single put as one compiled call
+    bylevel.py    messages of RocketMQ's delay levels
+    admission.py  waiting until enqueue-get has caught up
+    congestion.py refusing a put into a slot that is full
 
-A room imports `core.py`, never the store.
+A room imports `core/`, never the store.
 """

@@ -17,15 +17,15 @@ import time
 from copy import copy
 from typing import Final
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.services.state import (
+from timerstore.services.world.state import (
     ENQUEUE_GET,
 )
-from timerstore.services.world import (
+from timerstore.services.world.world import (
     PUTTERS_WOKEN_AT,
 )
-from timerstore.timelog.append import STAGE_COUNT_MAX
+from timerstore.timelog.writing.append import STAGE_COUNT_MAX
 
 UNLIMITED: Final = 1 << 62
 """The room where nothing is bounded."""

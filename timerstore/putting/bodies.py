@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerstore.arguments import Binaries, check_description, encode_properties, too_long
 from timerstore.errors import InvalidArgumentError
-from timerstore.timelog.format import PROPERTY_KEYS
-from timerstore.timelog.frame import encode_property
-from timerstore.timelog.text import first_bad_key
+from timerstore.ground.arguments import Binaries, check_description, encode_properties, too_long
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import first_bad_key
+from timerstore.timelog.writing.frame import encode_property
 
 
 def check_keys(keys: Binaries, count: int) -> None:
@@ -45,7 +45,7 @@ def check_lengths(
         return
     described = np.full(len(bodies), tag_bytes, np.int64)
     if keys is not None:
-        described += len(encode_property(PROPERTY_KEYS, b"")) + keys.length
+        described += len(encode_property(fmt.PROPERTY_KEYS, b"")) + keys.length
     check_description(int(described.max()))
     i = int(np.argmax(bodies.length + described))
     if bodies.length[i] + described[i] > bytes_max:

@@ -22,8 +22,8 @@ from timerstore.errors import CongestedError
 from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:
-    from timerstore.arguments import Int64s
-    from timerstore.services.engine import Engine
+    from timerstore.ground.arguments import Int64s
+    from timerstore.services.engine.engine import Engine
 
 
 class Congestion:

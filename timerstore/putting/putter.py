@@ -7,32 +7,25 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.arguments import Binaries, Int64s
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.ids import TimerIds, format_id
+from timerstore.ground.arguments import Binaries, Int64s
+from timerstore.ground.ids import TimerIds, format_id
 from timerstore.putting.admission import Admission
-from timerstore.services.deletes import append_all
-from timerstore.services.engine import Engine
-from timerstore.services.put_batch import put_batch
-from timerstore.timelog.append import QUEUE_COUNT_MAX
-from timerstore.timelog.compose import Staged, compose, stage_messages
-from timerstore.timelog.format import (
-    LEVEL_MARK,
-    PROPERTY_DUE,
-    PROPERTY_REAL_QUEUE,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_REPLACES,
-    PROPERTY_UNIQUE_KEY,
-    TIMER_TOPIC,
-)
-from timerstore.timelog.frame import (
+from timerstore.services.calls.deletes import append_all
+from timerstore.services.calls.put_batch import put_batch
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
+from timerstore.timelog.writing.compose import Staged, compose, stage_messages
+from timerstore.timelog.writing.frame import (
     Template,
     encode_property,
     encode_tag,
+    encode_waiting,
     new_template,
 )
-from timerstore.timelog.text import java_hash_of
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""
@@ -60,14 +53,11 @@ def compose_timer(
 
     `properties`: as they stand in a message. `replaces`: the id in whose place it comes.
     """
-    text = encode_property(PROPERTY_DUE, str(due_ms).encode())
     key = format_id(due_ms, 0, engine.store_tag).encode()
-    text += encode_property(PROPERTY_UNIQUE_KEY, key)
-    text += encode_property(PROPERTY_REAL_QUEUE, b"0")
-    text += encode_property(PROPERTY_REAL_TOPIC, topic)
+    text = encode_waiting(fmt.PROPERTY_DUE, b"%d" % due_ms, key, topic)
     if replaces is not None:
-        text += encode_property(PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
-    message = compose(TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
+        text += encode_property(fmt.PROPERTY_REPLACES, replaces.encode("utf-8", "surrogateescape"))
+    message = compose(fmt.TIMER_TOPIC, body, text + properties, born_ms=engine.clock.now_ms)
     tags_code = 0 if tag is None else java_hash_of(tag)
     return Staged(message, 0, tags_code, engine.queues.row(topic), 1, due_ms)
 
@@ -125,7 +115,7 @@ class Putter:
         def put_so_far() -> TimerIds:
             due, places = due_ms[:done], offsets[:done]
             if level:
-                due, places = now_ms + engine.level_ms[due - 1], places | LEVEL_MARK
+                due, places = now_ms + engine.level_ms[due - 1], places | fmt.LEVEL_MARK
             return TimerIds(due, places, engine.store_tag)
 
         try:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import (
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
+from timerstore.ground.arguments import (
     Binaries,
     check_body,
     check_due_array,
     check_text,
     check_topic,
-    encode_properties,
     resolve_due_ms,
 )
-from timerstore.core import Core
-from timerstore.ids import TimerIds, format_id
-from timerstore.inside import inside
+from timerstore.ground.ids import TimerIds, format_id
+from timerstore.ground.put import Put
 from timerstore.putting.admission import Admission
 from timerstore.putting.bodies import check_keys, check_lengths
+from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.congestion import Congestion
-from timerstore.putting.levels import check_level, stage_at_level
 from timerstore.putting.putter import Putter, compose_timer
 from timerstore.putting.short_way import ShortWay
-from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.text import java_hash_of
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import java_hash_of
 
 
 class Prepared(NamedTuple):
@@ -56,54 +54,32 @@ class Putting:
         self.short_way = ShortWay(core.engine, self.admission.count_max, is_open=is_open)
 
     @inside
-    def put(
-        self,
-        body: bytes,
-        topic: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        key: str | None,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        delay_level: int | None,
-    ) -> str:
+    def put(self, put: Put) -> str:
         """Put one timer the long way; see `TimerStore.put`."""
-        prepared = self.prepare(body, topic, delay, at, at_ms, key, tag, properties, delay_level)
+        prepared = self.prepare(put)
         id = self.append(prepared)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id
 
-    def prepare(
-        self,
-        body: bytes,
-        topic: str,
-        delay: timedelta | None,
-        at: datetime | None,
-        at_ms: int | None,
-        key: str | None,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        delay_level: int | None,
-    ) -> Prepared:
+    def prepare(self, put: Put) -> Prepared:
         """Check what is put, and wait until it may be; without any lock."""
         core, engine = self.core, self.core.engine
         core.check_putting()
         level, due_ms = 0, 0
-        if delay_level is not None:
-            level = check_level(engine, delay_level, delay, at, at_ms)
+        if put.delay_level is not None:
+            level = check_level(engine, put.delay_level, *put.times)
         now_ms = core.clock.now_ms
-        check_topic(topic)
+        check_topic(put.topic)
         if not level:
-            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, engine.config.max_delay_ms)
-        encoded = encode_properties(key, tag, properties)
-        body = check_body(body, len(encoded), engine.content_bytes_max)
+            due_ms = resolve_due_ms(now_ms, *put.times, engine.config.max_delay_ms)
+        described = put.described()
+        body = check_body(put.body, len(described), engine.content_bytes_max)
         if level:
             due_ms = now_ms + int(engine.level_ms[level - 1])
         else:
             self.congestion.check(due_ms, now_ms)
             self.admission.enter()
-        return Prepared(topic, body, encoded, tag, level, now_ms, due_ms)
+        return Prepared(put.topic, body, described, put.tag, level, now_ms, due_ms)
 
     def append(self, prepared: Prepared) -> str:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
@@ -117,7 +93,7 @@ class Putting:
         self.short_way.add(prepared.topic, level)
         if level:
             entry = stage_at_level(engine, level, topic, body, described, prepared.now_ms)
-            offset = self.putter.append(entry, prepared.now_ms) | LEVEL_MARK
+            offset = self.putter.append(entry, prepared.now_ms) | fmt.LEVEL_MARK
         else:
             entry = compose_timer(engine, topic, body, due_ms, described, tag)
             offset = self.putter.append(entry, self.core.clock.now_ms)
@@ -127,10 +103,9 @@ class Putting:
         """Do the same by the short way, where that can be; None: it cannot."""
         if prepared.level:
             return None
+        timer = Put(prepared.body, prepared.topic, at_ms=prepared.due_ms)
         code = 0 if prepared.tag is None else java_hash_of(prepared.tag)
-        return self.short_way.put(
-            prepared.topic, prepared.body, prepared.due_ms, 0, prepared.described, code
-        )
+        return self.short_way.put(timer, prepared.described, code)
 
     @inside
     def put_many(

@@ -11,28 +11,28 @@ goes the long way, which says what is wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from timerstore.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
 from timerstore.errors import InvalidArgumentError
-from timerstore.services.engine import Engine
-from timerstore.services.state import ENQUEUE_GET, Callers, EnqueueGet
-from timerstore.services.waking import wake_for
-from timerstore.timelog.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.format import LEVEL_MARK
-from timerstore.timelog.frame import TEMPLATE_LEVEL_MS, Template, frame_new, new_template
+from timerstore.ground.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
+from timerstore.ground.put import Given
+from timerstore.services.engine.engine import Engine
+from timerstore.services.world.state import ENQUEUE_GET, Callers, EnqueueGet
+from timerstore.services.world.waking import wake_for
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.jit.intrinsics import view_bytes
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.objects import BYTES_DATA_AT, OBJECTS_ARE_READABLE
 from timerstore.timelog.jit.record import Words, observe, record, record_at
 from timerstore.timelog.jit.system import clock_ms
-from timerstore.timelog.segmenttable import SegmentTable
-from timerstore.timelog.text import java_hash_of
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
+from timerstore.timelog.writing.frame import Template, frame_new, new_template
 
 NEEDS_LONG_WAY: Final = -1
 TOPICS_MAX: Final = 4_096
@@ -77,7 +77,7 @@ def _put_one(
     place, template = _place_at(place_address), _template_at(template_address)
     if place.callers.short_way_ended != 0:  # closed, or being closed: nothing here is mapped
         return NEEDS_LONG_WAY
-    level_ms = template.words[TEMPLATE_LEVEL_MS]
+    level_ms = template.level_ms
     unread = place.queues.next_index[0] - observe(place.enqueue_get, "fetched_index")
     if level_ms == 0 and unread >= place.unread_max:
         return NEEDS_LONG_WAY  # it has to wait for room, which must not be with the GIL
@@ -110,7 +110,7 @@ class ShortWay:
         `is_open`: else every put does.
         """
         self._engine, self.body_bytes_max = engine, engine.content_bytes_max
-        self._tag_digits = f"{engine.store_tag:08X}"
+        self._tag = engine.store_tag
         self._stage = new_stage(4)
         self._place = PutPlace(
             engine.world.commitlog,
@@ -125,8 +125,11 @@ class ShortWay:
             unread_max=unread_max,
         )
         self._place_address = int(self._place.block_address)  # type: ignore[attr-defined]
-        self._templates: dict[tuple[str, int], Template] = {}
-        self._addresses: dict[str, int] = {}  # of the templates without a level
+        self._templates: dict[object, Template] = {}
+        """By topic, or by topic and level."""
+        self._addresses: dict[object, int] = {}
+        self._nothing = b""
+        self._nothing_at = id(self._nothing) + BYTES_DATA_AT
         self._level_ms = [0, *engine.level_ms.tolist()]
         short = OBJECTS_ARE_READABLE and not INTERPRETED
         self.call = entry_point(_put_one, keeps_gil=True) if short else None
@@ -134,11 +137,12 @@ class ShortWay:
 
     def add(self, topic: str, level: int = 0) -> None:
         """Let a topic that was put to take the short way from now on."""
-        known = (topic, level) in self._templates
+        where: object = (topic, level) if level else topic
+        known = where in self._templates
         if known or not self._is_open or len(self._templates) >= TOPICS_MAX:
             return
         engine = self._engine
-        self._templates[topic, level] = template = new_template(
+        self._templates[where] = template = new_template(
             topic.encode(),
             level=level,
             level_ms=self._level_ms[level],
@@ -148,35 +152,47 @@ class ShortWay:
             tags_code=0,
             extra=b"",
         )
-        if not level:
-            self._addresses[topic] = int(template.block_address)  # type: ignore[attr-defined]
+        self._addresses[where] = int(template.block_address)  # type: ignore[attr-defined]
 
-    def put(
-        self,
-        topic: object,
-        body: object,
-        due_ms: object,
-        now_ms: int = 0,
-        extra: bytes = b"",
-        tags_code: int = 0,
-    ) -> str | None:
+    def put(self, given: Given, extra: bytes = b"", tags_code: int = 0) -> str | None:
         """Put one timer and wake the services where they must see it; None: go the long way.
 
-        `now_ms`: what the due time was reckoned from, else 0. `extra`: properties as they stand in
-        a message.
+        `given`: the fields of a `Put`. `extra`: where these do not describe it, what does, as it
+        stands in a message; `tags_code`: its tag.
         """
-        address = self._addresses.get(topic) if type(topic) is str else None
+        if not self._addresses:
+            return None
+        body, topic, delay, at, due_ms, key, tag, properties, level, if_absent, replace = given
+        if if_absent is not False or replace is not False or type(topic) is not str:
+            return None
+        where: object = topic
+        now_ms = 0  # the kernel asks the clock
+        if due_ms is None or not (delay is None and at is None and level is None):
+            now_ms = time.time_ns() // 1_000_000
+            due_ms = self._due_ms(now_ms, delay, at, due_ms, level)
+            where = topic if level is None else (topic, due_ms)
+        address = self._addresses.get(where)
         if address is None or type(body) is not bytes or type(due_ms) is not int:
             return None
-        length, more = len(body), len(extra)
-        if not (0 < length <= self.body_bytes_max - more and DUE_MS_MIN <= due_ms <= DUE_MS_MAX):
+        if not (key is None and tag is None and properties is None):
+            try:
+                extra = encode_properties(key, tag, properties)
+            except InvalidArgumentError:  # the long way says so
+                return None
+            tags_code = 0 if tag is None else java_hash_of(tag)
+        length, more, extra_at = len(body), 0, self._nothing_at
+        if extra:
+            more, extra_at = len(extra), id(extra) + BYTES_DATA_AT
+        if not 0 < length <= self.body_bytes_max - more:
+            return None
+        if level is None and not DUE_MS_MIN <= due_ms <= DUE_MS_MAX:
             return None
         offset = self.call(  # type: ignore[misc]
             self._place_address,
             address,
             id(body) + BYTES_DATA_AT,
             length,
-            id(extra) + BYTES_DATA_AT,
+            extra_at,
             more,
             due_ms,
             tags_code,
@@ -184,72 +200,21 @@ class ShortWay:
         )
         if offset < 0:
             return None
-        return "%012X%012X%s" % (due_ms, offset, self._tag_digits)  # noqa: UP031
+        if level is not None:
+            due_ms, offset = now_ms + self._level_ms[due_ms], offset | fmt.LEVEL_MARK
+        parts = due_ms << 80 | offset << 32 | self._tag
+        return parts.to_bytes(16, "big").hex().upper()  # as `format_id`, in less time
 
-    def put_described(
-        self,
-        topic: object,
-        body: object,
-        delay: object,
-        at: object,
-        at_ms: object,
-        key: str | None,
-        tag: str | None,
-        properties: Mapping[str, str] | None,
-        level: object,
-    ) -> str | None:
-        """Put one timer or message of a level, as the arguments of `TimerStore.put` describe it.
-
-        None: go the long way.
-        """
-        if not self._templates:
-            return None
+    def _due_ms(self, now_ms: int, delay: object, at: object, at_ms: object, level: object) -> Any:
+        """Return when a timer is due, or at which level it is put; None: the long way says."""
         if (delay is not None) + (at is not None) + (at_ms is not None) + (level is not None) > 1:
             return None
-        now_ms = time.time_ns() // 1_000_000
-        due_ms: object = now_ms
-        try:
-            if at_ms is not None:
-                due_ms = at_ms
-            elif type(delay) is timedelta:
-                due_ms = now_ms + whole_ms(delay)
-            elif isinstance(at, datetime):
-                due_ms = whole_ms(at - EPOCH)
-            elif delay is not None or at is not None:
-                return None
-            extra, tags_code = b"", 0
-            if not (key is None and tag is None and properties is None):
-                extra = encode_properties(key, tag, properties)
-                if tag is not None:
-                    tags_code = java_hash_of(tag)
-        except (InvalidArgumentError, TypeError):  # the long way says which
-            return None
         if level is not None:
-            return self._put_at_level(topic, body, level, now_ms, extra)
-        return self.put(topic, body, due_ms, now_ms, extra, tags_code)
-
-    def _put_at_level(
-        self, topic: object, body: object, level: object, now_ms: int, extra: bytes
-    ) -> str | None:
-        if type(topic) is not str or type(body) is not bytes or type(level) is not int:
-            return None
-        level = min(level, len(self._level_ms) - 1)
-        template = self._templates.get((topic, level)) if level > 0 else None
-        length, more = len(body), len(extra)
-        if template is None or not 0 < length <= self.body_bytes_max - more:
-            return None
-        offset = self.call(  # type: ignore[misc]
-            self._place_address,
-            int(template.block_address),  # type: ignore[attr-defined]
-            id(body) + BYTES_DATA_AT,
-            length,
-            id(extra) + BYTES_DATA_AT,
-            more,
-            level,
-            0,
-            now_ms,
-        )
-        if offset < 0:
-            return None
-        due_ms = now_ms + self._level_ms[level]
-        return "%012X%012X%s" % (due_ms, offset | LEVEL_MARK, self._tag_digits)  # noqa: UP031
+            if type(level) is not int or level < 1:
+                return None
+            return min(level, len(self._level_ms) - 1)
+        if type(delay) is timedelta:
+            return now_ms + whole_ms(delay)
+        if isinstance(at, datetime):
+            return whole_ms(at - EPOCH) if at.utcoffset() is not None else None
+        return now_ms if delay is None and at is None else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from timerstore.arguments import check_text, check_topic, whole_ms
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.kinds import check_choice
+from timerstore.ground.arguments import check_text, check_topic, whole_ms
+from timerstore.ground.kinds import check_choice
 from timerstore.recurring.when import Cron, Every, Schedule, read_schedule
 
 TOPIC: Final = "timerstore-recurring"

@@ -26,13 +26,13 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.ground.staying import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
-from timerstore.services.background import BackgroundThread, Failure, Flag
-from timerstore.staying import Stays
+from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
 if TYPE_CHECKING:
-    from timerstore.anystore import AnyStore
+    from timerstore.watching.anystore import AnyStore
 
 log = logging.getLogger("timerstore")
 

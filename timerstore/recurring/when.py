@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from timerstore.arguments import DUE_MS_MAX, whole_ms
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import DUE_MS_MAX, whole_ms
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
 _DAY_MS: Final = 86_400_000

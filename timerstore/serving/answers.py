@@ -14,39 +14,36 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
-from timerstore.consumer.retry_rules import DEAD
+from timerstore.consuming.delivery import Batch
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.group import Batch
 from timerstore.consuming.known import ack_known
-from timerstore.consuming.retries import RetryCursor
-from timerstore.consuming.sendback import send_back, send_to_dead
+from timerstore.consuming.run import Run
+from timerstore.consuming.sendback import DEAD, wait_durable
 from timerstore.consuming.starting import begin_groups, check_start
 from timerstore.control.wire import Part, from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.ids import TimerIds
-from timerstore.kinds import check_int
+from timerstore.ground.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
+from timerstore.ground.ids import TimerIds, joined
+from timerstore.ground.kinds import check_int
 from timerstore.pending.timers import Timer
-from timerstore.serving.columns import read_table, write_table
+from timerstore.serving.framecolumns import read_table, write_table
+from timerstore.serving.logtail import find_moved, find_put_by
 from timerstore.serving.session import Session
-from timerstore.serving.tail import find_moved, find_put_by
-from timerstore.store import TimerStore
-from timerstore.timelog.format import PROPERTY_PUT_BY
-from timerstore.timelog.frame import encode_property
+from timerstore.store.store import TimerStore
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.frame import encode_property
+from timerstore.watching.anystore import CALLS
 from timerstore.watching.fired import read_fired
 from timerstore.watching.topics import read_seconds_ahead
 
-PLAIN: Final = (
-    *("cancel", "cancel_key", "get_key", "get", "find", "count", "horizon", "upcoming", "stats"),
-    *("health", "dead_letters", "redrive", "drop_dead_letters", "resume", "flush", "clean"),
-)
-"""Calls of the store that are made as they are."""
 OWN: Final = (
     *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),
     *("begin_groups", "ack", "ack_known", "retry", "nack", "ack_and_put", "give_back", "describe"),
     *("pause", "fired", "seconds_ahead", "beat"),
 )
 """Calls that have a method here."""
+PLAIN: Final = tuple(name for name in CALLS if name not in (*OWN, "consume", "close"))
+"""All others of `AnyStore`, which are made as they are."""
 WAIT_S: Final = 0.5
 """A pull waits so long here; a client that wants to wait longer asks again."""
 MADE_ONCE: Final = frozenset(
@@ -136,7 +133,7 @@ class Answers:
         if asked.put_by is None:
             return given
         properties = given.get("properties") or {}
-        return given | {"properties": {**properties, PROPERTY_PUT_BY.decode(): asked.put_by}}
+        return given | {"properties": {**properties, fmt.PROPERTY_PUT_BY.decode(): asked.put_by}}
 
     def _put_before(self, asked: Asked, count: int) -> TimerIds:
         """Return what was put when this was asked before, `count` at most; durable on return."""
@@ -154,7 +151,8 @@ class Answers:
         if asked.put_by is None:
             return list(self._store.put_many(**given)), ()
         table = read_table(asked.parts)
-        tag, done = self._core.engine.store_tag, TimerIds(_int64s([]), _int64s([]), 0)
+        tag = self._core.engine.store_tag
+        done = TimerIds(_int64s([]), _int64s([]), tag)
         if asked.again:
             done = self._put_before(asked, table.num_rows)[: table.num_rows]
             table = table.slice(len(done))
@@ -173,12 +171,13 @@ class Answers:
                 columns.get("key"),
                 given.get("tag"),
                 given.get("delay_level"),
-                encode_property(PROPERTY_PUT_BY, asked.put_by.encode()),
+                encode_property(fmt.PROPERTY_PUT_BY, asked.put_by.encode()),
             )
         except Exception as e:
-            e.ids = _joined(done, getattr(e, "ids", ()), tag)  # type: ignore[attr-defined]
+            put = getattr(e, "ids", None)
+            e.ids = joined([done, put]) if isinstance(put, TimerIds) else done  # type: ignore[attr-defined]
             raise
-        return tag, write_ids(_joined(done, ids, tag))
+        return tag, write_ids(joined([done, ids]))
 
     def _cancel_many(self, asked: Asked, ids: Any) -> Answer:
         return None, [self._store.cancel_many(ids).tobytes()]
@@ -236,42 +235,40 @@ class Answers:
             if not self._waiting.acquire(timeout=wait_s):
                 return None, ()
             try:
-                if len(topics) == 1:
-                    options = {"group": group, "max_count": max_count, "timeout": wait_s}
-                    batch = self._store.pull(topics[0], **options)
-                else:
-                    batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
+                batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
             finally:
                 self._waiting.release()
-        if batch is None or not len(batch):
+        if batch is None:
             return None, ()
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = batch.to_arrow().append_column("offset", pa.array(batch._offsets))
+            table = Batch(batch).to_arrow().append_column("offset", pa.array(batch.offsets))
             if tags:
                 table = table.append_column("tags_code", pa.array(batch.tags_codes))
             parts = write_table(table.slice(0, count))
         except BaseException:
-            batch._group.give_back(batch, 0)
+            batch.give_back(range(len(batch)))
             raise
         if count < len(batch):
-            batch._group.give_back(batch, count)
+            batch.give_back(range(count, len(batch)))
         asked.pulled = asked.session.hold(batch, count)
-        told = {"batch": asked.pulled, "topic": batch.topic}
-        return told | {"retry": isinstance(batch._cursor, RetryCursor)}, parts
+        return {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}, parts
 
-    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Batch | None:
+    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Run | None:
         for topic in topics:
-            batch = self._store.pull(topic, group=group, max_count=max_count, timeout=0)
+            batch = self._store.consuming.take(topic, group, max_count, 0)
             if len(batch):
                 return batch
         return None
 
     def _pull_soon(
         self, topics: list[Any], group: Any, max_count: Any, until_s: float
-    ) -> Batch | None:
+    ) -> Run | None:
         """Pull once one of the topics has something, until a time."""
+        if len(topics) == 1:
+            wait_s = max(0.0, until_s - time.monotonic())
+            return self._store.consuming.take(topics[0], group, max_count, wait_s) or None
         with self._core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
@@ -298,19 +295,17 @@ class Answers:
         self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any, delay_ms: Any = None
     ) -> Answer:
         """Send a message back through a delay level or after a time, or to the dead letters."""
-        delay = None
+        wait = level
         if delay_ms is not None:
-            delay = timedelta(milliseconds=check_int(delay_ms, "delay_ms", 0, DUE_MS_MAX))
+            wait = timedelta(milliseconds=check_int(delay_ms, "delay_ms", 0, DUE_MS_MAX))
+            if level is not None:
+                raise InvalidArgumentError("Send level, or delay_ms.")
 
-        def do(held: Batch) -> bool:
-            group, message = held._group, held.message(place)
-            if level == DEAD:
-                send_to_dead(self._store.putting, group.name, message, Failure(*failure))
-            else:
-                putting = self._store.putting
-                send_back(putting, group.name, message, delay_level=level, delay=delay)
-            group.settle_some(held, [place], handled=False)
-            group.count_failed(1, int(level != DEAD), int(level == DEAD))
+        def do(held: Run) -> bool:
+            if held.send_again(place, wait, Failure(*failure)):
+                wait_durable(self._store.putting)
+                held.settle_some([place], handled=False)
+                held.reader.count_failed(1, int(wait != DEAD), int(wait == DEAD))
             return True
 
         return asked.session.use(batch, place, do), ()
@@ -329,7 +324,7 @@ class Answers:
 
     def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
         delay = None if delay_s is None else _duration("delay_s", delay_s)
-        asked.session.use(batch, place, lambda held: held._nack(place, delay))
+        asked.session.use(batch, place, lambda held: held.nack(place, delay))
         return None, ()
 
     def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
@@ -338,12 +333,7 @@ class Answers:
         if asked.again and (ids := self._put_before(asked, 1)):
             return list(ids), ()
         named: Any = [self._by(asked, each) for each in puts]
-
-        def do(held: Batch) -> list[str]:
-            held._index_of = held._index_of or held._indexes.tolist()
-            return held._ack_and_put(place, named)
-
-        ids_now = asked.session.use(batch, place, do)
+        ids_now = asked.session.use(batch, place, lambda held: held.ack_and_put(place, named))
         if ids_now is None:
             raise TooLateError(
                 "The message was acknowledged or sent back before, or comes again from another "
@@ -388,13 +378,6 @@ def read_ids(tag: int, part: Part) -> TimerIds:
     """Return ids that were sent."""
     due_ms, offsets = np.frombuffer(part, "<i8").reshape(2, -1)
     return TimerIds(due_ms, offsets, tag)
-
-
-def _joined(first: TimerIds, more: Any, tag: int) -> TimerIds:
-    if not isinstance(more, TimerIds):
-        return first
-    due_ms = np.concatenate((first.due_ms, more.due_ms))
-    return TimerIds(due_ms, np.concatenate((first.offsets, more.offsets)), tag)
 
 
 def _int64s(values: list[int]) -> Any:

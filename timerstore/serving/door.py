@@ -39,11 +39,11 @@ from timerstore.errors import (
     StoreAccessError,
     TimerStoreError,
 )
-from timerstore.ids import TimerIds
-from timerstore.services.background import BackgroundThread, Flag
+from timerstore.ground.ids import TimerIds
+from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.answers import MADE_ONCE, Answers, Asked, write_ids
 from timerstore.serving.session import Answered, LastAnswers, Session
-from timerstore.store import TimerStore
+from timerstore.store.store import TimerStore
 
 log = logging.getLogger("timerstore")
 

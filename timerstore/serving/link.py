@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.control.client import NOBODY
+from timerstore.control.asking import NOBODY
 from timerstore.control.socketfile import connect
 from timerstore.control.wire import (
     FRAME_BYTES_MAX,
@@ -31,6 +31,7 @@ from timerstore.control.wire import (
     Part,
     Wire,
     error_from_json,
+    to_json,
 )
 from timerstore.errors import (
     ForkedProcessError,
@@ -39,9 +40,9 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
-from timerstore.services.background import BackgroundThread, Flag
+from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.takeover import is_taken_over
-from timerstore.timelog.lockfile import holder
+from timerstore.timelog.files.lockfile import holder
 
 BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0
@@ -120,27 +121,30 @@ class Link:
     def ask(
         self,
         name: str,
-        arguments: Header,
+        arguments: dict[str, Any],
         parts: Sequence[Part] = (),
         *,
         is_repeatable: bool = True,
     ) -> Answered:
         """Return what the owner answers; raises what the call raised there.
 
-        Where the owner is lost on the way, what `is_repeatable` is asked of the next one. Raises
-        StoreClosedError where there is none for a while, or where it is not known what became of a
-        call that is not.
+        Arguments are as a program has them. Where the owner is lost on the way, what
+        `is_repeatable` is asked of the next one. Raises StoreClosedError where there is none for a
+        while, or where it is not known what became of a call that is not.
         """
         if self._thread is None:
             self.start()
-        slot = self._take()
+        said, slot = to_json(arguments), self._take()
         slot.asked_count += 1
-        question: Header = {"call": name, "with": arguments, "number": slot.asked_count}
+        question: Header = {"call": name, "with": said, "number": slot.asked_count}
         try:
             answer = self._ask(slot, question, parts, is_repeatable)
         except StoreClosedError:  # it may have been made: whoever has the slot next asked not
             slot.drop()
             raise
+        except TypeError as e:  # json has no such value
+            slot.drop()
+            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
         except TimerStoreError:
             self._put_away(slot)
             raise

@@ -6,15 +6,14 @@ import logging
 import stat
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from timerstore.errors import InvalidArgumentError, StoreAccessError
-from timerstore.kinds import check_kind
+from timerstore.ground.kinds import check_kind
+from timerstore.ground.staying import Closes
 from timerstore.serving.door import Door, find_door
-from timerstore.staying import Stays
-from timerstore.store import TimerStore
-from timerstore.timelog.oserrors import told_of
+from timerstore.store.store import TimerStore
+from timerstore.timelog.files.oserrors import told_of
 
 log = logging.getLogger("timerstore")
 
@@ -22,7 +21,7 @@ _OLD_NAMES: Final = ("serve.sock",)
 """Sockets that versions before this one listened at, beside the one that there is now."""
 
 
-class Server(Stays):
+class Server(Closes):
     """Serves one open store to other processes; made by `serve`. `close` may be called twice."""
 
     def __init__(self, door: Door) -> None:
@@ -40,19 +39,6 @@ class Server(Stays):
             self._door.stop_serving()
         else:
             self._door.close()
-
-    def __enter__(self) -> Server:
-        """Return it; leaving the block closes it, not the store."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show the path, and how many connections there are."""

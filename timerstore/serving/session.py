@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeVar
 
-from timerstore.consuming.group import Batch
+from timerstore.consuming.run import Run
 from timerstore.control.wire import Header, Part, Wire
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.pending.timers import Timer
@@ -33,7 +33,7 @@ LISTINGS_MAX: Final = 16
 class _Held:
     """A batch, of which the places in `open` are not settled."""
 
-    batch: Batch
+    batch: Run
     open: set[int] = field(default_factory=set)
 
 
@@ -95,14 +95,14 @@ class Session:
 
     # --- batches
 
-    def hold(self, batch: Batch, count: int) -> str:
+    def hold(self, batch: Run, count: int) -> str:
         """Remember the first messages of a batch that is handed to the client; return its name."""
         name = f"{self._life}.{next(self._numbers)}"
         with self._lock:
             self._held[name] = _Held(batch, set(range(count)))
         return name
 
-    def batch(self, name: object) -> Batch | None:
+    def batch(self, name: object) -> Run | None:
         """Return a batch of which something is held; None where it was taken back."""
         with self._lock:
             held = self._held.get(name) if isinstance(name, str) else None
@@ -113,12 +113,12 @@ class Session:
         batch, mine = self._take(name, places)
         if batch is not None and mine:
             if len(mine) == len(batch) and handled:
-                batch.ack()
+                batch.settle_all()
             else:
-                batch._group.settle_some(batch, mine, handled=handled)
+                batch.settle_some(mine, handled=handled)
         return batch is not None
 
-    def use(self, name: str, place: int, do: Callable[[Batch], T]) -> T | None:
+    def use(self, name: str, place: int, do: Callable[[Run], T]) -> T | None:
         """Do something that settles one message; None where it is not held, and nothing done.
 
         Where that raises, the message is held as before.
@@ -138,9 +138,9 @@ class Session:
         batch, mine = self._take(name, places)
         if batch is not None and mine:
             with contextlib.suppress(StoreClosedError):
-                batch._group.give_back_some(batch, mine)
+                batch.give_back(mine)
 
-    def _take(self, name: object, places: list[int] | None) -> tuple[Batch | None, list[int]]:
+    def _take(self, name: object, places: list[int] | None) -> tuple[Run | None, list[int]]:
         """Take places out of what is held: whoever takes them sees to them, nobody else."""
         with self._lock:
             held = self._held.get(name) if isinstance(name, str) else None

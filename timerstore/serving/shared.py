@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 
-from timerstore.config import Config
+from timerstore.consumer.consumersettings import ConsumerSettings
+from timerstore.consumer.messagesource import Source
+from timerstore.consumer.workings import source_of
 from timerstore.errors import StoreLockedError
-from timerstore.kinds import check_kind, check_place
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind, check_place
 from timerstore.serving.client import PATIENCE_S, Client
 from timerstore.serving.link import Link
 from timerstore.serving.server import let_others_ask, serve
 from timerstore.serving.takeover import taking_over
-from timerstore.store import TimerStore
-from timerstore.timelog.oserrors import told_of
+from timerstore.store.store import TimerStore
+from timerstore.timelog.files.oserrors import told_of
 
 _PROBLEM_S = 1.0
 
@@ -36,8 +39,7 @@ class SharedStore(Client):
         if config is not None:
             check_kind(config, Config, "config")
         self._store: TimerStore | None = None
-        self._link = Link(self._path, PATIENCE_S, self._own)
-        self._greet()
+        self._connect(Link(self._path, PATIENCE_S, self._own))
         self._create = False  # a store that has gone is not one to begin anew
 
     @property
@@ -48,6 +50,11 @@ class SharedStore(Client):
     def _owned(self) -> TimerStore | None:
         store = self._store
         return None if store is None or store.core.forked else store
+
+    def _new_source(self, settings: ConsumerSettings) -> Source:
+        """Return what a consumer reads: where it needs the store itself, that."""
+        owned = self._owned() if settings.ordered or settings.broadcast else None
+        return super()._new_source(settings) if owned is None else source_of(owned, settings)
 
     def _own(self) -> None:
         """Open the store for all, unless another process has it open; called by the heart."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timerstore.errors import TimerStoreError
-from timerstore.timelog.disk import Disk
+from timerstore.timelog.files.disk import Disk
 
 
 @contextmanager

@@ -21,28 +21,28 @@ def typed(kind: type[T], value: Any) -> T:
     ((1000, 2),)
     """
     kind_of: Any = kind
-    made: T = _maker(kind_of)(value)
+    made: T = maker_of(kind_of)(value)
     return made
 
 
 @cache
-def _maker(kind: Any) -> Callable[[Any], Any]:
+def maker_of(kind: Any) -> Callable[[Any], Any]:
     """Return what makes a value of a type."""
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         new: Any = kind
         hints = get_type_hints(kind)
-        makers = [(each.name, _maker(hints[each.name])) for each in fields(kind)]
+        makers = [(each.name, maker_of(hints[each.name])) for each in fields(kind)]
         return lambda value: new(**{name: make(value[name]) for name, make in makers})
     if origin is np.ndarray:
         return lambda value: np.array(value, np.int64)
     if origin is list or (origin is tuple and inner[-1:] == (...,)):
-        make = _maker(inner[0])
+        make = maker_of(inner[0])
         return lambda value: origin(make(each) for each in value)
     if origin is tuple:
-        makers_of = [_maker(each) for each in inner]
+        makers_of = [maker_of(each) for each in inner]
         return lambda value: tuple(m(v) for m, v in zip(makers_of, value, strict=True))
     if origin in (Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
-        make = _maker(next(each for each in inner if each is not type(None)))
+        make = maker_of(next(each for each in inner if each is not type(None)))
         return lambda value: None if value is None else make(value)
     return lambda value: value

@@ -1,17 +1,17 @@
 """A store as Spark tables.
 
-    source.py      the data source "timerstore": its options, its schema
-    options.py     how a DataFrame is read
-    reading.py     partitions, filters that are pushed down
-    filters.py     what Spark filters ask for, as bounds
-    types.py       the tables' schemas as Spark types
-    streaming.py   a stream of what is appended
-    writing.py     scheduling the rows of a DataFrame
-    putting.py     the rows of a batch, put into a store
-    validating.py  do the parts of a store agree with each other?
-    plainly.py     errors of ours, as short as Spark can show them
-    sessions.py    a Spark session that works anywhere
-    java.py        a Java to run it
+    source.py     the data source "timerstore": its options, its schema
+    options.py    how a DataFrame is read
+    partitions.py partitions, filters that are pushed down
+    filters.py    what Spark filters ask for, as bounds
+    types.py      the tables' schemas as Spark types
+    streaming.py  a stream of what is appended
+    writing.py    scheduling the rows of a DataFrame
+    batchrows.py  the rows of a batch, put into a store
+    validating.py do the parts of a store agree with each other?
+    plainly.py    errors of ours, as short as Spark can show them
+    sessions.py   a Spark session that works anywhere
+    java.py       a Java to run it
 
 What a table holds, and how it is read, is in `timerstore.tables`; `found/` is where PySpark finds
 the data source by itself. This package needs the extra `spark`; `import timerstore` does not import

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
-from timerstore.kinds import meant
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import meant
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import STORE, default_columns, find_table

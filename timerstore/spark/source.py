@@ -55,7 +55,7 @@ class TimerStoreDataSource(DataSource):
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
-        from timerstore.spark.reading import FilteringReader, PlainReader
+        from timerstore.spark.partitions import FilteringReader, PlainReader
 
         options = self._read_options()
         reads = FilteringReader if options.push_filters else PlainReader

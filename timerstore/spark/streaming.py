@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions
+from timerstore.spark.partitions import SplitPartition, read_partition
 from timerstore.spark.plainly import plainly
-from timerstore.spark.reading import SplitPartition, read_partition
 from timerstore.spark.types import check_schema
 from timerstore.tables.boundaries import log_end, message_from
-from timerstore.tables.plan import plan_log
+from timerstore.tables.splits import plan_log
 from timerstore.tables.view import StoreView, cut_store
 
 STREAMED = ("messages", "fired")

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from timerstore.config import DELAY_LEVELS
-from timerstore.tables.plan import Range
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.tables.splits import Range
 from timerstore.timelog.jit.record import Words
-from timerstore.validation.cursors import finish
+from timerstore.validation.evidence import Evidence
+from timerstore.validation.files import finish
 from timerstore.validation.notes import COLUMNS
 from timerstore.validation.plan import SPLIT_BYTES, Scope, make_plan
 from timerstore.validation.result import Validation
-from timerstore.validation.tally import Tally
 from timerstore.validation.work import judge_bucket, look_at
 
 _NOTES: Final = "bucket int, kind int, data binary"
@@ -70,7 +70,7 @@ def validate(
         .groupBy("bucket")
         .applyInArrow(_judge_of(scope), _FOUND)
     )
-    tally = Tally()
+    tally = Evidence()
     for row in found.toLocalIterator():
         tally.merge(pickle.loads(row["data"]))
     finish(scope, tally)
@@ -90,7 +90,7 @@ def _looker(
     return look
 
 
-def _as_batches(tally: Tally, notes: Iterable[tuple[int, int, Words]]) -> Iterator[Any]:
+def _as_batches(tally: Evidence, notes: Iterable[tuple[int, int, Words]]) -> Iterator[Any]:
     buckets, kinds, data, size = [_TALLIES], [_TALLIES], [pickle.dumps(tally)], 0
     for bucket, kind, rows in notes:
         buckets.append(bucket)
@@ -112,7 +112,7 @@ def _judge_of(scope: Scope) -> Callable[[tuple[Any, ...], Any], Any]:
         kinds, data = table.column("kind").to_pylist(), table.column("data")
         blobs = [each.as_buffer() for chunk in data.chunks for each in chunk]
         if bucket == _TALLIES:
-            tally = Tally()
+            tally = Evidence()
             for blob in blobs:
                 tally.merge(pickle.loads(blob))
         else:

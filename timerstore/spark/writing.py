@@ -21,22 +21,25 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-import timerstore
-from timerstore.config import Config
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ids import format_id, parse_id
-from timerstore.kinds import meant
+from timerstore.ground.config import Config
+from timerstore.ground.ids import format_id, parse_id
+from timerstore.ground.kinds import meant
+from timerstore.serving import entrance
+from timerstore.spark.batchrows import check_rows, put_rows, used
 from timerstore.spark.plainly import plainly
-from timerstore.spark.putting import check_rows, put_rows, used
 from timerstore.tables.stores import is_store
-from timerstore.timelog.oserrors import told_of
+from timerstore.timelog.files.oserrors import told_of
+
+if TYPE_CHECKING:
+    from timerstore.store.store import TimerStore
 
 _OPTIONS: Final = ("path", "topic", "into")
 _LOAD: Final = "load-"
@@ -180,7 +183,7 @@ class NewStoresWriter(_JobWriter):
         first = next(batches, None)
         if first is None:
             return 0
-        store = timerstore.open(target, config=self.options.config)
+        store = entrance.open(target, config=self.options.config)
         try:
             count = _put_all(store, chain((first,), batches), self.options.topic)
         except BaseException:
@@ -239,7 +242,7 @@ class AppendWriter(_JobWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Put all rows, and flush. Where that fails, what was put is cancelled."""
         try:
-            with timerstore.open(self.options.path, config=self.options.config) as store:
+            with entrance.open(self.options.path, config=self.options.config) as store:
                 start = store.core.engine.commitlog.end
                 try:
                     for each in self._parts(messages):
@@ -254,11 +257,11 @@ class AppendWriter(_JobWriter):
             _remove(self.staging)
 
 
-def _put_all(store: timerstore.TimerStore, batches: Iterable[Any], topic: str) -> int:
+def _put_all(store: TimerStore, batches: Iterable[Any], topic: str) -> int:
     return sum(len(ids) for batch in batches for ids in put_rows(store, batch, topic))
 
 
-def _take_back(store: timerstore.TimerStore, start: int) -> None:
+def _take_back(store: TimerStore, start: int) -> None:
     """Cancel the timers that were put at or behind a commit log offset. O(pending)."""
     pending = [parse_id(timer.id) for timer in store.pending()]
     ours = [each for each in pending if each is not None and each.offset >= start]

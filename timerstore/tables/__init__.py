@@ -6,7 +6,7 @@
     bounds.py      what a filter asks for
     where.py       a condition in words, as bounds
     defaults.py    what a table is read with where nothing is said
-    plan.py        a table cut into splits, at exact record boundaries
+    splits.py      a table cut into splits, at exact record boundaries
     boundaries.py  where records begin
     reading.py     a split read into batches
     whole.py       a table as one Arrow table: `timerstore.read`
@@ -14,12 +14,12 @@
     commitlog.py   messages and fired
     timerlog.py    units
     places.py      where pending timers stand, and what settles that some are pending no more
-    timers.py      timers: what is pending
+    timertable.py  timers: what is pending
     levels.py      what delay levels have not delivered
     exported.py    the rows of an export, and of an open store's listing
     wheel.py       slots
     queues.py      queues
-    cursors.py     checkpoint
+    cursortable.py checkpoint
     problems.py    what of a store cannot be read
 
 Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timerstore.lazy import loader as _loader
+from timerstore.ground.lazy import loader as _loader
 
 if TYPE_CHECKING:
     from timerstore.tables.bounds import Bounds

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
-from timerstore.timelog import columns as kernels
+from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.segmenttable import SegmentTable
+from timerstore.timelog.reading import columns as kernels
 
 MS_MIN: Final = -62_135_596_800_000
 MS_MAX: Final = 253_402_300_799_999

@@ -10,12 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from timerstore.tables.view import StoreView
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
-from timerstore.timelog.reader import ReadSegments, StoreReader
-from timerstore.timelog.scan import ROW_OFFSET, ROW_SIZE
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
+from timerstore.timelog.reading.scan import ROW_OFFSET, ROW_SIZE
 
 _QUEUES_MAX: Final = 4
 """Queues that are asked, those with the most segments first."""
@@ -60,7 +58,7 @@ def log_end(view: StoreView, start: int) -> int:
         return view.log_stop
     offset = max(start, view.reader.commitlog.start, min(view.durable, view.log_stop))
     for queue, stop in _busiest_queues(view):
-        last = _offset(queue, stop - 1) if stop * ENTRY_BYTES > queue.start else -1
+        last = _offset(queue, stop - 1) if stop * fmt.ENTRY_BYTES > queue.start else -1
         if last > offset and view.reader.is_message(last):
             offset = last
     scanned = view.reader.scan(offset, view.log_stop)
@@ -72,7 +70,7 @@ def log_end(view: StoreView, start: int) -> int:
 def _busiest_queues(view: StoreView) -> list[tuple[ReadSegments, int]]:
     """Return some queues, each with the index behind its last entry."""
     queues = sorted(view.reader.queues.values(), key=lambda each: -len(each.numbers))
-    return [(each, -(-each.used_end() // ENTRY_BYTES)) for each in queues[: 4 * _QUEUES_MAX]]
+    return [(each, -(-each.used_end() // fmt.ENTRY_BYTES)) for each in queues[: 4 * _QUEUES_MAX]]
 
 
 def _boundary(view: StoreView, queues: list[tuple[ReadSegments, int]], target: int) -> int:
@@ -90,7 +88,7 @@ def _boundary(view: StoreView, queues: list[tuple[ReadSegments, int]], target: i
 
 def _entries_from(queue: ReadSegments, stop: int, target: int) -> Iterator[int]:
     """Yield the messages of the first entries at or behind `target`. O(log entries)."""
-    start = queue.start // ENTRY_BYTES
+    start = queue.start // fmt.ENTRY_BYTES
     first = bisect_left(range(start, stop), target, key=lambda index: _offset(queue, index)) + start
     for index in range(first, min(first + _TRIES_MAX, stop)):
         offset = _offset(queue, index)
@@ -99,8 +97,8 @@ def _entries_from(queue: ReadSegments, stop: int, target: int) -> Iterator[int]:
 
 
 def _offset(queue: ReadSegments, index: int) -> int:
-    data = queue.read(index * ENTRY_BYTES, ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0")
-    return int(np.frombuffer(data, QUEUE_ENTRY)[0]["offset"])
+    entries = read_entries(queue, index, 1)
+    return int(entries["offset"][0]) if len(entries) else 0
 
 
 def _scan_to(reader: StoreReader, target: int, end: int) -> int:

@@ -17,13 +17,13 @@ from timerstore.tables.arrays import Log
 from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, STRING
 from timerstore.tables.view import StoreView
-from timerstore.timelog import columns as kernels
-from timerstore.timelog import scan
-from timerstore.timelog.format import LEVEL_TOPIC, RESERVED_PROPERTIES, TIMER_TOPIC
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import FOUND_WORDS, GOOD
-from timerstore.timelog.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reading import columns as kernels
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.reader import Fault
 
 BATCH_BYTES: Final = 64 << 20
 """Of messages, in a batch that has their bodies: Arrow's texts take at most 2 GiB."""
@@ -82,7 +82,7 @@ def in_topic(log: Log, rows: Words, topic: bytes) -> Flags:
 
 def in_timer_topic(log: Log, rows: Words) -> Flags:
     """Tell which scanned messages wait in the timer topic, queue 0."""
-    found: Flags = in_topic(log, rows, TIMER_TOPIC) & (rows[:, scan.ROW_QUEUE_ID] == 0)
+    found: Flags = in_topic(log, rows, fmt.TIMER_TOPIC) & (rows[:, scan.ROW_QUEUE_ID] == 0)
     return found
 
 
@@ -113,7 +113,7 @@ class MessageRows:
         """Where the parts of each message lie, see `columns.py`."""
         if self._parts is None:
             self._parts = np.zeros((len(self.rows), kernels.PART_COLUMNS), np.int64)
-            found = np.zeros(FOUND_WORDS, np.int64)
+            found = MessageParts()
             kernels.find_parts(self.log.table, self.rows, found, self._parts)
         return self._parts
 
@@ -131,7 +131,7 @@ class MessageRows:
     def is_fired(self) -> Flags:
         """Whether each is what a timer became: it has a due time, and waits nowhere."""
         fired: Flags = (self.rows[:, scan.ROW_DUE_MS] >= 0) & ~self.is_pending
-        return fired & ~in_topic(self.log, self.rows, LEVEL_TOPIC)
+        return fired & ~in_topic(self.log, self.rows, fmt.LEVEL_TOPIC)
 
     def number(self, column: int, kind: str = BIGINT, *, least: int | None = None) -> Any:
         """Return a column of the rows; what is below `least` is null."""
@@ -168,7 +168,7 @@ class MessageRows:
         """Return the properties that are not the system's own."""
         places, lengths = (self.parts[:, kernels.PART_PROPERTIES + i] for i in (0, 1))
         lengths = np.where(self.parts[:, kernels.PART_IS_PLAIN] == 1, 0, lengths)
-        return arrays.maps(self.log, places, lengths, hidden=RESERVED_PROPERTIES)
+        return arrays.maps(self.log, places, lengths, hidden=fmt.RESERVED_PROPERTIES)
 
     def lateness(self) -> Any:
         """Return how late each was appended, ms."""

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from timerstore.tables.commitlog import Maker, MessageRows
 from timerstore.tables.schema import BINARY, INT
-from timerstore.timelog import columns, scan
+from timerstore.timelog.reading import columns, scan
 
 Table = Literal["pending", "fired", "messages"]
 _PROPERTIES = pa.map_(pa.string(), pa.string())

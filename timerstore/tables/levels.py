@@ -7,19 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.services.level_file import LevelOffsetFile
-from timerstore.timelog import scan
-from timerstore.timelog.decode import text
-from timerstore.timelog.format import (
-    ENTRY_BYTES,
-    LEVEL_MARK,
-    LEVEL_TOPIC,
-    QUEUE_BLANK_SIZE,
-    QUEUE_ENTRY,
-)
+from timerstore.services.engine.level_file import LevelOffsetFile
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import IDENTITY_OURS
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.reader import StoreReader, read_entries
 
 
 class LevelEntries(NamedTuple):
@@ -44,24 +38,22 @@ def level_offsets(reader: StoreReader) -> list[int]:
 def level_ranges(reader: StoreReader, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Yield (level − 1, first index, stop) of what each level's queue holds behind its offset."""
     for level, offset in enumerate(offsets):
-        queue = reader.queues.get((text(LEVEL_TOPIC), level))
+        queue = reader.queues.get((text(fmt.LEVEL_TOPIC), level))
         if queue is not None:
-            first = max(offset, queue.start // ENTRY_BYTES)
-            yield level, first, max(first, -(-queue.used_end() // ENTRY_BYTES))
+            first = max(offset, queue.start // fmt.ENTRY_BYTES)
+            yield level, first, max(first, -(-queue.used_end() // fmt.ENTRY_BYTES))
 
 
 def read_level(reader: StoreReader, level: int, first: int, stop: int) -> LevelEntries:
     """Return the messages that entries [first, stop) of a level's queue point to, in order."""
-    queue = reader.queues[text(LEVEL_TOPIC), level]
-    data = queue.read(first * ENTRY_BYTES, (stop - first) * ENTRY_BYTES)
-    entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
-    entries = entries[(entries["size"] > 0) & (entries["size"] != QUEUE_BLANK_SIZE)]
+    entries = read_entries(reader.queues[text(fmt.LEVEL_TOPIC), level], first, stop - first)
+    entries = entries[(entries["size"] > 0) & (entries["size"] != fmt.QUEUE_BLANK_SIZE)]
     return LevelEntries(entries["offset"].astype(np.int64), entries["tags_code"].astype(np.int64))
 
 
 def level_targets(rows: Words) -> Words:
     """Return the identities of delay level messages that scanned deletes name: int64[n, 2]."""
     who: Words = rows[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)]
-    of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= LEVEL_MARK)
+    of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= fmt.LEVEL_MARK)
     named: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
     return named

@@ -1,6 +1,6 @@
 """Where the pending timers of a store stand: units, entries of queues, piece by piece.
 
-`wheel/pending.py` says what makes a timer pending. Here are the places, read unit by unit and entry
+`wheel/judge.py` says what makes a timer pending. Here are the places, read unit by unit and entry
 by entry, so that any range of the timer log or of a queue can be read by itself; and what settles
 that a message at such a place is pending no more, which is found once for each view of a store.
 """
@@ -17,19 +17,17 @@ from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
 from timerstore.tables.levels import level_targets, read_level
 from timerstore.tables.timerlog import unit_faults
 from timerstore.tables.view import StoreView
-from timerstore.timelog import columns, scan, units
-from timerstore.timelog.copies import BrokerCopies
-from timerstore.timelog.decode import text
-from timerstore.timelog.format import ENTRY_BYTES, LEVEL_TOPIC, QUEUE_ENTRY, TIMER_TOPIC
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
+from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.logend import log_used_end
-from timerstore.timelog.message import FOUND_WORDS, GOOD, REASONS
-from timerstore.timelog.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reader import Fault, StoreReader
-from timerstore.timelog.unit import UNIT_GOOD
-from timerstore.timelog.units import Wanted, walk_units
+from timerstore.timelog.reading import columns, scan, units
+from timerstore.timelog.reading.copies import BrokerCopies
+from timerstore.timelog.reading.reader import Fault, read_entries
+from timerstore.timelog.reading.units import Wanted, walk_units
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.pending import DELETE, GONE, IN_MESSAGE, Reading, read_places
+from timerstore.wheel.judge import DELETE, GONE, IN_MESSAGE, Reading, read_places
 from timerstore.wheel.sets import new_table
 
 CHUNK_MESSAGES: Final = 16_384
@@ -70,11 +68,11 @@ def timers_stop(view: StoreView) -> int:
 
 def waiting_range(view: StoreView) -> tuple[int, int]:
     """Return the indexes of the timer queue's entries that have no unit yet."""
-    queue = view.reader.queues.get((text(TIMER_TOPIC), 0))
+    queue = view.reader.queues.get((text(fmt.TIMER_TOPIC), 0))
     if queue is None:
         return 0, 0
-    first = max(view.queue_index, queue.start // ENTRY_BYTES)
-    return first, max(first, -(-queue.used_end() // ENTRY_BYTES))
+    first = max(view.queue_index, queue.start // fmt.ENTRY_BYTES)
+    return first, max(first, -(-queue.used_end() // fmt.ENTRY_BYTES))
 
 
 def in_units(
@@ -120,11 +118,8 @@ def in_units(
 
 def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
     """Yield the messages of entries that have no unit yet."""
-    queue = view.reader.queues.get((text(TIMER_TOPIC), 0))
-    if queue is None or stop <= first:
-        return
-    data = queue.read(first * ENTRY_BYTES, (stop - first) * ENTRY_BYTES)
-    entries = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+    queue = view.reader.queues.get((text(fmt.TIMER_TOPIC), 0))
+    entries = read_entries(queue, first, stop - first)
     message = entries["offset"][entries["size"] > 0].astype(np.int64)
     message = message[(message >= view.reader.commitlog.start) & (message < view.log_stop)]
     yield Places.without_unit(message)
@@ -196,7 +191,7 @@ def _find_settled(view: StoreView) -> Settled:
         rows = rows[rows[:, scan.ROW_STATUS] == GOOD]
         who.append(level_targets(rows))
         if broker is not None and len(rows):
-            broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, LEVEL_TOPIC))
+            broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, fmt.LEVEL_TOPIC))
     if broker is not None:
         done.append(broker.match()[0])
     copied = np.unique(np.concatenate(done))
@@ -239,21 +234,6 @@ def among(values: Words, ordered: Words) -> Flags:
     return found
 
 
-def copied_sources(reader: StoreReader) -> Words:
-    """Return the messages of which a copy stands in the log, fired or rolled. O(commit log).
-
-    What is damaged is passed; of a copy that has still its parts they are believed.
-    """
-    log, origins, broker = reader.commitlog, [_NOTHING], BrokerCopies()
-    for item in read_past_damage(reader, log.start, log_used_end(reader)):
-        rows = item.framed if isinstance(item, Damage) else item
-        if not len(rows):
-            continue
-        origins.append(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].copy())
-        broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, LEVEL_TOPIC))
-    return np.unique(np.concatenate([*origins, broker.match()[0]]))
-
-
 # --- the messages that stand there
 
 
@@ -263,7 +243,7 @@ class Step(NamedTuple):
     places: Places
     rows: Words  # of `scan.py`
     parts: Words  # of `columns.py`
-    verdicts: Words  # of `wheel/pending.py`
+    verdicts: Words  # of `wheel/judge.py`
 
     def faults(self) -> Iterator[Fault]:
         """Yield what could not be read."""
@@ -294,7 +274,7 @@ def read_messages(
     rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(chunk, np.int64)
-    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(1, np.int64)
+    found, state = MessageParts(), np.zeros(1, np.int64)
     for at in range(0, len(places.message), max(1, chunk)):
         part = places.choose(slice(at, at + chunk))
         message, level_due_ms = map(np.ascontiguousarray, (part.message, part.level_due_ms))

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from timerstore.tables import commitlog, queues, timerlog, wheel
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, Range, file_faults
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
+from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range, file_faults
 from timerstore.tables.view import StoreView
-from timerstore.timelog import units as kernels
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reading import units as kernels
+from timerstore.timelog.reading.reader import Fault
 
 _BATCH_COUNT: Final = 65_536
 

@@ -11,9 +11,9 @@ from timerstore.tables import arrays
 from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_BLANK_SIZE, QUEUE_ENTRY
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reading.reader import Fault, read_entries
 
 _CHUNK_ENTRIES: Final = 65_536
 
@@ -31,7 +31,7 @@ def find_queue(name: str) -> tuple[str, int]:
 
 def queue_stop(view: StoreView, topic: str, queue_id: int) -> int:
     """Return the index behind the last entry that is not empty."""
-    return -(-view.reader.queues[topic, queue_id].used_end() // ENTRY_BYTES)
+    return -(-view.reader.queues[topic, queue_id].used_end() // fmt.ENTRY_BYTES)
 
 
 class EntryRows:
@@ -48,7 +48,7 @@ class EntryRows:
     def is_empty(self) -> Flags:
         """Which were never written, or are the blanks that a queue can begin with."""
         kept: Flags = (self.offset != 0) | (self.tags_code != 0)
-        empty: Flags = ~kept & ((self.size == 0) | (self.size == QUEUE_BLANK_SIZE))
+        empty: Flags = ~kept & ((self.size == 0) | (self.size == fmt.QUEUE_BLANK_SIZE))
         return empty
 
     def value(self, name: str) -> Words:
@@ -74,12 +74,11 @@ def read(
     queue = view.reader.queues[topic, queue_id]
     for at in range(start, stop, _CHUNK_ENTRIES):
         count = min(_CHUNK_ENTRIES, stop - at)
-        data = queue.read(at * ENTRY_BYTES, count * ENTRY_BYTES)
-        fields = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], QUEUE_ENTRY)
+        fields = read_entries(queue, at, count)
         rows = EntryRows(queue_id, np.arange(at, at + len(fields), dtype=np.int64), fields)
         odd = ~rows.is_empty & ((rows.size <= 0) | (rows.offset < 0))
         for index in rows.index[odd].tolist():
-            yield Fault(name, index * ENTRY_BYTES, "the entry points to no message")
+            yield Fault(name, index * fmt.ENTRY_BYTES, "the entry points to no message")
         kept = ~rows.is_empty & (rows.offset < view.log_stop)
         chosen = bounds.choose(_KINDS, rows.value)
         if chosen is not None:

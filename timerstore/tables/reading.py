@@ -7,17 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from timerstore.config import DELAY_LEVELS
 from timerstore.errors import CorruptStoreError
-from timerstore.kinds import check_names
-from timerstore.tables import arrays, commitlog, cursors, problems, queues, timerlog, timers, wheel
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_names
+from timerstore.tables import arrays, commitlog, problems, queues, timerlog, wheel
+from timerstore.tables import cursortable as cursors
+from timerstore.tables import timertable as timers
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.plan import Range, Split, plan_views
 from timerstore.tables.schema import STORE, arrow_schema, default_columns
+from timerstore.tables.splits import Range, Split, plan_views
 from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, look_at, open_view
-from timerstore.timelog.oserrors import told_of
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.files.oserrors import told_of
+from timerstore.timelog.reading.reader import Fault
 
 
 def read_split(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.kinds import check_path
-from timerstore.timelog.oserrors import told_of
+from timerstore.ground.kinds import check_path
+from timerstore.timelog.files.oserrors import told_of
 
 _PATTERN: Final = frozenset("*?[")
 _DEPTH_MAX: Final = 2

@@ -11,13 +11,13 @@ from timerstore.tables import arrays
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
-from timerstore.timelog import units as kernels
-from timerstore.timelog.audit import VERDICTS
-from timerstore.timelog.format import UNIT_DELETE, UNIT_ROLL
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reader import Fault
-from timerstore.timelog.unit import UNIT_GOOD
-from timerstore.timelog.units import walk_units
+from timerstore.timelog.reading import units as kernels
+from timerstore.timelog.reading.audit import VERDICTS
+from timerstore.timelog.reading.reader import Fault
+from timerstore.timelog.reading.units import walk_units
 
 _LOG: Final = "timerlog"
 
@@ -52,8 +52,8 @@ MAKERS: Final[dict[str, Callable[[StoreView, Words], Any]]] = {
     "offset": _number(kernels.UNIT_OFFSET),
     "prev_pos": _number(kernels.UNIT_PREV),
     "magic": _number(kernels.UNIT_MAGIC, INT),
-    "is_roll": _bit(UNIT_ROLL),
-    "is_delete": _bit(UNIT_DELETE),
+    "is_roll": _bit(fmt.UNIT_ROLL),
+    "is_delete": _bit(fmt.UNIT_DELETE),
     "written": _time(kernels.UNIT_WRITE_MS),
     "written_ms": _number(kernels.UNIT_WRITE_MS),
     "due": _time(kernels.UNIT_MS),

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from timerstore.config import DELAY_LEVELS, Config
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.tables.levels import level_offsets
-from timerstore.timelog.checkpoint import decode_checkpoint
-from timerstore.timelog.format import LEVEL_COUNT_MAX
-from timerstore.timelog.logend import log_used_end
-from timerstore.timelog.oserrors import telling
-from timerstore.timelog.reader import StoreReader
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import decode_checkpoint
+from timerstore.timelog.files.oserrors import telling
+from timerstore.timelog.reading.logend import log_used_end
+from timerstore.timelog.reading.reader import StoreReader
 
 UpTo = Literal["checkpoint", "end"]
 MAPPED_BYTES_MAX: Final = 256 << 20
@@ -57,6 +57,7 @@ class StoreView:
         self.checkpoint = reader.checkpoint
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
         self.settled: Any = None  # what `places.py` found once
+        self.known: dict[Any, Any] = {}  # what a validation found once: see who asks
         checkpoint = self.checkpoint
         self.ours = checkpoint is not None and not checkpoint.by_broker
         # Before these offsets everything was flushed: what is wrong there is damage.
@@ -145,6 +146,12 @@ def view_whole(path: Path, delay_levels: str = DELAY_LEVELS) -> StoreView:
     return StoreView(view.cut._replace(log_stop=max(scanned.end, view.durable)), reader)
 
 
+def forget(cut: Cut) -> None:
+    """Let go of a store that was looked at for splits, once all of them are read."""
+    _planned.pop(cut.query, None)
+    open_view.cache_clear()
+
+
 _planned: dict[str, StoreReader] = {}
 """By query, the readers that keep open what the plans of this process have seen."""
 
@@ -162,7 +169,7 @@ def _level_offsets(reader: StoreReader, *, upto_checkpoint: bool) -> tuple[int, 
         return tuple(level_offsets(reader))
     except CorruptStoreError:
         if checkpoint is None or checkpoint.by_broker:
-            return (0,) * LEVEL_COUNT_MAX
+            return (0,) * fmt.LEVEL_COUNT_MAX
         return tuple(checkpoint.level_offsets)
 
 

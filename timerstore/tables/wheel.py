@@ -11,9 +11,9 @@ from timerstore.tables import arrays
 from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
-from timerstore.timelog.format import SLOT, SLOT_BYTES, SLOT_TIME_AT
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reading.reader import Fault
 from timerstore.wheel.slots import NO_UNIT
 
 _WHEEL: Final = "timerwheel"
@@ -64,7 +64,7 @@ def read(
     used = used[(used >= start) & (used < stop)]
     for at in range(0, len(used), _CHUNK_SLOTS):
         indexes = used[at : at + _CHUNK_SLOTS]
-        fields = np.array(slots[indexes], SLOT)
+        fields = np.array(slots[indexes], fmt.SLOT)
         held = ~emptied(fields)
         rows = SlotRows(view, indexes[held], fields[held])
         yield from _faults(rows, len(slots))
@@ -95,5 +95,5 @@ def misplaced(indexes: Words, fields: Any, slot_count: int) -> Flags:
 
 def _faults(rows: SlotRows, slot_count: int) -> Iterator[Fault]:
     for i in np.flatnonzero(misplaced(rows.indexes, rows.fields, slot_count)).tolist():
-        offset = int(rows.indexes[i]) * SLOT_BYTES + SLOT_TIME_AT
+        offset = int(rows.indexes[i]) * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT
         yield Fault(_WHEEL, offset, f"the slot's time, {rows.time[i]}, does not belong here")

@@ -8,9 +8,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from timerstore.config import DELAY_LEVELS
 from timerstore.errors import InvalidArgumentError
-from timerstore.kinds import check_bool, check_choice, check_kind, check_names
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_bool, check_choice, check_kind, check_names
 from timerstore.tables.reading import read_table
 from timerstore.tables.schema import find_table
 from timerstore.tables.view import UpTo

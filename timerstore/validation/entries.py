@@ -1,65 +1,123 @@
-"""Looking at a range of a consume queue: its entries, each with the message it points to."""
+"""Queue entries, each beside its message: in the order of a queue, or of the log."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.tables.queues import find_queue
-from timerstore.timelog import audit as kernels
-from timerstore.timelog.format import ENTRY_BYTES, QUEUE_ENTRY
+from timerstore.tables.commitlog import in_topic
+from timerstore.tables.queues import find_queue, queue_stop
+from timerstore.tables.view import StoreView
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import FOUND_WORDS
-from timerstore.validation.findings import Findings
-from timerstore.validation.salvaged import lost_entries
+from timerstore.timelog.reading import audit as kernels
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.reader import ReadSegments, read_entries
+from timerstore.timelog.writing.filler import LOST_SIZE
+from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.lost import lost_entries
 
 _CHUNK_ENTRIES: Final = 65_536
 
 
 def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> None:
     """Look at the entries with indexes in [start, stop) of a queue. O(entries)."""
-    view = findings.scope.view
-    topic, queue_id = find_queue(name)
-    queue = view.reader.queues[topic, queue_id]
-    encoded = np.frombuffer(topic.encode("utf-8", "surrogateescape"), np.uint8)
+    scope, view = findings.scope, findings.scope.view
+    queue = view.reader.queues[find_queue(name)]
     for first in range(start, stop, _CHUNK_ENTRIES):
-        count = min(_CHUNK_ENTRIES, stop - first)
-        data = np.frombuffer(queue.read(first * ENTRY_BYTES, count * ENTRY_BYTES), np.uint8)
-        verdicts = _judge(findings, data, first, encoded, queue_id)
+        entries, verdicts = _judge(view, name, first, min(stop, first + _CHUNK_ENTRIES))
+        offsets, sizes = entries["offset"].astype(np.int64), entries["size"]
         wrong = (verdicts == kernels.ENTRY_WRONG) | (verdicts == kernels.ENTRY_NONE)
-        places = np.arange(first, first + count)[: len(verdicts)]
-        sizes = data.view(QUEUE_ENTRY)["size"][: len(verdicts)]
+        places = np.arange(first, first + len(entries))
         # What a broker left out at the start of a file that was made ahead.
-        wrong &= (places * ENTRY_BYTES % queue.segment_bytes > 0) | (places == 0) | (sizes > 1)
-        if not view.cut.is_open:
-            wrong |= verdicts == kernels.ENTRY_BEHIND
+        wrong &= (places * fmt.ENTRY_BYTES % queue.segment_bytes > 0) | (places == 0) | (sizes > 1)
+        wrong |= verdicts == kernels.ENTRY_BEHIND
+        removed = verdicts == kernels.ENTRY_REMOVED
+        wrong |= removed & (sizes <= 0)
+        steps_back = (offsets[1:] <= offsets[:-1]) & (sizes[1:] != LOST_SIZE)
+        wrong[1:] |= removed[1:] & removed[:-1] & steps_back
         # Gaps, and entries of removed messages, stand before all others.
-        old = (verdicts == kernels.ENTRY_BLANK) | (verdicts == kernels.ENTRY_REMOVED)
+        old = (verdicts == kernels.ENTRY_BLANK) | removed
         good = np.flatnonzero(verdicts == kernels.ENTRY_GOOD)
         if len(good):
             wrong[good[0] :] |= old[good[0] :]
-        entries = np.frombuffer(data[: len(verdicts) * ENTRY_BYTES], QUEUE_ENTRY)
-        wrong[wrong] &= ~lost_entries(view.reader, entries[wrong])
-        at = places * ENTRY_BYTES
+        torn = np.zeros(len(entries), np.bool_)
+        if wrong.any():
+            ends = _ends(findings, name)
+            # Behind the end there are zeros, and in a store that is open what was put since.
+            unwritten = verdicts == kernels.ENTRY_NONE
+            if view.cut.is_open:
+                unwritten |= verdicts == kernels.ENTRY_BEHIND
+            wrong &= ~unwritten | (places < ends.sound)
+            wrong[wrong] &= ~lost_entries(view, entries[wrong])
+            torn = scope.torn_in_log(offsets) | ((places >= ends.low) & (places < ends.high))
+            torn &= places >= ends.flushed
         reason = "the entry points to no message of this queue and index"
-        findings.judge("entry_message", wrong, name, at, reason)
+        findings.judge("entry_message", wrong, name, places * fmt.ENTRY_BYTES, reason, torn)
         findings.tally.counts["entries"] += int((~old).sum())
 
 
-def _judge(
-    findings: Findings, data: np.ndarray, first: int, topic: np.ndarray, queue_id: int
-) -> Words:
+class _Ends(NamedTuple):
+    """Where a queue ends."""
+
+    sound: int  # index behind the last entry that is sound
+    flushed: int  # … of which the message was flushed
+    low: int  # indexes of the messages that were not flushed
+    high: int
+
+
+def _ends(findings: Findings, name: str) -> _Ends:
+    """Find where a queue ends; once for each view. O(entries behind that + log not flushed)."""
     view = findings.scope.view
-    log = view.reader.commitlog
-    verdicts = np.zeros(len(data) // ENTRY_BYTES, np.int64)
-    found, state = np.zeros(FOUND_WORDS, np.int64), np.zeros(2, np.int64)
+    if name in view.known:
+        known: _Ends = view.known[name]
+        return known
+    topic, queue_id = find_queue(name)
+    first = view.reader.queues[topic, queue_id].start // fmt.ENTRY_BYTES
+    sound, flushed, stop = first, first, queue_stop(view, topic, queue_id)
+    while stop > first and (sound == first or (view.ours and flushed == first)):
+        start = max(first, stop - _CHUNK_ENTRIES)
+        entries, verdicts = _judge(view, name, start, stop)
+        good = np.flatnonzero(verdicts == kernels.ENTRY_GOOD)
+        before = good[entries["offset"][good] < view.durable]
+        if len(good):
+            sound = max(sound, start + int(good[-1]) + 1)
+        if len(before):
+            flushed = start + int(before[-1]) + 1
+        stop = start
+    low, high = 0, 0
+    if findings.scope.is_unclean:  # a broker does not say what it flushed
+        low, high = _unflushed(view, topic, queue_id) if view.ours else (0, 1 << 62)
+    view.known[name] = _Ends(sound, flushed, low, high)
+    return _Ends(sound, flushed, low, high)
+
+
+def _unflushed(view: StoreView, topic: str, queue_id: int) -> tuple[int, int]:
+    """Return the indexes of a queue's messages that were not flushed: the first, a stop."""
+    log, indexes = view.reader.commitlog, list[int]()
+    encoded = topic.encode("utf-8", "surrogateescape")
+    for item in read_past_damage(view.reader, view.durable, view.log_stop):
+        rows = item.framed if isinstance(item, Damage) else item
+        mine = in_topic(log, rows, encoded) & (rows[:, scan.ROW_QUEUE_ID] == queue_id)
+        indexes += rows[mine, scan.ROW_QUEUE_INDEX].tolist()
+    return min(indexes, default=0), max(indexes, default=-1) + 1
+
+
+def _judge(view: StoreView, name: str, start: int, stop: int) -> tuple[fmt.Entries, Words]:
+    """Return the entries with indexes in [start, stop), and a verdict on each."""
+    topic, queue_id = find_queue(name)
+    entries = read_entries(view.reader.queues[topic, queue_id], start, stop - start)
+    log, verdicts = view.reader.commitlog, np.zeros(len(entries), np.int64)
+    found, state = MessageParts(), np.zeros(2, np.int64)
     while True:
         done = kernels.judge_entries(
             log.table,
-            data,
-            first,
-            topic,
+            entries.view(np.uint8),
+            start,
+            np.frombuffer(topic.encode("utf-8", "surrogateescape"), np.uint8),
             queue_id,
             log.start,
             view.log_stop,
@@ -68,10 +126,35 @@ def _judge(
             state,
         )
         if done == len(verdicts):
-            return verdicts
+            return entries, verdicts
         number = int(state[1]) // log.segment_bytes
         if number in log.numbers:
             log.map(number)
         else:
             verdicts[done] = kernels.ENTRY_WRONG
             state[0] = done + 1
+
+
+def is_level(delay_ms: Any) -> Any:
+    """Tell whether a delay, or each of an array, can be that of a level: whole seconds.
+
+    What the levels were when a message was put is written nowhere, and they may change.
+    """
+    return (delay_ms > 0) & (delay_ms % 1000 == 0)
+
+
+def compare_entries(file: ReadSegments | None, rows: Words) -> tuple[fmt.Entries, Flags, Flags]:
+    """Compare scanned messages of one queue with their entries.
+
+    Return the entries, whether each is another message's, whether its tags code alone is wrong.
+    """
+    indexes = rows[:, scan.ROW_QUEUE_INDEX]
+    mine = np.zeros(len(rows), fmt.QUEUE_ENTRY)
+    low, high = int(indexes.min()), int(indexes.max())
+    if low >= 0 and high - low <= 2 * len(rows) + (1 << 20):  # else the indexes are damaged
+        read = read_entries(file, low, high - low + 1)
+        there = indexes - low < len(read)
+        mine[there] = read[indexes[there] - low]
+    wrong = (mine["offset"] != rows[:, scan.ROW_OFFSET]) | (mine["size"] != rows[:, scan.ROW_SIZE])
+    other_tags = ~wrong & (mine["tags_code"] != rows[:, scan.ROW_TAGS_CODE])
+    return mine, wrong, other_tags

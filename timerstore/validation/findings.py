@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reader import Fault
+from timerstore.timelog.reading.reader import Fault
+from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.notes import COLUMNS, Note, into_buckets
-from timerstore.validation.plan import Scope
-from timerstore.validation.tally import EXAMPLES_MAX, Example, Tally
+from timerstore.validation.plan import Flags, Scope
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
+__all__ = ["Findings", "Flags", "fail"]
 
 
 class Findings:
@@ -21,7 +20,7 @@ class Findings:
 
     def __init__(self, scope: Scope) -> None:
         """Begin with nothing found."""
-        self.scope, self.tally = scope, Tally()
+        self.scope, self.tally = scope, scope.new_tally()
         self._notes: list[list[Words]] = [[] for _ in COLUMNS]
 
     def note(self, kind: int, columns: Iterable[Words]) -> None:
@@ -41,22 +40,32 @@ class Findings:
         self._notes = [[] for _ in COLUMNS]
         return notes
 
-    def judge(self, rule: str, wrong: Flags, file: str, offsets: Words, reason: str) -> None:
-        """Note how many were looked at, and those that are wrong; `offsets`: int64[n]."""
+    def judge(
+        self, rule: str, wrong: Flags, file: str, offsets: Words, reason: str, torn: Flags
+    ) -> None:
+        """Note how many were looked at, and those that are wrong.
+
+        `offsets`: int64[n]. `torn`: bool[n], which of them the next opening mends.
+        """
         self.tally.check(rule, len(wrong))
-        self.fail(rule, file, offsets[wrong], reason)
+        if wrong.any():
+            self.fail(rule, file, offsets[wrong], reason, torn[wrong])
 
-    def fail(self, rule: str, file: str, offsets: Words, reason: str) -> None:
+    def fail(self, rule: str, file: str, offsets: Words, reason: str, torn: Flags) -> None:
         """Note failures at these offsets."""
-        fail(self.tally, rule, file, offsets, reason)
+        for is_torn in (False, True):
+            fail(self.tally, rule, file, offsets[torn == is_torn], reason, torn=is_torn)
 
-    def fault(self, rule: str, fault: Fault) -> None:
+    def fault(self, rule: str, fault: Fault, *, torn: bool = False) -> None:
         """Note one failure."""
-        self.tally.fail(rule, 1, [Example(*fault)])
+        self.tally.fail(rule, 1, [Example(*fault)], torn=torn)
 
 
-def fail(tally: Tally, rule: str, file: str, offsets: Words, reason: str) -> None:
+def fail(
+    tally: Evidence, rule: str, file: str, offsets: Words, reason: str, *, torn: bool = False
+) -> None:
     """Note failures at these offsets; the lowest are named."""
     if len(offsets):
-        named = np.sort(offsets)[:EXAMPLES_MAX].tolist()
-        tally.fail(rule, len(offsets), [Example(file, offset, reason) for offset in named])
+        named = np.sort(offsets)[: tally.named_max].tolist()
+        examples = [Example(file, offset, reason) for offset in named]
+        tally.fail(rule, len(offsets), examples, torn=torn)

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-import timerstore
-from timerstore.kinds import check_positive
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_positive
+from timerstore.store.store import TimerStore
 
 COUNT: Final = 100_000
 ROUNDS: Final = 3
@@ -34,13 +35,13 @@ def measure_fire_rate(folder: str | os.PathLike[str] | None = None, *, count: in
     """
     check_positive(count, "count")
     with tempfile.TemporaryDirectory(prefix="timerstore-rate-", dir=folder) as place:
-        config = timerstore.Config(durability="process")
-        with timerstore.open(place, config=config) as store:
+        config = Config(durability="process")
+        with TimerStore(place, config=config) as store:
             _burst(store, _WARM_COUNT)
             return count / statistics.median(_burst(store, count) for _ in range(ROUNDS))
 
 
-def _burst(store: timerstore.TimerStore, count: int) -> float:
+def _burst(store: TimerStore, count: int) -> float:
     """Let so many timers fall due at once, and return in how many seconds all were pulled."""
     bodies = np.full((count, BODY_BYTES), 65, np.uint8)
     due_ms = time.time_ns() // 1_000_000 + _AHEAD_MS

@@ -7,13 +7,33 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.format import SLOT_BYTES, SLOT_COUNT_AT, SLOT_FIRST_AT, SLOT_LAST_AT
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
+from timerstore.validation.evidence import HEAVIEST_MAX, Evidence
 from timerstore.validation.findings import Flags, fail
+from timerstore.validation.measured import (
+    SLOT_COLUMNS,
+    SLOT_DELETES,
+    SLOT_DEPTH,
+    SLOT_EXPECTED,
+    SLOT_INDEX,
+    SLOT_LATE,
+    SLOT_LIVE,
+    SLOT_MESSAGE_BYTES,
+    SLOT_NUMBER,
+    SLOT_PAGES,
+    SLOT_ROLLS,
+    SLOT_SUPERSEDED,
+    SLOT_TOP,
+    SLOT_TOP_HASH,
+    SLOT_UNITS,
+    Measured,
+    pages_read,
+    summed,
+)
 from timerstore.validation.plan import Scope
-from timerstore.validation.slots import WHEEL
-from timerstore.validation.tally import HEAVIEST_MAX, Tally
+from timerstore.validation.usedslots import WHEEL
 
 _LOG: Final = "timerlog"
 _NO_UNIT: Final = -1
@@ -26,11 +46,13 @@ class SlotMeeting:
     pointing to the one before it. Only chains of which that does not hold are walked.
     """
 
-    def __init__(self, scope: Scope, units: Words, slots: Words, tally: Tally) -> None:
+    def __init__(self, scope: Scope, units: Words, slots: Words, tally: Evidence) -> None:
         """`units`, `slots`: notes."""
         self.scope, self.tally, self.view = scope, tally, scope.view
-        order = np.lexsort((units[:, notes.UNIT_OFFSET], units[:, notes.UNIT_SLOT]))
-        units = units[order]
+        offset = units[:, notes.UNIT_OFFSET]
+        if (np.diff(offset) < 0).any():  # else they are in order
+            units = units[np.argsort(offset)]
+        units = units[np.argsort(units[:, notes.UNIT_SLOT], kind="stable")]
         self.time, self.offset = units[:, notes.UNIT_SLOT], units[:, notes.UNIT_OFFSET]
         self.prev = units[:, notes.UNIT_LINK] >> 2
         self.is_superseded = units[:, notes.UNIT_LINK] & 2 != 0
@@ -50,7 +72,11 @@ class SlotMeeting:
         self._judge_shared()
         self._judge_slots()
         self._judge_reached()
-        self._count_loads()
+        if not self.scope.only_bytes:
+            self._count_loads()
+
+    def _fail(self, rule: str, file: str, offsets: Words, reason: str) -> None:
+        fail(self.tally, rule, file, offsets, reason, torn=self.scope.is_wheel_torn)
 
     def _is_end(self, prev: Words) -> Flags:
         """Tell where a chain ends: at −1, or where retention removed what came before."""
@@ -66,7 +92,7 @@ class SlotMeeting:
         order = ahead[np.lexsort((self.offset[ahead], self.prev[ahead]))]
         twice = order[1:][self.prev[order][1:] == self.prev[order][:-1]]
         reason = "an earlier unit has the same predecessor"
-        fail(self.tally, "chain_shared", _LOG, self.offset[twice], reason)
+        self._fail("chain_shared", _LOG, self.offset[twice], reason)
 
     # --- slots
 
@@ -78,14 +104,17 @@ class SlotMeeting:
         gone = (passed | (self.view.floor > 0)) & (last < self.start)
         low = np.searchsorted(self.time, time, "left")
         high = np.searchsorted(self.time, time, "right")
-        place = self._find(last)
+        place = high - 1  # where its last unit stands, unless something is wrong
+        other = np.append(self.offset, -1)[place] != last
+        if other.any():
+            place[other] = self._find(last[other])
         within = (place >= low) & (place < high)
-        at = slots[:, notes.SLOT_INDEX] * SLOT_BYTES
+        at = slots[:, notes.SLOT_INDEX] * fmt.SLOT_BYTES
         for rule in ("slot_last", "slot_first", "slot_count"):
             self.tally.check(rule, len(slots))
         lost = ~within & ~gone
         reason = "the slot's last unit is none of this slot"
-        fail(self.tally, "slot_last", WHEEL, at[lost] + SLOT_LAST_AT, reason)
+        self._fail("slot_last", WHEEL, at[lost] + fmt.SLOT_LAST_AT, reason)
 
         broken = np.concatenate([[0], np.cumsum(~self.linked)])
         whole = within & (broken[np.minimum(place + 1, len(self.linked))] == broken[low])
@@ -117,11 +146,11 @@ class SlotMeeting:
         first_offset = self.offset[low]
         wrong = np.where(cut, ahead, first_offset != slots[:, notes.SLOT_FIRST])
         reason = "the chain does not end at the slot's first unit"
-        fail(self.tally, "slot_first", WHEEL, at[chosen[wrong]] + SLOT_FIRST_AT, reason)
+        self._fail("slot_first", WHEEL, at[chosen[wrong]] + fmt.SLOT_FIRST_AT, reason)
         net = np.concatenate([[0], np.cumsum(np.where(self.is_delete, -1, 1))])
         other = ~cut & (net[place + 1] - net[low] != slots[:, notes.SLOT_COUNT])
         reason = "the slot's count is not that of its chain"
-        fail(self.tally, "slot_count", WHEEL, at[chosen[other]] + SLOT_COUNT_AT, reason)
+        self._fail("slot_count", WHEEL, at[chosen[other]] + fmt.SLOT_COUNT_AT, reason)
 
     def _walk(self, i: int, low: int, place: int, at: int) -> None:
         """Walk one chain that is not whole, as far as it leads."""
@@ -141,11 +170,11 @@ class SlotMeeting:
             ahead = slot[notes.SLOT_TIME] >= self.view.read_slot and self.view.floor == 0
             if ahead if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
                 reason = "the chain does not end at the slot's first unit"
-                first_at = np.array([at + SLOT_FIRST_AT])
-                fail(self.tally, "slot_first", WHEEL, first_at, reason)
+                first_at = np.array([at + fmt.SLOT_FIRST_AT])
+                self._fail("slot_first", WHEEL, first_at, reason)
             elif not cut and net != slot[notes.SLOT_COUNT]:
                 reason = "the slot's count is not that of its chain"
-                fail(self.tally, "slot_count", WHEEL, np.array([at + SLOT_COUNT_AT]), reason)
+                self._fail("slot_count", WHEEL, np.array([at + fmt.SLOT_COUNT_AT]), reason)
 
     # --- units
 
@@ -153,9 +182,8 @@ class SlotMeeting:
         """Find units ahead that no chain leads to."""
         self.tally.check("unreached", int(self.is_ahead.sum()))
         lost = self.is_ahead & ~self.reached & ~self.is_superseded
-        if not self.scope.is_lenient:
-            reason = "no slot leads to this unit"
-            fail(self.tally, "unreached", _LOG, self.offset[lost], reason)
+        reason = "no slot leads to this unit: its timer would not fire"
+        self._fail("unreached", _LOG, self.offset[lost], reason)
 
     def _count_loads(self) -> None:
         """Count how many timers wait in each slot ahead."""
@@ -166,4 +194,46 @@ class SlotMeeting:
         self.tally.slot_loads.update(Counter(dict(pairs)))
         heavy = np.lexsort((-times, loads))[::-1][:HEAVIEST_MAX]
         named = zip(loads[heavy].tolist(), times[heavy].tolist(), strict=True)
-        self.tally.merge(Tally(heaviest=list(named)))
+        self.tally.merge(Evidence(heaviest=list(named)))
+
+    # --- what each slot holds
+
+    def measure(self, loads: Words, expected: Words, measured: Measured) -> None:
+        """Add a row for each slot ahead; `loads`, `expected`: notes. O(n log n)."""
+        known = expected[expected[:, notes.EXPECTED_SLOT] >= self.view.read_slot]
+        times = self.time[self.is_ahead]
+        slots = np.unique(np.concatenate([times, known[:, notes.EXPECTED_SLOT]]))
+        rows = np.zeros((len(slots), SLOT_COLUMNS), np.int64)
+        rows[:, SLOT_NUMBER], rows[:, SLOT_INDEX] = slots, -1
+        at = np.searchsorted(slots, times)
+        for column, chosen in (
+            (SLOT_UNITS, np.ones(len(times), np.bool_)),
+            (SLOT_DELETES, self.is_delete[self.is_ahead]),
+            (SLOT_SUPERSEDED, (self.is_superseded & ~self.is_delete)[self.is_ahead]),
+            (SLOT_DEPTH, self.reached[self.is_ahead]),
+        ):
+            rows[:, column] = np.bincount(at[chosen], minlength=len(slots))
+        at = np.searchsorted(slots, known[:, notes.EXPECTED_SLOT])
+        np.add.at(rows[:, SLOT_EXPECTED], at, known[:, notes.EXPECTED_COUNT])
+        used = self.slots[np.isin(self.slots[:, notes.SLOT_TIME], slots)]
+        at = np.searchsorted(slots, used[:, notes.SLOT_TIME])
+        rows[at, SLOT_INDEX] = used[:, notes.SLOT_INDEX]
+        _measure_loads(rows, slots, loads)
+        measured.slots.append(rows)
+
+
+def _measure_loads(rows: Words, slots: Words, loads: Words) -> None:
+    """Fill what live units weigh: bytes, pages, the topic that has most."""
+    order = np.lexsort((loads[:, notes.LOAD_MESSAGE], loads[:, notes.LOAD_SLOT]))
+    slot, message, word = loads[order].T
+    at, size = np.searchsorted(slots, slot), word >> notes.LOAD_SIZE_SHIFT
+    np.add.at(rows[:, SLOT_LIVE], at, 1)
+    for column, bit in ((SLOT_ROLLS, notes.LOAD_ROLL), (SLOT_LATE, notes.LOAD_LATE)):
+        np.add.at(rows[:, column], at, word & bit != 0)
+    np.add.at(rows[:, SLOT_MESSAGE_BYTES], at, size)
+    np.add.at(rows[:, SLOT_PAGES], at, pages_read(slot, message, size))
+    topic = (word >> notes.LOAD_HASH_SHIFT) & 0xFFFFFFFF
+    counts = summed(np.column_stack([at, topic, np.ones(len(at), np.int64)]), 2)
+    counts = counts[np.lexsort((counts[:, 2], counts[:, 0]))]
+    # Of each slot the last one has most.
+    rows[counts[:, 0], SLOT_TOP_HASH], rows[counts[:, 0], SLOT_TOP] = counts[:, 1], counts[:, 2]

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.copies import (
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.copies import (
     ROLE_COPY,
     ROLE_DELETE,
     ROLE_LEVEL,
@@ -14,12 +15,12 @@ from timerstore.timelog.copies import (
     ROLE_TAKEN,
     match_copies,
 )
-from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
+from timerstore.validation.evidence import Evidence
 from timerstore.validation.findings import Flags, fail
+from timerstore.validation.lost import is_lost, last_filler
+from timerstore.validation.measured import DUE
 from timerstore.validation.plan import Scope
-from timerstore.validation.salvaged import in_fillers, last_filler
-from timerstore.validation.tally import Tally
 from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
 _LOG: Final = "commitlog"
@@ -31,7 +32,7 @@ class TimerMeeting:
     """All messages of one bucket's timers, sorted by offset, with the units that point to them."""
 
     def __init__(
-        self, scope: Scope, timers: Words, copies: Words, links: Words, tally: Tally
+        self, scope: Scope, timers: Words, copies: Words, links: Words, tally: Evidence
     ) -> None:
         """`timers`, `copies`, `links`: notes."""
         self.scope, self.tally, self.view = scope, tally, scope.view
@@ -62,11 +63,13 @@ class TimerMeeting:
         self._meet_units()
         self._meet_copies()
         self._judge_units()
+        if self.scope.only_bytes:
+            return
         self._judge_copies()
         self._judge_fate()
 
-    def _fail(self, rule: str, wrong: Flags, reason: str) -> None:
-        fail(self.tally, rule, _LOG, self.offset[wrong], reason)
+    def _fail(self, rule: str, wrong: Flags, reason: str, *, torn: bool = False) -> None:
+        fail(self.tally, rule, _LOG, self.offset[wrong], reason, torn=torn)
 
     def _find(self, offsets: Words) -> Words:
         """Return where messages stand, −1 where there is no such message."""
@@ -132,16 +135,18 @@ class TimerMeeting:
         # A broker fires what is overdue without any unit, and drops such a delete.
         excused |= self.by_broker | (self.is_delete & ~self.ours)
         missing = self.waits & (self.unit_count == 0) & ~excused
-        self._fail("enqueued", missing, "no unit stands for this message")
+        torn = self.scope.is_wheel_torn
+        self._fail("enqueued", missing, "no unit stands for this message", torn=torn)
         twice = self.is_timer & (self.unit_count > 1)
-        self._fail("enqueued", twice, "more than one unit stands for this message")
+        self._fail("enqueued", twice, "more than one unit stands for this message", torn=torn)
         unit = self.links[:, notes.LINK_UNIT]
         early = unit & notes.LINK_EARLY != 0
         known = early & (self.link_place >= 0)
         wrong = known.copy()
         wrong[known] = self.copy_count[self.link_place[known]] == 0
         reason = "its slot is before its due time, and nothing was copied from its message"
-        fail(self.tally, "unit_slot", _UNITS, unit[wrong] >> notes.LINK_SHIFT, reason)
+        offsets = unit[wrong] >> notes.LINK_SHIFT
+        fail(self.tally, "unit_slot", _UNITS, offsets, reason, torn=torn)
 
     def _judge_copies(self) -> None:
         """Judge that copies are of something, once, and where recovery looks for them."""
@@ -155,7 +160,7 @@ class TimerMeeting:
         orphan = self.named & kept & ((self.source < 0) | (self.origin >= self.offset))
         filler = self._has(notes.TIMER_FILLER)
         orphan &= ~filler
-        orphan[orphan] &= ~in_fillers(self.view.reader, self.origin[orphan])
+        orphan[orphan] &= ~is_lost(self.view, self.origin[orphan])
         self._fail("succession", orphan, "it is a copy of no message before it")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
@@ -248,6 +253,8 @@ class TimerMeeting:
                 tally.hours[hour, number] += count
         for minute, count in _counted(due_ms // MINUTE_MS):
             tally.minutes[minute] += count
+        if tally.measured is not None:
+            tally.measured.add(DUE, due_ms // MINUTE_MS, topic)
 
 
 def _counted(values: Words) -> Any:

@@ -7,33 +7,45 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.offline.auditlog import compare_entries, is_level
-from timerstore.tables.commitlog import read_log
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView
-from timerstore.timelog import scan
-from timerstore.timelog.append import new_queue_table
-from timerstore.timelog.audit import (
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.audit import (
     MARK_NOT_INDEXED,
     MARK_OURS,
-    find_rows,
     identify_copies,
     mark_messages,
 )
-from timerstore.timelog.consumequeue import enter_queue, is_gap
-from timerstore.timelog.decode import text
-from timerstore.timelog.filler import SALVAGED_TOPIC
-from timerstore.timelog.format import ENTRY_BYTES, HALF_TOPIC, LEVEL_MARK, LEVEL_TOPIC, TIMER_TOPIC
-from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import FOUND_WORDS, GOOD, IDENTITY_OURS
-from timerstore.timelog.reader import Fault, ReadSegments
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, used_behind_blank
+from timerstore.timelog.reading.reader import Fault, ReadSegments
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
+from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
+from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 from timerstore.validation import notes
+from timerstore.validation.entries import compare_entries, is_level
 from timerstore.validation.findings import Findings, Flags
-from timerstore.validation.salvaged import lost_count
-from timerstore.validation.spread import count_lateness
+from timerstore.validation.lost import lost_count
+from timerstore.validation.measured import (
+    CANCELLED,
+    FIRED,
+    GROWTH,
+    LATENESS,
+    MOVED,
+    OTHER,
+    PUT,
+    Measured,
+)
+from timerstore.validation.spread import count_lateness, lateness_told
+from timerstore.validation.timeaxis import HOUR_MS
 
 _LOG: Final = "commitlog"
 _TIMER_ROW: Final = 0
+_NO_TIMER: Final = -1
+NO_QUEUE: Final = -1
 
 
 class _Places(NamedTuple):
@@ -57,7 +69,7 @@ class _Queues:
         self.names: list[tuple[bytes, int]] = []
         self.topics: list[int] = []
         """Numbers that stand for the topics in notes."""
-        self._enter(TIMER_TOPIC, 0)
+        self._enter(fmt.TIMER_TOPIC, 0)
 
     def _enter(self, topic: bytes, queue_id: int) -> None:
         enter_queue(self._table, len(self.names), topic, queue_id)
@@ -65,16 +77,25 @@ class _Queues:
         self.topics.append(zlib.crc32(topic))
 
     def numbers(self, rows: Words, places: _Places) -> Words:
-        """Return the number of each message's queue; their segments are mapped."""
+        """Return the number of each message's queue; their segments are mapped.
+
+        NO_QUEUE: the store has more queues than it can have.
+        """
         named = np.ascontiguousarray(rows)
         if places is not _STORED:
             named = named.copy()
             named[:, _STORED] = rows[:, places]
             np.maximum(named[:, scan.ROW_QUEUE_ID], 0, out=named[:, scan.ROW_QUEUE_ID])
-        numbers = np.zeros(len(rows), np.int64)
-        while (lost := find_rows(self._table, self._log.table, named, numbers)) >= 0:
-            at, count = named[lost, scan.ROW_TOPIC], named[lost, scan.ROW_TOPIC_BYTES]
-            self._enter(self._log.read(int(at), int(count)), int(named[lost, scan.ROW_QUEUE_ID]))
+        numbers = np.full(len(rows), NO_QUEUE, np.int64)
+        left, found = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        while (lost := find_rows(self._table, self._log.table, named, found)) >= 0:
+            at, count, queue_id = named[lost, _STORED].tolist()
+            if len(self.names) < QUEUE_COUNT_MAX:
+                self._enter(self._log.read(at, count), queue_id)
+            else:
+                named, left = np.delete(named, lost, axis=0), np.delete(left, lost)
+                found = found[:-1]
+        numbers[left] = found
         return numbers
 
 
@@ -91,18 +112,66 @@ class _Look:
         self.view = findings.scope.view
         self.log = self.view.reader.commitlog
         self.queues = _Queues(self.view)
-        self.found = np.zeros(FOUND_WORDS, np.int64)
+        self.found = MessageParts()
         self.last: dict[int, int] = {}
         """By queue: the index of its last message in the range."""
+        self.end = 0
+        """Behind the last message, or the damage behind it."""
 
     def run(self, start: int, stop: int) -> None:
         """Look at all messages of the range."""
-        for item in read_log(self.view, start, stop):
-            if isinstance(item, Fault):
-                self.tally.check("message_sound", 1)
-                self.findings.fault("message_sound", item)
+        self.end = start
+        for item in read_past_damage(self.view.reader, start, stop):
+            if isinstance(item, Damage):
+                self._judge_blanks(np.array([item.offset]), np.array([item.resume]))
+                self._judge_damage(item)
             else:
+                offsets = item[:, scan.ROW_OFFSET]
+                self._judge_blanks(offsets, offsets + item[:, scan.ROW_SIZE])
                 self._take(item)
+        self._judge_blanks(np.array([stop]), np.array([stop]))
+        self.tally.check("closed", int(stop >= self.view.log_stop))
+
+    # --- between messages
+
+    def _judge_damage(self, damage: Damage) -> None:
+        """Judge what is no sound message; go on with one of which only the checksum is wrong."""
+        view, at = self.view, damage.offset
+        is_last = damage.end >= view.log_stop
+        if damage.is_empty and is_last:
+            if at < view.durable:
+                reason = f"the log ends at {at}, and {view.durable} was flushed"
+                self.findings.fault("closed", Fault(_LOG, at, reason))
+            return
+        is_tail = is_last and damage.following < 0
+        torn = bool(self.findings.scope.torn_in_log(np.array([at]))[0])
+        torn &= is_tail or not self.findings.scope.by_broker
+        used = self.log.next_used(at, damage.end)
+        self.tally.check("message_sound", 1)
+        if is_tail and not damage.is_message and used >= at + fmt.BLANK_BYTES:
+            self.findings.fault("closed", Fault(_LOG, used, damage.reason), torn=torn)
+            return
+        reason = damage.reason
+        if not len(damage.framed) and not is_tail:
+            reason += f"; {damage.resume - at} bytes up to the next message are lost"
+        self.findings.fault("message_sound", Fault(_LOG, at, reason), torn=torn)
+        if len(damage.framed) and not torn:
+            self._take(damage.framed)
+
+    def _judge_blanks(self, starts: Words, ends: Words) -> None:
+        """Judge what closes the segments that end before one of these starts."""
+        before = np.append(self.end, ends[:-1])
+        segment_bytes = self.log.segment_bytes
+        crossed = (starts // segment_bytes > before // segment_bytes) & (before % segment_bytes > 0)
+        self.tally.check("closed", int(crossed.sum()))
+        for end in before[crossed].tolist():
+            used, stop = used_behind_blank(self.log, end)
+            if used < stop:
+                reason = "the rest of the segment is not empty"
+                self.findings.fault("closed", Fault(_LOG, used, reason))
+        self.end = int(ends[-1])
+
+    # --- messages
 
     def _take(self, rows: Words) -> None:
         self._map(rows)
@@ -113,10 +182,17 @@ class _Look:
         self.tally.check("message_sound", int(sound.sum()))
         self.tally.counts["messages"] += len(rows)
         numbers = self.queues.numbers(rows, _STORED)
-        indexed = marks & MARK_NOT_INDEXED == 0
-        for number in np.unique(numbers[indexed]).tolist():
+        nameless = numbers == NO_QUEUE
+        reason = f"its queue is one more than {QUEUE_COUNT_MAX}, which a store can have"
+        torn = self.findings.scope.torn_in_log(rows[:, scan.ROW_OFFSET])
+        offsets = rows[sound & nameless, scan.ROW_OFFSET]
+        self.findings.fail("message_sound", _LOG, offsets, reason, torn[sound & nameless])
+        indexed = sound & ~nameless & (marks & MARK_NOT_INDEXED == 0)
+        for number in np.flatnonzero(np.bincount(numbers[indexed])).tolist():
             self._compare(number, rows[indexed & (numbers == number)])
-        self._take_timers(rows, numbers, marks)
+        if self.findings.scope.has_indexes:
+            self._map(rows)  # who looks for what is lost may have let go of it
+            self._take_timers(rows, numbers, marks)
 
     def _map(self, rows: Words) -> None:
         segment_bytes = self.log.segment_bytes
@@ -131,16 +207,18 @@ class _Look:
         """Compare messages of one queue with its entries, and with each other."""
         topic, queue_id = self.queues.names[number]
         name, file = queue_name(text(topic), queue_id), self._file(number)
-        entries, wrong, other_tags = compare_entries(file, rows)
-        indexes = rows[:, scan.ROW_QUEUE_INDEX]
-        at = indexes * ENTRY_BYTES
-        judge = self.findings.judge
-        judge("entry", wrong, name, at, "the entry is not that of the message with this index")
-        rule, reason = "entry_tags", "the tags code is not the hash of the message's tag"
-        if topic == LEVEL_TOPIC:
-            rule, reason = "level_due", "the entry's time is not stored plus a level's delay"
-            other_tags &= ~is_level(entries["tags_code"] - rows[:, scan.ROW_STORED_MS])
-        judge(rule, other_tags, name, at, reason)
+        indexes, judge = rows[:, scan.ROW_QUEUE_INDEX], self.findings.judge
+        torn = self.findings.scope.torn_in_log(rows[:, scan.ROW_OFFSET])
+        if self.findings.scope.has_indexes:
+            entries, wrong, other_tags = compare_entries(file, rows)
+            at = indexes * fmt.ENTRY_BYTES
+            reason = "the entry is not that of the message with this index"
+            judge("entry", wrong, name, at, reason, torn)
+            rule, reason = "entry_tags", "the tags code is not the hash of the message's tag"
+            if topic == fmt.LEVEL_TOPIC:
+                rule, reason = "level_due", "the entry's time is not stored plus a level's delay"
+                other_tags &= ~is_level(entries["tags_code"] - rows[:, scan.ROW_STORED_MS])
+            judge(rule, other_tags, name, at, reason, torn)
 
         before = self.last.get(number, int(indexes[0]) - 1)
         steps = np.diff(indexes, prepend=before)
@@ -149,13 +227,14 @@ class _Look:
         for i in np.flatnonzero(steps > 1).tolist():
             if file is not None:
                 between = int(indexes[i] - steps[i]) + 1, int(indexes[i])
-                jumps[i] = lost_count(self.view.reader, file, *between) != steps[i] - 1
+                lost = lost_count(self.view, file, *between, damaged=True)
+                jumps[i] = lost != steps[i] - 1
         if file is not None:
-            left_out = is_gap(indexes, steps, file.segment_bytes // ENTRY_BYTES)
+            left_out = is_gap(indexes, steps, file.segment_bytes // fmt.ENTRY_BYTES)
             jumps, count = jumps & ~left_out, count + int(left_out.sum())
         self.last[number] = int(indexes[-1])
         reason = f"its queue offset does not follow the one before it in {name}"
-        judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason)
+        judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason, torn)
         low, high, before_count = self.tally.queues.get(name, (1 << 62, -1, 0))
         low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
         self.tally.queues[name] = low, high, before_count + count
@@ -171,7 +250,9 @@ class _Look:
         has_due = rows[:, scan.ROW_DUE_MS] >= 0
         destined = has_due & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
         waits = numbers == _TIMER_ROW
-        level_rows = [i for i, (topic, _) in enumerate(self.queues.names) if topic == LEVEL_TOPIC]
+        level_rows = [
+            i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.LEVEL_TOPIC
+        ]
         is_level = np.isin(numbers, level_rows) if level_rows else np.zeros(len(rows), np.bool_)
         named = rows[:, scan.ROW_REAL_TOPIC_BYTES]
         is_timer = waits & destined
@@ -180,7 +261,11 @@ class _Look:
         is_level[is_level] = ~self._is_half(rows[is_level])
         is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
-        self._judge_times(rows[is_fired & has_due])
+        if not self.findings.scope.only_bytes:
+            self._judge_times(rows[is_fired & has_due])
+        if self.tally.measured is not None:
+            late = is_fired & has_due
+            self._measure_lateness(self.tally.measured, rows[late], numbers[late])
         kinds = np.full(len(rows), notes.IS_TIMER)
         kinds[is_timer & (rows[:, scan.ROW_IS_DELETE] == 1)] = notes.IS_DELETE
         kinds[is_fired | without_due] = notes.IS_FIRED
@@ -190,21 +275,35 @@ class _Look:
         if salvaged:
             kinds[is_fired & np.isin(numbers, salvaged)] |= notes.TIMER_FILLER
         noted = is_timer | is_fired | is_level | without_due
+        if self.tally.measured is not None:
+            _measure_growth(self.tally.measured, rows, np.where(noted, kinds, _NO_TIMER))
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
 
     def _is_half(self, rows: Words) -> Flags:
         """Tell which are halves of transactions, which are dropped when they are due."""
         numbers = self.queues.numbers(rows, _DESTINED)
-        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == HALF_TOPIC]
+        halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.HALF_TOPIC]
         found: Flags = np.isin(numbers, halves)
         return found
 
     def _judge_times(self, fired: Words) -> None:
         late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
         offsets, reason = fired[:, scan.ROW_OFFSET], "it was fired before it was due"
-        self.findings.judge("early", late_ms < 0, _LOG, offsets, reason)
+        torn = np.zeros(len(offsets), np.bool_)
+        self.findings.judge("early", late_ms < 0, _LOG, offsets, reason, torn)
         count_lateness(self.tally.lateness, late_ms)
+
+    def _measure_lateness(self, measured: Measured, fired: Words, numbers: Words) -> None:
+        """Count how late what was fired was, by topic and hour."""
+        known = numbers != NO_QUEUE
+        fired, numbers = fired[known], numbers[known]
+        topics = np.array(self.queues.topics, np.int64)[numbers]
+        stored_ms = fired[:, scan.ROW_STORED_MS]
+        late_ms = lateness_told(stored_ms - fired[:, scan.ROW_EXACT_DUE_MS])
+        measured.add(LATENESS, topics, stored_ms // HOUR_MS, late_ms)
+        for number in np.unique(numbers).tolist():
+            self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
 
     def _note(self, rows: Words, kinds: Words, marks: Words) -> None:
         word = kinds | np.where(marks & MARK_OURS != 0, notes.TIMER_OURS, 0)
@@ -215,7 +314,7 @@ class _Look:
         without_due = kinds & notes.TIMER_WITHOUT_DUE != 0
         due_ms[without_due] = rows[without_due, scan.ROW_STORED_MS]
         first = levels & (marks & MARK_OURS != 0)
-        first &= key == rows[:, scan.ROW_OFFSET] | LEVEL_MARK
+        first &= key == rows[:, scan.ROW_OFFSET] | fmt.LEVEL_MARK
         word |= np.where(first, notes.TIMER_FIRST, 0)
         offsets = np.array(self.view.cut.level_offsets, np.int64)
         passed = offsets[np.clip(rows[:, scan.ROW_QUEUE_ID], 0, len(offsets) - 1)]
@@ -225,8 +324,8 @@ class _Look:
         rolls = np.clip(rows[:, scan.ROW_ROLL_TIMES], 0, notes.ROLLS_MAX)
         word |= rolls << notes.ROLLS_SHIFT
         timers = (kinds == notes.IS_TIMER) | levels
-        if timers.any():
-            numbers = self.queues.numbers(rows[timers], _DESTINED)
+        if timers.any() and not self.findings.scope.only_bytes:
+            numbers = np.maximum(self.queues.numbers(rows[timers], _DESTINED), 0)
             word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
             for number in np.unique(numbers).tolist():
                 self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
@@ -259,3 +358,15 @@ class _Look:
             identify_copies(self.log.table, part, tag, self.found, both[0], both[1])
             high[nameless], low[nameless] = both
         return notes.fold_identity(high, low)
+
+
+def _measure_growth(measured: Measured, rows: Words, kinds: Words) -> None:
+    """Count messages and bytes by the hour in which they were appended, and by what they are."""
+    kind = np.full(len(rows), OTHER)
+    what = np.where(kinds == _NO_TIMER, _NO_TIMER, kinds & notes.KIND_BITS)
+    kind[(what == notes.IS_TIMER) | (what == notes.IS_LEVEL)] = PUT
+    kind[(what == notes.IS_TIMER) & (rows[:, scan.ROW_ROLL_TIMES] > 0)] = MOVED
+    kind[what == notes.IS_FIRED] = FIRED
+    kind[what == notes.IS_DELETE] = CANCELLED
+    hours, sizes = rows[:, scan.ROW_STORED_MS] // HOUR_MS, rows[:, scan.ROW_SIZE]
+    measured.add(GROWTH, hours, kind, np.ones(len(rows), np.int64), sizes)

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.message import IDENTITY_OURS
 
 # Kinds of notes, with their columns.
 UNIT_NOTE: Final = 0  # by slot
@@ -42,9 +42,19 @@ LINK_KEY: Final = 0
 LINK_MESSAGE: Final = 1
 LINK_UNIT: Final = 2  # the unit's offset × 8, + bits
 
-COLUMNS: Final = (3, 5, 4, 5, 3)
+# Only where a store is measured as well, see `measured.py`:
+LOAD_NOTE: Final = 5  # by slot: a live unit ahead
+LOAD_SLOT: Final = 0
+LOAD_MESSAGE: Final = 1
+LOAD_WORD: Final = 2
+
+EXPECTED_NOTE: Final = 6  # by slot: where messages say that their units are
+EXPECTED_SLOT: Final = 0
+EXPECTED_COUNT: Final = 1
+
+COLUMNS: Final = (3, 5, 4, 5, 3, 3, 2)
 """Of each kind. A store has a note of three kinds for each timer, so each column counts."""
-BY_SLOT: Final = (UNIT_NOTE, SLOT_NOTE)
+BY_SLOT: Final = (UNIT_NOTE, SLOT_NOTE, LOAD_NOTE, EXPECTED_NOTE)
 
 # Bits of TIMER_WORD. What it is:
 IS_TIMER: Final = 0
@@ -67,6 +77,12 @@ LINK_SHIFT: Final = 3
 LINK_WAITING: Final = 1  # in a slot that is not passed
 LINK_EARLY: Final = 2  # in a slot before the due time: sound where a copy was made
 LINK_ROLL: Final = 4
+
+# Bits of LOAD_WORD.
+LOAD_ROLL: Final = 1
+LOAD_LATE: Final = 2  # its own slot has passed
+LOAD_HASH_SHIFT: Final = 2
+LOAD_SIZE_SHIFT: Final = 34
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 

@@ -14,15 +14,16 @@ from typing import IO, Final
 
 import numpy as np
 
-from timerstore.config import DELAY_LEVELS
-from timerstore.kinds import check_positive
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_positive
+from timerstore.tables.splits import Range
+from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.oserrors import telling
-from timerstore.validation.cursors import finish
+from timerstore.validation.evidence import Evidence
+from timerstore.validation.files import finish
 from timerstore.validation.notes import COLUMNS, Note
-from timerstore.validation.plan import SPLIT_BYTES, make_plan
+from timerstore.validation.plan import SPLIT_BYTES, Plan, make_plan
 from timerstore.validation.result import Validation
-from timerstore.validation.tally import Tally
 from timerstore.validation.work import judge_bucket, look_at
 
 HELD_BYTES_MAX: Final = 64 << 20
@@ -76,6 +77,26 @@ class Exchange:
             file.close()
 
 
+def run(plan: Plan, step: Callable[[tuple[Range, ...]], None]) -> Evidence:
+    """Do both rounds; return what was found.
+
+    `step`: is told the ranges that were looked at, none when a bucket was judged.
+    """
+    scope, tally, exchange = plan.scope, plan.scope.new_tally(), Exchange()
+    try:
+        for ranges in plan.splits:
+            found, notes = look_at(scope, ranges)
+            tally.merge(found)
+            exchange.put(notes)
+            step(ranges)
+        for bucket in range(2 * scope.bucket_count):
+            tally.merge(judge_bucket(scope, bucket, exchange.take(bucket)))
+            step(())
+    finally:
+        exchange.close()
+    return tally
+
+
 @telling
 def validate(
     path: str | os.PathLike[str],
@@ -108,24 +129,14 @@ def validate(
         roll_window_slots=roll_window_slots,
         split_bytes=split_bytes,
     )
-    scope, tally, exchange, done = plan.scope, Tally(), Exchange(), 0
+    done = 0
 
-    def step() -> None:
+    def step(_: tuple[Range, ...]) -> None:
         nonlocal done
         done += 1
         if progress is not None:
             progress(done, plan.step_count)
 
-    try:
-        for ranges in plan.splits:
-            found, notes = look_at(scope, ranges)
-            tally.merge(found)
-            exchange.put(notes)
-            step()
-        for bucket in range(2 * scope.bucket_count):
-            tally.merge(judge_bucket(scope, bucket, exchange.take(bucket)))
-            step()
-    finally:
-        exchange.close()
-    finish(scope, tally)
-    return Validation.make(scope, tally, fire_rate_per_s)
+    tally = run(plan, step)
+    finish(plan.scope, tally)
+    return Validation.make(plan.scope, tally, fire_rate_per_s)

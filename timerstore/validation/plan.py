@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.config import DELAY_LEVELS
-from timerstore.kinds import check_int, check_path
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_int, check_path
 from timerstore.tables.places import timers_stop
-from timerstore.tables.plan import Range, Split
-from timerstore.tables.plan import plan as plan_table
+from timerstore.tables.splits import Range, Split
+from timerstore.tables.splits import plan as plan_table
 from timerstore.tables.view import Cut, StoreView, open_view
-from timerstore.timelog import scan
-from timerstore.timelog.format import UNIT, UNIT_BYTES
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
+from timerstore.validation.measured import Measured
 
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 SPLIT_BYTES: Final = 64 << 20
 """Of the store's bytes, looked at together."""
 BUCKET_BYTES: Final = 128 << 20
@@ -34,6 +38,12 @@ class Scope(NamedTuple):
     """Queue index of the message of the first unit that is kept."""
     window_ms: int
     """A broker's roll window, 0 where unknown."""
+    only_bytes: bool = False
+    """Only the rules about bytes are asked for, with all places that break them."""
+    has_indexes: bool = True
+    """A backup has none: there is the commit log alone."""
+    measures: bool = False
+    """What `measured.py` counts is asked for as well."""
 
     @property
     def view(self) -> StoreView:
@@ -46,10 +56,39 @@ class Scope(NamedTuple):
         return timers_stop(self.view)
 
     @property
-    def is_lenient(self) -> bool:
-        """A broker was killed: it mends its wheel from the timer log when it opens."""
+    def by_broker(self) -> bool:
+        """RocketMQ wrote last."""
         view = self.view
-        return view.cut.is_open and not view.ours
+        return view.reader.sizes.by_broker if view.checkpoint is None else not view.ours
+
+    @property
+    def is_unclean(self) -> bool:
+        """The store is open, or was killed: what was not flushed can be torn."""
+        view = self.view
+        return view.cut.is_open or (
+            view.ours and view.checkpoint is not None and not view.checkpoint.clean
+        )
+
+    @property
+    def is_wheel_torn(self) -> bool:
+        """A broker was killed: it mends its wheel, from what it flushed, when it opens."""
+        return self.is_unclean and not self.view.ours
+
+    def torn_in_log(self, messages: Words) -> Flags:
+        """Tell for which messages what is wrong can be torn, by their offsets: bool[n]."""
+        torn: Flags = (messages >= self.view.durable) & self.is_unclean
+        return torn
+
+    def torn_units(self, offsets: Words) -> Flags:
+        """Tell for which units what is wrong can be torn: bool[n]."""
+        behind = (offsets >= self.view.units_durable) | self.by_broker
+        torn: Flags = behind & self.is_unclean
+        return torn
+
+    def new_tally(self) -> Evidence:
+        """Return a tally in which nothing was found."""
+        named_max = PLACES_MAX if self.only_bytes else EXAMPLES_MAX
+        return Evidence(named_max=named_max, measured=Measured() if self.measures else None)
 
 
 class Plan(NamedTuple):
@@ -71,11 +110,15 @@ def make_plan(
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
     split_bytes: int = SPLIT_BYTES,
+    only_bytes: bool = False,
+    has_indexes: bool = True,
+    measures: bool = False,
 ) -> Plan:
     """Plan a validation of a store.
 
     `upto`: "checkpoint", "end"; None: a closed store to its end, any other to its last checkpoint.
-    `roll_window_slots`: a broker's, which its store does not say. Raises NotAStoreError.
+    `roll_window_slots`: a broker's, which its store does not say. `only_bytes`, `has_indexes`,
+    `measures`: see `Scope`. Raises NotAStoreError.
     """
     if roll_window_slots is not None:
         check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
@@ -94,6 +137,9 @@ def make_plan(
         bucket_count=int(min(BUCKETS_MAX, max(1, -(-used // BUCKET_BYTES)))),
         first_index=_first_index(view),
         window_ms=(roll_window_slots or 0) * view.reader.precision_ms,
+        only_bytes=only_bytes,
+        has_indexes=has_indexes,
+        measures=measures,
     )
     return Plan(scope, tuple(split.ranges for split in table))
 
@@ -116,6 +162,6 @@ def _first_messages(view: StoreView) -> Iterator[int]:
     log = view.reader.timerlog
     for number in log.numbers:
         base = number * log.segment_bytes
-        count = min(_UNITS_TRIED_MAX, log.segment_bytes // UNIT_BYTES)
-        units = np.frombuffer(log.read(base, count * UNIT_BYTES), UNIT)
-        yield from units[units["size"] == UNIT_BYTES]["message_offset"].tolist()
+        count = min(_UNITS_TRIED_MAX, log.segment_bytes // fmt.UNIT_BYTES)
+        units = np.frombuffer(log.read(base, count * fmt.UNIT_BYTES), fmt.UNIT)
+        yield from units[units["size"] == fmt.UNIT_BYTES]["message_offset"].tolist()

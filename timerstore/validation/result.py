@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timerstore.validation.cursors import bytes_read, store_name
+from timerstore.validation.evidence import Evidence, Example
+from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
 from timerstore.validation.rules import NAMES, RULES, Rule, Severity
 from timerstore.validation.spread import Spread, gini, sentences
-from timerstore.validation.tally import Example, Tally
 from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 from timerstore.validation.words import counted
 
@@ -27,6 +27,8 @@ class RuleResult:
     failed: int
     examples: tuple[Example, ...]
     """The first places, by file and offset; `failed` counts all."""
+    mended: int = 0
+    """Other places, which a crash left: the next opening mends them."""
 
     @property
     def name(self) -> str:
@@ -35,7 +37,7 @@ class RuleResult:
 
     @property
     def severity(self) -> Severity:
-        """What a failure means: "error", or "warning" for what opening mends."""
+        """What a failure means: "error", or "warning" for what opening corrects."""
         return self.rule.severity
 
     @property
@@ -51,6 +53,7 @@ class RuleResult:
             "severity": self.severity,
             "checked": self.checked,
             "failed": self.failed,
+            "mended": self.mended,
             "examples": [example._asdict() for example in self.examples],
         }
 
@@ -71,7 +74,7 @@ class Validation:
     """`abort` exists: the store is open, or was not closed."""
 
     @classmethod
-    def make(cls, scope: Scope, tally: Tally, fire_rate_per_s: float | None) -> Validation:
+    def make(cls, scope: Scope, tally: Evidence, fire_rate_per_s: float | None) -> Validation:
         """Make one of everything that was found."""
         view = scope.view
         rules = [
@@ -79,7 +82,8 @@ class Validation:
                 rule,
                 tally.checked[rule.name],
                 tally.failed[rule.name],
-                tuple(tally.examples.get(rule.name, ())),
+                tuple(tally.failed.examples.get(rule.name, ())),
+                tally.mended[rule.name],
             )
             for rule in RULES
         ]
@@ -165,6 +169,11 @@ class Validation:
             yield from (
                 f"    {file} at {offset}: {reason}" for file, offset, reason in each.examples[:5]
             )
+        yield from (
+            f"  {each.name}: {counted(each.mended, 'place')} that the next opening mends"
+            for each in self.rules
+            if each.mended
+        )
         yield from (f"  {sentence}" for sentence in sentences(self.spread))
 
     def _repr_html_(self) -> str:
@@ -190,11 +199,12 @@ def _html_row(result: RuleResult) -> str:
     cells = f"<td title='{html.escape(result.rule.says, quote=True)}'>{result.name}</td>"
     cells += f"<td>{result.rule.group}</td>"
     cells += f"<td style='text-align:right'>{result.checked:,}</td>"
-    cells += f"<td style='text-align:right'>{result.failed:,}</td>"
+    mended = f" (+ {result.mended:,} that opening mends)" if result.mended else ""
+    cells += f"<td style='text-align:right'>{result.failed:,}{mended}</td>"
     return f"<tr{style}>{cells}<td style='text-align:left'>{where}</td></tr>"
 
 
-def _spread(scope: Scope, tally: Tally, fire_rate_per_s: float | None) -> Spread:
+def _spread(scope: Scope, tally: Evidence, fire_rate_per_s: float | None) -> Spread:
     hours: dict[str, dict[int, int]] = defaultdict(dict)
     for (hour, topic), count in sorted(tally.hours.items()):
         hours[tally.topics[topic]][hour * HOUR_MS] = count

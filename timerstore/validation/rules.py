@@ -43,6 +43,20 @@ RULES: Final = (
         "A broker fails to load the folder; what lay in a missing segment is lost.",
     ),
     Rule(
+        "closed",
+        FILES,
+        "a segment that is full, or a log's end",
+        "Its blank and nothing else follows the last record; a log reaches what was flushed.",
+        "Opening takes what stands there for a record, or records at the end were lost.",
+    ),
+    Rule(
+        "json",
+        FILES,
+        "a JSON file",
+        "It is one object, in UTF-8.",
+        "Opening, or a broker, goes on without what it said.",
+    ),
+    Rule(
         "slot_place",
         SLOTS,
         "a used slot",
@@ -91,6 +105,13 @@ RULES: Final = (
         "a unit of a slot that is not passed",
         "The chain of its slot leads to it.",
         "Its timer does not fire.",
+    ),
+    Rule(
+        "wheel_sums",
+        SLOTS,
+        "a page of the wheel",
+        "Its checksum is one of those noted beside the wheel.",
+        "The page was changed, or torn: opening makes the wheel anew.",
     ),
     Rule(
         "unit_sound",
@@ -252,6 +273,21 @@ RULES: Final = (
         "Opening starts at the wrong place: it loses timers, or fires them again.",
     ),
     Rule(
+        "cursor_copies",
+        CURSORS,
+        "a copy of the cursors",
+        "Both are whole and the same, as are those of `timerstore.json` beside them, and nothing "
+        "else is in the file.",
+        "Opening takes the copy that is whole; what damages that too would cost the cursors.",
+    ),
+    Rule(
+        "flush_times",
+        CURSORS,
+        "a number in `checkpoint`",
+        "It is a time or an offset that can be; after a clean close, the one that was written.",
+        "A broker begins to recover at the wrong place.",
+    ),
+    Rule(
         "level_offsets",
         CURSORS,
         "a delay level's offset",
@@ -278,3 +314,14 @@ RULES: Final = (
 
 NAMES: Final = {rule.name: rule for rule in RULES}
 assert len(NAMES) == len(RULES)
+ABOUT_BYTES: Final = frozenset(NAMES) - {
+    "accounted",
+    "level_accounted",
+    "once",
+    "reached_once",
+    "succession",
+    "early",
+    "cancelled",
+    "settled",
+}
+"""The rules of `verify`; the others ask what became of each timer."""

@@ -20,12 +20,18 @@ _EXACT_BITS: Final = 10
 
 def count_lateness(counter: Counter[int], late_ms: Words) -> None:
     """Count lateness, early ones as 0. O(n)."""
+    values, counts = np.unique(lateness_told(late_ms), return_counts=True)
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        counter[value] += count
+
+
+def lateness_told(late_ms: Words) -> Words:
+    """Return lateness as it is counted: early is 0, a large one loses its low bits. O(n)."""
     late_ms = np.maximum(late_ms, 0)
     bits = np.frexp(late_ms.astype(np.float64))[1] - _EXACT_BITS
     shift = np.maximum(bits, 0).astype(np.int64)
-    values, counts = np.unique((late_ms >> shift) << shift, return_counts=True)
-    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-        counter[value] += count
+    told: Words = (late_ms >> shift) << shift
+    return told
 
 
 def quantiles(counter: Counter[int], parts: tuple[float, ...]) -> list[int]:

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from timerstore.tables.plan import FILES, LOG, UNITS, WHEEL, Range
+from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
 from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
-from timerstore.validation.cursors import look_at_files
 from timerstore.validation.entries import look_at_entries
+from timerstore.validation.evidence import Evidence
+from timerstore.validation.files import look_at_files
 from timerstore.validation.findings import Findings
+from timerstore.validation.loggedunits import look_at_units
 from timerstore.validation.meet_slots import SlotMeeting
 from timerstore.validation.meet_timers import TimerMeeting
 from timerstore.validation.messages import look_at_messages
 from timerstore.validation.notes import Note
 from timerstore.validation.plan import Scope
-from timerstore.validation.slots import look_at_slots
-from timerstore.validation.tally import Tally
-from timerstore.validation.units import look_at_units
+from timerstore.validation.usedslots import look_at_slots
 
 
-def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Tally, list[Note]]:
+def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Evidence, list[Note]]:
     """Look at ranges of a store; return what was found, and the notes that are to meet others."""
     findings = Findings(scope)
     for part, start, stop in ranges:
@@ -46,15 +46,18 @@ def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Tally, list[Note]]
     return findings.tally, findings.take_notes()
 
 
-def judge_bucket(scope: Scope, bucket: int, rows: Mapping[int, list[Words]]) -> Tally:
+def judge_bucket(scope: Scope, bucket: int, rows: Mapping[int, list[Words]]) -> Evidence:
     """Judge all notes of one bucket, given by kind."""
-    tally = Tally()
+    tally = scope.new_tally()
     joined = [
         np.concatenate([np.zeros((0, columns), np.int64), *rows.get(kind, [])])
         for kind, columns in enumerate(notes.COLUMNS)
     ]
     if bucket < scope.bucket_count:
-        SlotMeeting(scope, joined[notes.UNIT_NOTE], joined[notes.SLOT_NOTE], tally).judge()
+        meeting = SlotMeeting(scope, joined[notes.UNIT_NOTE], joined[notes.SLOT_NOTE], tally)
+        meeting.judge()
+        if tally.measured is not None:
+            meeting.measure(joined[notes.LOAD_NOTE], joined[notes.EXPECTED_NOTE], tally.measured)
     else:
         messages = joined[notes.TIMER_NOTE], joined[notes.COPY_NOTE]
         TimerMeeting(scope, *messages, joined[notes.LINK_NOTE], tally).judge()

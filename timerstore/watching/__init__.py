@@ -1,5 +1,6 @@
 """Watching: what an operator wants to know of a store.
 
+    anystore.py      the calls of a store: name, arguments, result, document
     find.py          what became of a timer, by its id
     fired.py         what fires, as it fires
     groups.py        how far each group is behind, what became of what it read
@@ -11,6 +12,7 @@
     shown.py         statistics as a text to be read
     topics.py        what each topic holds, what became of its timers, when the others fall due
     topicmetrics.py  that, for Prometheus
+    stats.py         what `stats()` returns
 
-A room imports `core.py` and other rooms, never the store.
+A room imports `core/` and other rooms, never the store.
 """

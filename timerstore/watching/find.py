@@ -19,31 +19,19 @@ import numpy as np
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.starting import first_index
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
-from timerstore.ids import format_id, parse_id
-from timerstore.moments import moment
+from timerstore.ground.ids import format_id, parse_id
+from timerstore.ground.moments import moment
 from timerstore.pending.pending import PendingTimers
 from timerstore.pending.timers import Timer
-from timerstore.services.find_id import find_named
-from timerstore.services.level_timers import read_kept
-from timerstore.services.slot_units import slot_units
-from timerstore.timelog.ackrecord import ACKS_TOPIC
-from timerstore.timelog.decode import Message, decode_message, text
-from timerstore.timelog.format import (
-    DEAD_PREFIX,
-    LEVEL_MARK,
-    LEVEL_TOPIC,
-    PROPERTY_DELETES,
-    PROPERTY_ORIGIN,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_REPLACES,
-    PROPERTY_UNIQUE_KEY,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-    UNIT_DELETE,
-)
+from timerstore.services.calls.find_id import find_named
+from timerstore.services.looking.level_timers import read_kept
+from timerstore.services.looking.slot_units import slot_units
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 from timerstore.wheel import chain
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
@@ -59,12 +47,12 @@ _AT_ONCE: Final = 1_024
 _COPIES_MAX: Final = 64
 """A delete that hopped, or was moved by cleaning, leads back to the first over so many copies."""
 _ORIGIN_DIGITS: Final = 20
-_ID, _DELETES = PROPERTY_UNIQUE_KEY.decode(), PROPERTY_DELETES.decode()
-_REAL_TOPIC, _ORIGIN = PROPERTY_REAL_TOPIC.decode(), PROPERTY_ORIGIN.decode()
-_REPLACES: Final = PROPERTY_REPLACES.decode()
-_RETRY, _DEAD = RETRY_PREFIX.decode(), DEAD_PREFIX.decode()
-_WAITING: Final = (text(TIMER_TOPIC), text(LEVEL_TOPIC))
-_OWN: Final = (TIMER_TOPIC, LEVEL_TOPIC, ACKS_TOPIC)
+_ID, _DELETES = fmt.PROPERTY_UNIQUE_KEY.decode(), fmt.PROPERTY_DELETES.decode()
+_REAL_TOPIC, _ORIGIN = fmt.PROPERTY_REAL_TOPIC.decode(), fmt.PROPERTY_ORIGIN.decode()
+_REPLACES: Final = fmt.PROPERTY_REPLACES.decode()
+_RETRY, _DEAD = fmt.RETRY_PREFIX.decode(), fmt.DEAD_PREFIX.decode()
+_WAITING: Final = (text(fmt.TIMER_TOPIC), text(fmt.LEVEL_TOPIC))
+_OWN: Final = (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC, ACKS_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +155,7 @@ class _Search:
     ) -> None:
         self.core, self.consuming, self.timers = core, consuming, timers
         self.engine, self.queues, self.log = core.engine, core.engine.queues, core.engine.commitlog
-        self.id, self.due_ms, self.offset = id, due_ms, offset & ~LEVEL_MARK
+        self.id, self.due_ms, self.offset = id, due_ms, offset & ~fmt.LEVEL_MARK
         self.is_cut = False  # a look ended at its limit
 
     def run(self) -> Found:
@@ -288,7 +276,7 @@ class _Search:
         """Return its delete from the chain of its slot, which R need not have passed yet."""
         looked = 0
         for units in slot_units(self.engine, self.due_ms // self.engine.precision_ms):
-            is_delete = units[:, chain.WALK_MAGIC] & UNIT_DELETE != 0
+            is_delete = units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE != 0
             messages = np.sort(units[is_delete, chain.WALK_MESSAGE])
             for place in find_named(self.engine, messages, self.id):
                 message = self._read(int(messages[place]))
@@ -302,7 +290,7 @@ class _Search:
 
     def _delete_in_log(self) -> Message | None:
         """Return its delete from the timer topic's queue, behind the timer."""
-        row = self.queues.rows(TIMER_TOPIC)[0]
+        row = self.queues.rows(fmt.TIMER_TOPIC)[0]
         start = self._index_behind(row, self.offset)
         ranges = [_Range(row, start, self.queues.next_index(row))]
         found = (each.message for each in self._named(ranges, LOOKED_MAX))
@@ -318,7 +306,7 @@ class _Search:
             if before is None or not self._is_delete(before):
                 return None
             delete = before
-        row, index = self.queues.rows(TIMER_TOPIC)[0], delete.queue_index - 1
+        row, index = self.queues.rows(fmt.TIMER_TOPIC)[0], delete.queue_index - 1
         if delete.queue_id != 0 or not self.queues.first_index(row) <= index:
             return None
         for offset in self._offsets(_Range(row, index, index + 1))[0].tolist():
@@ -366,7 +354,10 @@ class _Search:
             for row in self.queues.rows(topic.encode("utf-8", "surrogateescape"))
         ]
         found = dict[str, _Place]()
-        for some, limit in ((rows, _RETRIES_MAX), (self.queues.rows(TIMER_TOPIC), _RETRIES_MAX)):
+        for some, limit in (
+            (rows, _RETRIES_MAX),
+            (self.queues.rows(fmt.TIMER_TOPIC), _RETRIES_MAX),
+        ):
             ranges = []
             for row in some:
                 start = self._index_behind(row, place.message.offset)
@@ -435,7 +426,7 @@ class _Search:
 
 
 def _is_real(topic: bytes) -> bool:
-    return topic not in _OWN and not topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+    return topic not in _OWN and not topic.startswith((fmt.RETRY_PREFIX, fmt.DEAD_PREFIX))
 
 
 def _no_timer(id: str) -> UnknownTimerError:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from timerstore.consuming.queued import read_queued
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.inside import inside
-from timerstore.kinds import check_int, check_name
-from timerstore.timelog.ackrecord import ACKS_TOPIC
-from timerstore.timelog.decode import Message, user_properties
-from timerstore.timelog.format import DEAD_PREFIX, LEVEL_TOPIC, RETRY_PREFIX, TIMER_TOPIC
+from timerstore.ground.kinds import check_int, check_name
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 FIRED_MAX: Final = 10_000
 """Messages of one call at most."""
-_OWN: Final = (TIMER_TOPIC, LEVEL_TOPIC, ACKS_TOPIC)
-_PREFIXES: Final = (RETRY_PREFIX, DEAD_PREFIX)
+_OWN: Final = (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC, ACKS_TOPIC)
+_PREFIXES: Final = (fmt.RETRY_PREFIX, fmt.DEAD_PREFIX)
 
 Places = dict[str, int]
 """Of each queue, by its folder's name, the index of the next message."""

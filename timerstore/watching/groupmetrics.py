@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from timerstore.consuming.tally import RESPONSE_BOUNDS_MS
-from timerstore.services.metrics import PREFIX
+from timerstore.consuming.grouptally import RESPONSE_BOUNDS_MS
+from timerstore.services.looking.families import PREFIX
 from timerstore.watching.topicmetrics import label_of
 
 ROWS_MAX: Final = 500

@@ -9,24 +9,18 @@ from typing import Final
 
 from timerstore.consuming.consuming import Consuming, dead_topic
 from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.grouptally import GroupTally, ResponseStats
 from timerstore.consuming.retries import RetryCursor
-from timerstore.consuming.tally import ResponseStats, Tally
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.ackrecord import ACKS_TOPIC
-from timerstore.timelog.decode import decode_message, text
-from timerstore.timelog.format import (
-    DEAD_PREFIX,
-    LEVEL_TOPIC,
-    QUEUE_BLANK_SIZE,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-)
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message, text
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 NOBODY: Final = ""
 """The group of a topic that no group has ever read."""
 NO_OFFSET: Final = 1 << 62
-_NOTHING: Final = Tally()
+_NOTHING: Final = GroupTally()
 
 
 @dataclass(slots=True)
@@ -120,7 +114,7 @@ class _Groups:
         """Return the (topic, group) that have a row."""
         pairs = self._pairs | set(self._unread())
         for topic, group in list(pairs):
-            if topic == RETRY_PREFIX.decode() + group:
+            if topic == fmt.RETRY_PREFIX.decode() + group:
                 backlog = self._backlog(topic, group)
                 if backlog.lag_count == backlog.in_flight_count == 0:
                     pairs.discard((topic, group))
@@ -132,17 +126,19 @@ class _Groups:
         """Return the topics that nobody reads, and those of dead letters, in which any wait."""
         unread = [pair for pair in self._unread() if pair[1] == NOBODY]
         topics = [text(topic) for topic in list(self.queues.topics)]
-        prefix = DEAD_PREFIX.decode()
+        prefix = fmt.DEAD_PREFIX.decode()
         letters = [(each, each.removeprefix(prefix)) for each in topics if each.startswith(prefix)]
         return unread + [pair for pair in letters if self._backlog(*pair).lag_count]
 
     def _unread(self) -> Iterator[tuple[str, str]]:
         """Yield the topics that have messages and no group; some are a group's by their name."""
         topics = {text(topic) for topic in list(self.queues.topics)}
-        topics -= {text(each) for each in (TIMER_TOPIC, LEVEL_TOPIC, ACKS_TOPIC)}
+        topics -= {text(each) for each in (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC, ACKS_TOPIC)}
         topics -= {topic for topic, _ in self._pairs}
         for topic in topics:
-            owner = topic.removeprefix(RETRY_PREFIX.decode()).removeprefix(DEAD_PREFIX.decode())
+            owner = topic.removeprefix(fmt.RETRY_PREFIX.decode()).removeprefix(
+                fmt.DEAD_PREFIX.decode()
+            )
             group = NOBODY if owner == topic else owner
             if self._backlog(topic, group).lag_count:
                 yield topic, group
@@ -206,7 +202,7 @@ class _Groups:
         for _ in range(2):
             if first >= self.queues.first_index(row):
                 entry = self.queues.read(row, first, 1)[0]
-                blank = entry["offset"] == 0 and entry["size"] == QUEUE_BLANK_SIZE
+                blank = entry["offset"] == 0 and entry["size"] == fmt.QUEUE_BLANK_SIZE
                 if not blank and entry["offset"] >= start:
                     return first, int(entry["offset"])
             first = max(first, self.queues.first_kept(row, start))

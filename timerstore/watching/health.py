@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from timerstore.consuming.consuming import Consuming
-from timerstore.core import Core
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
+from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
-from timerstore.inside import inside
-from timerstore.moments import moment
-from timerstore.services.engine import Engine
-from timerstore.switches import Pause
+from timerstore.ground.moments import moment
+from timerstore.services.engine.engine import Engine
 from timerstore.watching.groups import NOBODY, GroupStats, read_neglected
 
 State = Literal[

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.pending.get import get
 from timerstore.pending.timers import Timer, read_timer
-from timerstore.services.slot_units import slot_units
-from timerstore.timelog.format import UNIT_DELETE
-from timerstore.timelog.segmenttable import TABLE_LENGTH
+from timerstore.services.looking.slot_units import slot_units
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH
 from timerstore.wheel import chain
 
 NOTHING: Final = "nothing"
@@ -58,7 +58,7 @@ def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int]
     for units in islice(slot_units(engine, slot, chunk_rows=_LOOKED_AT_MAX), 1):
         messages = units[:, chain.WALK_MESSAGE]
         mine = (messages >= floor) & (messages // segment_bytes == number)
-        mine &= units[:, chain.WALK_MAGIC] & UNIT_DELETE == 0
+        mine &= units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE == 0
         for unit in units[mine][:_TRIES_MAX]:
             try:
                 offset = int(unit[chain.WALK_MESSAGE])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from timerstore.services.metrics import PREFIX
+from timerstore.services.looking.families import PREFIX
 from timerstore.watching.services import SERVICE_STATES
 
 Rows = Iterable[tuple[float, tuple[str, ...]]]

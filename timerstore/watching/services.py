@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from timerstore.consuming.queued import read_queued
-from timerstore.core import Core
+from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.services import needs
-from timerstore.services.stages import (
+from timerstore.services.world import needs
+from timerstore.services.world.rings import waiting_places
+from timerstore.services.world.stages import (
     STAGE_ENTRIES,
     STAGE_LONGEST_NS,
     STAGE_NAMES,
@@ -19,20 +20,13 @@ from timerstore.services.stages import (
     STAGE_STEPS,
     STAGE_WORDS,
 )
-from timerstore.services.state import (
+from timerstore.services.world.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
     SERVICE_NAMES,
-)
-from timerstore.services.world import (
-    DEQUEUE_RING,
-    ENQUEUE_RING,
-    LATE_RING,
-    RING_HEAD,
-    RING_TAIL,
 )
 
 log = logging.getLogger("timerstore")
@@ -48,7 +42,7 @@ _NEXT: Final = {
     ENQUEUE_PUT: SERVICE_NAMES[DEQUEUE_GET],
     DEQUEUE_GET: SERVICE_NAMES[DEQUEUE_PUT],
 }
-_NEEDED: Final = {
+WAITED_FOR: Final = {
     needs.COMMITLOG_SEGMENT: "a segment of the commit log",
     needs.QUEUE_SEGMENT: "a segment of a queue",
     needs.TIMERLOG_SEGMENT: "a segment of the timer log",
@@ -105,18 +99,15 @@ class StageStats:
 
 def read_services(core: Core, due_count: int) -> tuple[ServiceStats, ...]:
     """Collect what each service does; `due_count`: messages of delay levels that are due."""
-    engine, rings = core.engine, core.engine.world.ring_words
+    engine, world = core.engine, core.engine.world
     open_ns = max(1.0, (time.monotonic() - core.opened_s) * 1e9)
     waiting = {
-        ENQUEUE_GET: engine.queues.next_index(0) - engine.world.enqueue_get.fetched_index,
+        ENQUEUE_GET: engine.queues.next_index(0) - world.enqueue_get.fetched_index,
+        ENQUEUE_PUT: len(waiting_places(world.enqueue_ring.ends)),
+        DEQUEUE_GET: len(waiting_places(world.late_ring.ends)),
+        DEQUEUE_PUT: len(waiting_places(world.dequeue_ring.ends)),
         DELIVER_LEVELS: due_count,
     }
-    for service, ring in (
-        (ENQUEUE_PUT, ENQUEUE_RING),
-        (DEQUEUE_GET, LATE_RING),
-        (DEQUEUE_PUT, DEQUEUE_RING),
-    ):
-        waiting[service] = int(rings[ring + RING_TAIL] - rings[ring + RING_HEAD])
     found = []
     for service, name in enumerate(SERVICE_NAMES):
         thread, (state, waits_for) = engine.services[service], _state(core, service)
@@ -153,7 +144,7 @@ def _waits_for(core: Core, service: int) -> str | None:
     world, thread, need = engine.world, engine.services[service], engine.need(service)
     has_no_room = core.runner.waiting_for_space is not None
     if need != needs.NOTHING:
-        return _ROOM if has_no_room else _NEEDED.get(need, "an answer of its own thread")
+        return _ROOM if has_no_room else WAITED_FOR.get(need, "an answer of its own thread")
     if thread.blocked:
         return _NEXT.get(service)
     if service == DEQUEUE_PUT and world.dequeue_put.flush_wanted:

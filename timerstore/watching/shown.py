@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from timerstore.amounts import shown_bytes
+from timerstore.ground.amounts import shown_bytes
 from timerstore.watching.groups import GroupStats
 
 Stats = Any

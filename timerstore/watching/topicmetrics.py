@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from timerstore.services.metrics import PREFIX
+from timerstore.services.looking.families import PREFIX
 
 TOPICS_MAX: Final = 1_000
 """Topics that have series of their own, forty each: those that most was put to."""

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.core import Core
-from timerstore.inside import inside
-from timerstore.kinds import check_int, check_name
-from timerstore.moments import moment
-from timerstore.services.engine import Engine
-from timerstore.timelog.decode import text
+from timerstore.core.core import Core
+from timerstore.core.inside import inside
+from timerstore.ground.kinds import check_int, check_name
+from timerstore.ground.moments import moment
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.tally import (
+from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     COUNTERS,
     DELAY_REST_MS,
@@ -32,7 +32,7 @@ from timerstore.timelog.tally import (
     TALLY_WORDS,
     bucket_max,
 )
-from timerstore.timelog.tallysums import (
+from timerstore.timelog.writing.tallysums import (
     LATER,
     NEVER_MS,
     NEXT_MS,

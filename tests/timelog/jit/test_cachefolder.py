@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore.timelog.jit.cachefolder import _holds
+from timerstore.timelog.jit.cachefolder import holds_file
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 PACKAGE = Path(timerstore.__file__).parent
@@ -23,7 +23,7 @@ if "READ_ONLY" in os.environ:
 import timerstore
 assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
 import numpy as np
-from timerstore.timelog.consumequeue import load_acquire_word
+from timerstore.timelog.writing.consumequeue import load_acquire_word
 load_acquire_word(np.zeros(1, np.int64), 0)
 print(sum(load_acquire_word.stats.cache_hits.values()))
 """
@@ -114,5 +114,5 @@ if not INTERPRETED:
 @pytest.mark.parametrize("content", [b"", b"no index", b"\x80\x05.", pickle.dumps("0.0") * 2])
 def test_an_index_that_is_none_is_passed_by(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.nbi").write_bytes(content)
-    assert not _holds(str(tmp_path), "x.nbi")
-    assert not _holds(str(tmp_path), "none.nbi")
+    assert not holds_file(str(tmp_path), "x.nbi")
+    assert not holds_file(str(tmp_path), "none.nbi")

@@ -116,7 +116,7 @@ if not INTERPRETED:
         done = ran(tmp_path, broken + TRIAL, KERNEL_LINKING="own")
         assert done.returncode != 0 and done.stdout == ""
 
-    TESTS = ("tests/wheel/test_slots.py", "tests/services/test_first_puts.py")
+    TESTS = ("tests/wheel/test_slots.py", "tests/services/test_calls.py")
     PLAYED = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
     PYTEST = ("-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-m", "not prove")
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerstore.readonly import PrivateFile
-from timerstore.timelog.disk import Disk, MappedFile, Zeros
+from timerstore.core.readonlycore import PrivateFile
+from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.jit import mapping
 from timerstore.timelog.jit.mapping import map_bytes, sync_mapping
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.stamp import _stamped_class, stamp_of
+from timerstore.timelog.jit.stamp import stamp_of, stamped_class
 
 SOURCE = """
 import numpy as np
@@ -99,7 +99,7 @@ if not INTERPRETED:
 def test_it_is_the_same_in_every_process() -> None:
     code = (
         "from timerstore.timelog.jit.stamp import stamp_of;"
-        "from timerstore.services.steps import run;"
+        "from timerstore.services.running.steps import run;"
         "print(stamp_of(run))"
     )
     done = [
@@ -116,7 +116,7 @@ def test_a_list_that_an_earlier_version_wrote_holds_nothing(error: Exception) ->
         def _load_index(self) -> object:
             raise error
 
-    assert _stamped_class(Unreadable)()._load_index() == {}
+    assert stamped_class(Unreadable)()._load_index() == {}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +126,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(caplog: pytest.LogCaptureFix
         def save(self, key: object, data: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    file = _stamped_class(FullDisk)()
+    file = stamped_class(FullDisk)()
     file.save("key", b"machine code")
     file.save("key", b"machine code")
     (record,) = caplog.records

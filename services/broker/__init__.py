@@ -1,0 +1,6 @@
+"""What a broker needs of a store that is handed over to it.
+
+cut_chains.py      superseded units, taken out of their slots
+reached.py         goes through slots as a broker does: each timer once
+broker_deletes.py  deletes beside their timers
+"""

@@ -1,0 +1,155 @@
+"""Delete messages: what a cancel leaves in the log.
+
+A delete is a message of the timer topic with its target's due time, whose `TIMER_DEL_UNIQKEY` is
+the target's real topic + `+` + unique key. Its body is the one byte that RocketMQ's clients send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
+from timerstore.timelog.writing.append import QueueTable, Stage, append
+from timerstore.timelog.writing.compose import compose
+from timerstore.timelog.writing.frame import (
+    Template,
+    encode_property,
+    encode_waiting,
+    frame_new,
+    new_template,
+)
+
+DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
+
+
+def delete_template(topic: bytes, pending_row: int) -> Template:
+    """Return the template of deletes whose targets end up in `topic`."""
+    return new_template(
+        topic,
+        pending_row=pending_row,
+        change=-1,
+        tags_code=0,
+        extra=fmt.PROPERTY_DELETES + b"\x01" + topic + b"+",
+    )
+
+
+@kernel_ahead
+def stage_deletes(
+    stage: Stage,
+    template: Template,
+    body: Bytes,
+    keys: ReadByteRows,
+    due_ms: Words,
+    born_ms: int,
+    body_bytes: int,
+    start: int,
+    now_ms: int,
+    tag: int,
+) -> int:
+    """Frame deletes `start`… until the stage is full; return how many.
+
+    `keys`: uint8[n, 32], the targets' unique keys; `due_ms`: int64[n], the targets' `TIMER_OUT_MS`.
+    `born_ms`, `body_bytes`: of each target's message.
+    """
+    at, count = 0, 0
+    while start + count < len(due_ms) and count < len(stage.size) and at < 60_000:
+        key = keys[start + count]
+        at += frame_new(stage, count, at, template, body, key, due_ms[start + count], now_ms, tag)
+        stage.born_ms[count] = born_ms
+        stage.body_bytes[count] = body_bytes
+        count += 1
+    return count
+
+
+@kernel_ahead
+def append_staged(
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    lock: Words,
+    stage: Stage,
+    count: int,
+    now_ms: int,
+    together: bool,
+) -> int:
+    """Append what was staged, see `append`."""
+    return append(commitlog, queues, lock, stage, count, now_ms, together)
+
+
+def append_all(engine: Engine, stage: Stage, count: int, now_ms: int, *, together: bool) -> None:
+    """Append `count` staged messages, making what is missing on the way.
+
+    Without `together` a failure may leave a prefix; the caller knows from the log's end.
+    """
+    world, done = engine.world, 0
+    while True:
+        with engine.commitlog.reading() as log:
+            lock = engine.append_lock.words
+            done = append_staged(log, world.queues, lock, stage, count, now_ms, together)
+        if done == count:
+            return
+        engine.provide_append(stage)
+        if done:
+            _shift(stage, done, count)
+            count -= done
+
+
+def _shift(stage: Stage, done: int, count: int) -> None:
+    """Move the messages that were not appended to the front of the stage."""
+    start = int(stage.size[:done].sum())
+    length = int(stage.size[done:count].sum())
+    stage.buffer[:length] = stage.buffer[start : start + length].copy()
+    for column in (
+        *(stage.size, stage.row, stage.tags_code, stage.key_at),
+        *(stage.pending_row, stage.pending_change, stage.due_ms, stage.hash),
+        *(stage.counted_ms, stage.born_ms, stage.body_bytes),
+        *(stage.offset, stage.index),
+    ):
+        column[: count - done] = column[done:count].copy()
+
+
+def append_deletes(
+    engine: Engine,
+    stage: Stage,
+    topic: bytes,
+    keys: np.ndarray[Any, np.dtype[np.uint8]],
+    due_ms: np.ndarray[Any, np.dtype[np.int64]],
+    now_ms: int,
+    pending_row: int,
+    born_ms: int,
+    body_bytes: int,
+) -> None:
+    """Append a delete for each target, all of one topic; `keys`: uint8[n, length].
+
+    `pending_row`: where they are counted, see `QueueTable.pending`; `born_ms`, `body_bytes`: of
+    each target's message.
+    """
+    template, start = delete_template(topic, pending_row), 0
+    while start < len(due_ms):
+        count = stage_deletes(
+            stage,
+            template,
+            DELETE_BODY,
+            keys,
+            due_ms,
+            born_ms,
+            body_bytes,
+            start,
+            now_ms,
+            engine.store_tag,
+        )
+        append_all(engine, stage, count, now_ms, together=False)
+        start += count
+
+
+def compose_delete(engine: Engine, topic: bytes, key: bytes, due_ms: int, now_ms: int) -> bytes:
+    """Compose the delete of one timer, by its real topic and unique key; due with it."""
+    own = b"%012X%012X%08X" % (due_ms, 0, engine.store_tag)
+    properties = encode_waiting(fmt.PROPERTY_DUE, b"%d" % due_ms, own, topic)
+    properties += encode_property(fmt.PROPERTY_DELETES, topic + b"+" + key)
+    return compose(fmt.TIMER_TOPIC, DELETE_BODY.tobytes(), properties, born_ms=now_ms)

@@ -1,0 +1,7 @@
+"""What goes: segments that nobody needs, once pending timers were copied out of them.
+
+retention.py   removes the segments that nobody needs again
+reach.py       up to where only pending timers keep the log
+cleaning.py    moves pending timers out of the oldest segments
+pass_units.py  the units that it reads
+"""

@@ -1,0 +1,516 @@
+"""Cleaning: moves what is still pending out of the oldest commit log segments.
+
+One timer that is due in a month would keep everything that was put after it. So a *pass* goes over
+the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
+the units it had are superseded (`floor.py`). What is due before the pass's S is left to fire from
+its place. Once R is past S nothing of the segment is needed: F, the floor, moves behind it, and
+with the next checkpoint retention removes it.
+
+A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
+until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
+are pending, plus `cleaning_slack_bytes`. After a crash passes are forgotten: cleaning begins again
+at F, and skips the sources that have their copy; it finishes such a segment whatever there is to
+win, for L waits for that. How all of this holds together over crashes is
+`tests/models/cleaning_model.py`.
+
+It runs in bounded steps on the flush thread. Copies are appended under fire and wheel, 32 KiB at a
+time; segments and units are read through maps of its own, before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.services.cleaning.pass_units import Pass, Walk
+from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
+from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.services.pipeline.copying import (
+    append_staged,
+    read_source,
+    stage_copy,
+    stage_is_full,
+)
+from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.running.provide import provide
+from timerstore.services.world.floor import read_floor
+from timerstore.services.world.state import (
+    CLEANING,
+    PASS_COLUMNS,
+    PASS_COUNT_MAX,
+    PASS_CURSOR,
+    PASS_FIRST_COPY,
+    PASS_FIRST_SLOT,
+    PASS_START,
+    ServiceThread,
+)
+from timerstore.services.world.world import World, note_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, segment_at
+from timerstore.timelog.jit.acting import act_as, acting_as
+from timerstore.timelog.jit.intrinsics import get_i64
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
+from timerstore.timelog.jit.record import Rows, Words
+from timerstore.timelog.writing.append import STAGE_COUNT_MAX
+from timerstore.timelog.writing.frame import ROLLED
+from timerstore.wheel import chain
+from timerstore.wheel.cancelled import cancelled_contains
+from timerstore.wheel.near import NO_COPY, pack_info
+
+if TYPE_CHECKING:
+    from timerstore.services.cleaning.reach import Reach
+    from timerstore.services.engine.engine import Engine
+
+log = logging.getLogger("timerstore")
+
+LEAVE_MS: Final = 10_000
+"""What is due within so long, as a pass begins, is left to fire: a pass takes about a second."""
+COPY_BYTES: Final = 32 << 10
+"""Copied in one hold of the locks: some 30 µs."""
+TICK_BYTES: Final = 4 << 20
+"""Copied in one go of the flush thread, of which there are twenty a second."""
+_TICK_STEPS: Final = 1_024
+
+_CUT: Final = -1
+
+
+# --- kernels, each one bounded hold of the locks
+
+
+@kernel_ahead
+def _begin_pass(world: World, start: int, first_slot: int) -> None:
+    """Enter a pass over messages from `start` on."""
+    mine = world.cleaning
+    before = act_as(CLEANING)
+    _take_all(world)
+    at = mine.pass_count * PASS_COLUMNS
+    mine.passes[at + PASS_START] = start
+    mine.passes[at + PASS_CURSOR] = start
+    mine.passes[at + PASS_FIRST_SLOT] = first_slot
+    mine.passes[at + PASS_FIRST_COPY] = NO_COPY
+    mine.pass_count += 1
+    _release_all(world)
+    act_as(before)
+
+
+@kernel_ahead
+def _move_floor(world: World, floor: int, pass_count: int) -> None:
+    """Move F, and forget the oldest passes, which it is past; `pass_count` stay."""
+    mine = world.cleaning
+    before = act_as(CLEANING)
+    _take_all(world)
+    mine.floor = floor
+    ended_count = mine.pass_count - pass_count
+    for i in range(pass_count * PASS_COLUMNS):
+        mine.passes[i] = mine.passes[i + ended_count * PASS_COLUMNS]
+    mine.pass_count = pass_count
+    _release_all(world)
+    act_as(before)
+
+
+@kernel_ahead
+def _take_all(world: World) -> None:
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+
+
+@kernel_ahead
+def _release_all(world: World) -> None:
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
+
+
+@inlined
+def _take_back_lost(thread: ServiceThread) -> None:
+    """Forget what was noted as lost: it will be met again."""
+    thread.unreadable_count -= thread.lost_count
+    thread.lost_count = 0
+
+
+@kernel_ahead
+def _copy_units(
+    world: World, source: SegmentTable, units: Rows, start: int, stop_at: int, now_ms: int
+) -> int:
+    """Copy what the last pass needs of `units[start:]`, in one append; return where it got to.
+
+    `units`: int64[n, WALK_COLUMNS], those of its range in the order of the log, and `stop_at` is
+    where the cursor stands once all are done with. `source`: the commit log's segments. _CUT, and
+    nothing done, where slots from its S on are being claimed. O(bytes).
+    """
+    mine, thread = world.cleaning, world.cleaning.thread
+    found, stage = thread.found, world.stage
+    last = (mine.pass_count - 1) * PASS_COLUMNS
+    first_slot = mine.passes[last + PASS_FIRST_SLOT]
+    before = act_as(CLEANING)
+    lock_acquire(world.fire_lock)
+    staged, staged_bytes, settled_bytes, i = 0, 0, 0, start
+    while i < len(units) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
+        message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
+        magic = units[i, chain.WALK_MAGIC]
+        slot = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
+        if slot < first_slot or find_done(world.done, message) >= 0:
+            i += 1
+            continue
+        if stage_is_full(staged, staged_bytes, size):
+            break
+        buf = segment_at(source, message)
+        sound = len(buf) > 0 and read_source(world, buf, found, message, size)
+        if not sound or found.due_ms < 0 or found.real_topic_bytes < 0:
+            note_lost(thread, message, pack_info(size, slot, magic))
+            break
+        if magic & fmt.UNIT_DELETE == 0 and world.cancelled.count > 0:
+            identify_timer(buf, found, world.settings.store_tag)
+            if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
+                settled_bytes += size
+                i += 1
+                continue
+        at = message % world.commitlog.segment_bytes
+        due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
+        stored_ms = get_i64(buf, stored_at(buf, at))
+        kind = stage_copy(
+            world,
+            buf,
+            found,
+            ROLLED,
+            0,
+            -1,
+            message,
+            due_ms,
+            due_ms,
+            stored_ms,
+            now_ms,
+            staged,
+            staged_bytes,
+        )
+        if kind != ROLLED:
+            note_lost(thread, message, pack_info(size, slot, magic))
+            break
+        world.outcome[staged] = i
+        staged_bytes += stage.size[staged]
+        staged += 1
+        i += 1
+    lock_acquire(world.wheel_lock)
+    if world.dequeue_get.claimed_slot > first_slot:
+        i = _CUT
+        _take_back_lost(thread)
+    else:
+        appended = append_staged(world, thread, staged, now_ms)
+        if appended < staged:
+            i = world.outcome[appended]
+            settled_bytes = 0
+            _take_back_lost(thread)
+        i += thread.lost_count  # what cannot be read is passed by, and named
+        for each in range(appended):
+            mine.copied_bytes += stage.size[each]
+            settled_bytes += units[world.outcome[each], chain.WALK_SIZE]
+        mine.copied_count += appended
+        mine.settled_bytes += settled_bytes
+        if appended > 0:
+            first = mine.passes[last + PASS_FIRST_COPY]
+            mine.passes[last + PASS_FIRST_COPY] = min(first, stage.offset[0])
+        # In the same hold as the append: of each timer either the old unit counts or the copy.
+        mine.passes[last + PASS_CURSOR] = stop_at
+        if i < len(units):
+            mine.passes[last + PASS_CURSOR] = units[i, chain.WALK_MESSAGE]
+    lock_release(world.wheel_lock)
+    lock_release(world.fire_lock)
+    act_as(before)
+    return i
+
+
+# --- the passes
+
+
+class Cleaner:
+    """Cleans one engine's log. Its calls may come from any thread, one at a time is inside.
+
+    A signal's exception may end them between any two steps; the next call goes on from there. So
+    what a kernel has done stands in the kernel's own words alone, and here one assignment decides.
+    """
+
+    def __init__(self, engine: Engine, reach: Reach) -> None:
+        """`reach`: up to where nothing but pending timers keeps the log."""
+        self.engine, self.reach = engine, reach
+        self.error: CorruptStoreError | None = None
+        """Damage that kept it from knowing what is needed; nothing is cleaned since."""
+        self.stopped = False
+        self.leave_slots = max(2, LEAVE_MS // engine.precision_ms)
+        """Slots from the claimed ones on whose timers a pass leaves to fire."""
+        self.units_at_once = CHUNK_UNITS
+        """Units of a pass that are read before they are copied."""
+        self.on_copies: Callable[[int], None] | None = None
+        """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
+        self.segment_count = 0
+        """Commit log segments from which timers were copied."""
+        self._lock = KernelLock()
+        self._passes: deque[Pass] = deque()
+        self._walk: Walk | None = None  # of the last pass, until that has ended
+        self._is_known = False
+        self._in_order_from_slot = -1
+        # Of an earlier life; what came since is counted by the services. None: not known yet.
+        self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
+        self._unit_offset = 0  # no unit of the next pass stands before it
+        self._may_begin = False
+
+    def run(self, *, at_once: bool = False, everything: bool = False) -> None:
+        """Begin to clean what is worth it, or whatever can be with `everything`; move F.
+
+        `at_once`: to its end; else `go_on` does the rest, piece by piece. O(units of the segments
+        that are passed + queues). Raises StoreFullError where there is no room for a copy.
+        """
+        self._may_begin = True
+        self._go_on(at_once=at_once, everything=everything)
+
+    def go_on(self) -> None:
+        """Do a piece of what is under way: TICK_BYTES at most. As `run`; O(1) where nothing is."""
+        if self._may_begin or self._passes:
+            self._go_on(at_once=False, everything=False)
+
+    def _go_on(self, *, at_once: bool, everything: bool) -> None:
+        if everything:
+            with self._waiting():
+                self._step_often(at_once=at_once, everything=True)
+        else:
+            with self._lock.if_free as taken:
+                if taken:
+                    self._step_often(at_once=at_once, everything=False)
+
+    def _step_often(self, *, at_once: bool, everything: bool) -> None:
+        cleaning, steps = self.engine.world.cleaning, 0
+        stop = cleaning.copied_bytes + TICK_BYTES
+        try:
+            while at_once or (cleaning.copied_bytes < stop and steps < _TICK_STEPS):
+                if not self._step(everything):
+                    self._may_begin = False
+                    break
+                steps += 1
+            self._move_floor()
+        except CorruptStoreError as e:
+            self.error = e
+            fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
+            log.error("%s: nothing is cleaned any more: %s", self.engine.path, e, extra=fields)
+
+    def _waiting(self) -> KernelLock:
+        """Return the lock, for who waits for it; refused where this thread has it."""
+        if self._lock.is_mine():
+            raise TimerStoreError(
+                "This was called inside another call of the same thread, as a signal's handler may "
+                "do. Set a flag there, and call this when the other has returned."
+            )
+        return self._lock
+
+    def step(self) -> bool:
+        """Do one bounded step, whether it is worth it or not; False where there is none."""
+        done = self._step(True)
+        self._move_floor()
+        return done
+
+    def stop(self) -> None:
+        """Begin and copy nothing any more; what was begun ends where it stands."""
+        self.stopped = True
+        with self._waiting():
+            if self._walk is not None:
+                self._enter(self._walk)
+                self._cut(self._walk)
+
+    def has_passed(self) -> bool:
+        """Move F as far as R lets it; tell whether it is past all passes."""
+        with self._waiting():
+            self._move_floor()
+            return not self._passes
+
+    def resume(self) -> None:
+        """Go on after `stop`, since when units may have been linked out of order."""
+        self._is_known = self.stopped = False
+
+    def learn(self) -> None:
+        """Learn `pending_bytes`, in a store that nothing is cleaned in: O(units), once."""
+        with self._waiting(), suppress(CorruptStoreError):  # then it stays unknown
+            self._learn()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether F waits until what was left in place has fired."""
+        return bool(self._passes) and self.error is None and not self.stopped
+
+    @property
+    def pending_bytes(self) -> int | None:
+        """Bytes of the messages that pending units point to, about; None before it was learnt."""
+        world = self.engine.world
+        if self._pending_bytes is None:
+            return None
+        settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
+        return max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
+
+    def _step(self, everything: bool) -> bool:
+        if self.stopped or self.error is not None or self.engine.rebuild_wanted:
+            return False
+        if self._walk is not None:
+            self._enter(self._walk)
+            return self._copy(self._walk)
+        return (self._may_begin or everything) and self._begin(everything)
+
+    # --- a pass begins
+
+    def _begin(self, everything: bool) -> bool:
+        """Begin a pass over the oldest segment, or what is left of it."""
+        self._move_floor()
+        engine, world = self.engine, self.engine.world
+        start = self._passes[-1].stop if self._passes else world.cleaning.floor
+        number = start // engine.commitlog.segment_bytes
+        stop = (number + 1) * engine.commitlog.segment_bytes
+        if stop > self.reach.find(start):
+            return False
+        self._learn()
+        latest_slot = int(world.latest_slot[number % TABLE_LENGTH])
+        first_slot = world.dequeue_get.claimed_slot + self.leave_slots
+        if latest_slot < first_slot:  # nothing is pending from there on: it costs nothing
+            self._passes.append(Pass(start, stop, latest_slot + 1, copies=False))
+            return True
+        if world.cleaning.pass_count == PASS_COUNT_MAX or not (
+            everything or self._is_worth_it(start)
+        ):
+            return False
+        if engine.read_slot < self._in_order_from_slot:
+            return False
+        if self._passes and self._passes[-1].start == start:  # it was cut before it copied any
+            first_slot = max(first_slot, self._passes[-1].first_slot + 1)
+        mine = Pass(start, stop, first_slot, copies=True)
+        offset = max(self._unit_offset, engine.timerlog.start)
+        self._walk = walk = Walk(engine, mine, offset, self.units_at_once)
+        self._enter(walk)
+        return True
+
+    def _enter(self, walk: Walk) -> None:
+        """Make the last pass known to kernels, then here; each once, whenever this was ended."""
+        if not self._is_entered(walk):
+            _begin_pass(self.engine.world, walk.mine.start, walk.mine.first_slot)
+        if not self._passes or self._passes[-1] is not walk.mine:
+            self._passes.append(walk.mine)
+
+    def _is_worth_it(self, start: int) -> bool:
+        """Tell whether there is enough to win, or a segment to finish that L waits for."""
+        engine, config = self.engine, self.engine.config
+        if not config.cleaning:
+            return False
+        if engine.last_recovered_source(engine.read_slot) >= start:
+            return True
+        could_go = self.reach.find(start) - start
+        # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
+        # make the next one worth it.
+        waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
+        return could_go > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
+
+    def _learn(self) -> None:
+        """Learn what the units of an earlier life say, once: O(units).
+
+        The latest slot of each commit log segment, which enqueue-put keeps for the units that it
+        links; how many bytes are pending; whether units stand in the order of their messages. Those
+        that a broker, or a handover that failed, left out of order are waited for.
+        """
+        if self._is_known:
+            return
+        engine, world = self.engine, self.engine.world
+        with engine.locks.wheel:
+            stop, read_slot = engine.timerlog.end, engine.read_slot
+            linked_bytes = world.enqueue_put.linked_bytes
+            settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
+        latest = np.full(TABLE_LENGTH, -1, np.int64)
+        pending_bytes, last, latest_slot, in_order_from_slot = 0, -1, -1, -1
+        with engine.locks:
+            floor = read_floor(world.cleaning)
+        for units in all_units(engine, engine.timerlog.start, stop):
+            messages = units[:, chain.WALK_MESSAGE]
+            slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+            numbers = messages // engine.commitlog.segment_bytes
+            kept = messages >= floor.offset
+            np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, slots[kept])
+            waits = (slots >= read_slot) & ~floor.superseded(messages, slots)
+            pending_bytes += int(units[waits, chain.WALK_SIZE].sum())
+            latest_slot = max(latest_slot, int(slots.max()))
+            if int(messages[0]) <= last or bool((np.diff(messages) <= 0).any()):
+                in_order_from_slot = latest_slot + 1
+            last = max(last, int(messages.max()))
+        with engine.locks.wheel:
+            np.maximum(world.latest_slot, latest, out=world.latest_slot)
+        self._pending_bytes = pending_bytes - linked_bytes + settled
+        self._in_order_from_slot, self._is_known = in_order_from_slot, True
+
+    # --- a pass goes on, and ends
+
+    def _copy(self, walk: Walk) -> bool:
+        """Copy a batch of the pass, or read on in its units; end it where all are done with."""
+        engine, world = self.engine, self.engine.world
+        self._settle(walk)
+        if walk.at == len(walk.units) and not walk.is_last:
+            walk.read_on()
+        now_ms = max(engine.clock.now_ms, engine.queues.table.stored_ms)
+        before = world.cleaning.copied_count
+        with engine.commitlog.reading():
+            done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+        if self.on_copies is not None and world.cleaning.copied_count > before:
+            self.on_copies(walk.mine.first_slot * engine.precision_ms)
+        if done == _CUT:
+            self._cut(walk)  # slots from S on are being claimed; another pass begins
+            return True
+        walk.at = done
+        self._settle(walk)
+        if walk.at == len(walk.units) and walk.is_last:
+            self._end(walk)
+        return True
+
+    def _settle(self, walk: Walk) -> None:
+        """Do what the last batch left to Python: what was lost, what is needed, how far it came."""
+        thread = self.engine.world.cleaning.thread
+        if thread.lost_count:
+            with acting_as(CLEANING):
+                pass_lost(self.engine, thread)
+        if thread.need:
+            provide(self.engine, CLEANING)
+        walk.go_to(int(self._last_row()[PASS_CURSOR]))
+
+    def _last_row(self) -> Words:
+        """Return what kernels know of the last pass that was entered."""
+        words = self.engine.world.cleaning
+        return words.passes[(words.pass_count - 1) * PASS_COLUMNS :][:PASS_COLUMNS]
+
+    def _is_entered(self, walk: Walk) -> bool:
+        """Tell whether kernels know a pass; no two have the same beginning and S."""
+        mine = [walk.mine.start, walk.mine.first_slot]
+        known = self.engine.world.cleaning.pass_count > 0
+        return known and self._last_row()[[PASS_START, PASS_FIRST_SLOT]].tolist() == mine
+
+    def _cut(self, walk: Walk) -> None:
+        """End a pass where its cursor stands."""
+        walk.mine.stop = int(self._last_row()[PASS_CURSOR])
+        self._end(walk)
+
+    def _end(self, walk: Walk) -> None:
+        self._unit_offset, self._walk = walk.unit_at(), None
+        self.segment_count += 1
+
+    def _move_floor(self) -> None:
+        """Move F over the oldest passes of which nothing is needed any more."""
+        passes, walk = list(self._passes), self._walk
+        mine = None if walk is None else walk.mine
+        ended = 0
+        while ended < len(passes) and passes[ended] is not mine:
+            if self.engine.read_slot < passes[ended].first_slot:
+                break
+            ended += 1
+        if ended:
+            left = sum(each.copies for each in passes[ended:] if each is not mine)
+            left += walk is not None and self._is_entered(walk)
+            _move_floor(self.engine.world, passes[ended - 1].stop, left)
+        for _ in range(ended):  # where a signal comes between, the same is done once more
+            self._passes.popleft()

@@ -1,0 +1,206 @@
+"""Retention: removes the segments that nobody will need again, the oldest first.
+
+A commit log segment goes when it lies below the durable F, which cleaning moves (`cleaning.py`),
+and below the durable L, from which recovery scans for copies. A timer log segment goes when each of
+its units is superseded, its message being below the durable F, or settled, its slot being before
+the durable R; a consume queue segment when the messages of all its entries are gone. Each removal
+is durable before the next, the oldest first, and the commit log's come before those of the queues,
+so a crash at any point leaves a store that only begins somewhat earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.durable.flush import Flusher
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.log_units import all_units
+from timerstore.services.world.state import CLEANING
+from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.locks import KernelLock
+from timerstore.timelog.jit.mapping import PAGE_BYTES
+from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
+from timerstore.wheel import chain
+
+log = logging.getLogger("timerstore")
+
+AHEAD_MAX: Final = 4
+"""Segments that are kept for use again, at most; of small ones so many bytes."""
+AHEAD_BYTES_MAX: Final = 512 << 20
+_RUNS_MAX: Final = 3
+"""So many runs, a second or two, say how fast segments are filled: R moves once a second."""
+
+
+class Retention:
+    """Removes segments of one engine. `run` may be called by any thread, but by one at a time."""
+
+    def __init__(self, engine: Engine, flusher: Flusher) -> None:
+        """Remove nothing before the flusher's first checkpoint."""
+        self.engine, self._flusher = engine, flusher
+        self.removed_count = 0
+        self.error: CorruptStoreError | None = None
+        """Damage that kept it from knowing what is needed; nothing is removed since."""
+        self._lock = KernelLock()
+        self._leaving: list[SegmentedFile] = []
+        """Logs with segments that are to go; what a full disk kept goes before any other."""
+        self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
+        self._queues_cut_to = -1
+        self._needed_unit = (-1, -1, -1)  # its timer log segment, message and slot
+
+    def run(self) -> int:
+        """Remove what can go; return how many files. O(queues), and a timer log segment once."""
+        with self._lock.if_free as taken:
+            try:
+                return self._run() if taken else 0
+            except CorruptStoreError as e:
+                self.error = e
+                fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
+                text = "%s: nothing is removed any more: %s"
+                log.error(text, self.engine.path, e, extra=fields)
+                return 0
+
+    def _run(self) -> int:
+        checkpoint = self._flusher.last
+        if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
+            return 0
+        self.engine.commitlog.ahead_max = self._wanted_ahead()
+        self._drop_ahead()
+        self._remove_leaving()
+        commitlog_limit = self._commitlog_limit(checkpoint)
+        return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
+
+    def _remove(self, commitlog_limit: int, timerlog_limit: int) -> int:
+        engine = self.engine
+        limits: list[tuple[SegmentedFile, int]] = []
+        if commitlog_limit > engine.commitlog.start:
+            limits.append((engine.commitlog, commitlog_limit))
+        if timerlog_limit > engine.timerlog.start:
+            limits.append((engine.timerlog, timerlog_limit))
+        start = max(commitlog_limit, engine.commitlog.start)
+        if start != self._queues_cut_to:
+            limits += self._queue_limits(start)
+        if not limits:
+            self._queues_cut_to = start
+            return 0
+        first = engine.commitlog.start // engine.commitlog.segment_bytes
+        # Under the locks, so that a verdict on a timer and what is read for it agree.
+        with engine.locks, acting_as(CLEANING):
+            for file, limit in limits:
+                if file is engine.timerlog:  # first: whenever this ends, its units are superseded
+                    engine.world.cleaning.timerlog_start = limit
+                self._leaving.append(file)
+                file.detach_before(limit)
+        self._queues_cut_to = start
+        for file, _ in limits:
+            engine.let_go(file)
+        engine.trim(engine.commitlog)
+        engine.trim(engine.timerlog)
+        for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
+            engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
+        return self._remove_leaving()
+
+    def _wanted_ahead(self) -> int:
+        """Return how many segments behind the log's end are of use: what is filled in seconds.
+
+        None where they may take room from what is put.
+        """
+        engine, log = self.engine, self.engine.commitlog
+        number, position = divmod(log.end, log.segment_bytes)
+        self._ends.append(number)
+        most = engine.config.max_bytes
+        if most is not None and 2 * engine.disk_bytes > most:
+            return 0
+        is_half_full = 2 * position >= log.segment_bytes
+        ahead_max = max(AHEAD_MAX, AHEAD_BYTES_MAX // log.segment_bytes)
+        return min(ahead_max, number - self._ends[0] + int(is_half_full))
+
+    def _drop_ahead(self) -> None:
+        """Remove one segment behind the log's end, where more are left than are of use.
+
+        One at a run, so that a pause of a few seconds leaves some.
+        """
+        log = self.engine.commitlog
+        reach_bytes = min(STAGE_BYTES, BATCH_BYTES + 2 * log.segment_bytes) + PAGE_BYTES
+        reach_bytes += apron_bytes(log.segment_bytes)
+        if log.drop_last(max(1, log.ahead_max), self.engine.append_lock.words, reach_bytes):
+            self.engine.let_go(log)
+            self.removed_count += 1
+
+    def _remove_leaving(self) -> int:
+        """Remove what is to go; where a full disk keeps some, they are the first next time."""
+        count = 0
+        while self._leaving:
+            file = self._leaving[0]
+            before = file.detached_count
+            try:
+                file.remove_detached()
+            finally:
+                count += before - file.detached_count
+                self.removed_count += before - file.detached_count
+            self._leaving.pop(0)
+        return count
+
+    # --- the commit log and the timer log
+
+    def _commitlog_limit(self, checkpoint: Checkpoint) -> int:
+        """Return the offset below which commit log segments can go."""
+        log = self.engine.commitlog
+        limit = checkpoint.needed_offset
+        return max(log.start, limit // log.segment_bytes * log.segment_bytes)
+
+    def _timerlog_limit(self, checkpoint: Checkpoint) -> int:
+        """Return the offset below which timer log segments can go."""
+        log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
+        read_slot = checkpoint.read_ms // self.engine.precision_ms
+        number = log.start // segment_bytes
+        while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
+            if self._is_needed(number, checkpoint.floor, read_slot):
+                break
+            number += 1
+        return number * segment_bytes
+
+    def _is_needed(self, number: int, floor: int, read_slot: int) -> bool:
+        """Tell whether a full segment has a unit from F on in a slot from R on.
+
+        The one of the latest slot is kept in mind: until it is passed nothing is read again.
+        """
+        kept, message, slot = self._needed_unit
+        if kept == number and message >= floor and slot >= read_slot:
+            return True
+        start = number * self.engine.timerlog.segment_bytes
+        stop = start + self.engine.timerlog.segment_bytes
+        found = False
+        for units in all_units(self.engine, start, stop, read_slot):
+            units = units[units[:, chain.WALK_MESSAGE] >= floor]
+            if len(units):
+                i = int(units[:, chain.WALK_UNIT_MS].argmax())
+                message, unit_ms = units[i, [chain.WALK_MESSAGE, chain.WALK_UNIT_MS]].tolist()
+                slot = unit_ms // self.engine.precision_ms
+                if not found or slot > self._needed_unit[2]:
+                    self._needed_unit = number, message, slot
+                found = True
+        return found
+
+    # --- the consume queues
+
+    def _queue_limits(self, commitlog_limit: int) -> list[tuple[SegmentedFile, int]]:
+        """Return the queues whose first segments go with the messages before `commitlog_limit`.
+
+        The segment of a queue's last entry stays: it says what the next index is.
+        """
+        queues, limits = self.engine.queues, []
+        for row, file in enumerate(queues.files):
+            if len(file.numbers) < 2:
+                continue
+            last = max(0, queues.next_index(row) - 1)
+            first = min(queues.first_kept(row, commitlog_limit), last)
+            limit = first // queues.segment_entries * file.segment_bytes
+            if limit > file.start:
+                limits.append((file, limit))
+        return limits

@@ -1,0 +1,178 @@
+"""Capturing a checkpoint: cursors with copies of the wheel's dirty pages, in one kernel.
+
+It takes and gives back fire and wheel without returning to Python in between, for a thread that
+holds the lock and waits for the GIL makes every timer late that falls due meanwhile. A page that
+was captured stays dirty until `written` says that it is durable, so whatever ends a flush on the
+way, the next one captures the page again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
+from timerstore.services.world.world import World
+from timerstore.timelog.jit.intrinsics import copy_bytes
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.wheel.checksums import PAGE_BYTES
+from timerstore.wheel.near import PLACES
+from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN
+
+_READ: Final = 0
+_LINKED: Final = 1
+_CLAIMED: Final = 2
+_FRONTIER: Final = 3
+_CANCELLED: Final = 4
+_TIMERLOG_END: Final = 5
+_COMMITLOG_END: Final = 6
+_SCAN_FROM: Final = 7
+_TIMERLOG_SYNC: Final = 8
+_PAGES: Final = 9
+_QUEUES: Final = 10
+_FLOOR: Final = 11
+_PIECE: Final = 32
+"""Pages that are copied in one hold of wheel: some 20 µs."""
+_CURSORS: Final = 16
+_SLACK: Final = 64
+
+
+class Captured(NamedTuple):
+    """What stood in an engine at one moment."""
+
+    read_slot: int
+    linked: int
+    claimed_slot: int
+    frontier_ms: int
+    cancelled_count: int
+    timerlog_end: int
+    commitlog_end: int
+    scan_from: int  # L, as far as this life's copies say
+    floor: int  # F
+    timerlog_sync: int  # up to where the timer log must be durable before the pages are written
+    next_index: Words
+    level_offsets: Words
+    runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content
+
+
+@kernel_ahead
+def _capture(
+    world: World,
+    cursors: Words,
+    next_index: Words,
+    level_offsets: Words,
+    numbers: Words,
+    pages: Bytes,
+) -> bool:
+    """Capture; False where dirty pages or queues do not fit, with their counts in `cursors`."""
+    near, wheel = world.near, world.wheel
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.wheel_lock)
+    count = 0
+    for page in range(len(wheel.dirty)):
+        if wheel.dirty[page] != PAGE_CLEAN:
+            if count < len(numbers):
+                numbers[count] = page
+            count += 1
+    cursors[_PAGES] = count
+    if count > len(numbers):
+        lock_release(world.wheel_lock)
+        lock_release(world.fire_lock)
+        return False
+    for level in range(len(level_offsets)):
+        level_offsets[level] = world.levels.offset[level]
+    # Of one instant: of what the log is said to be durable up to, recovery reads no entry anew.
+    lock_acquire(world.append_lock)
+    end = world.commitlog.end
+    queues = world.queues.count
+    for row in range(min(queues, len(next_index))):
+        next_index[row] = world.queues.next_index[row]
+    lock_release(world.append_lock)
+    cursors[_QUEUES] = queues
+    if queues > len(next_index):
+        lock_release(world.wheel_lock)
+        lock_release(world.fire_lock)
+        return False
+    oldest = min(end, world.cancelled.held_from)
+    oldest = min(oldest, world.dequeue_put.front_copy)
+    for place in range(PLACES):  # of slots that are claimed and not passed; the others have none
+        oldest = min(oldest, near.first_copy[place])
+    for i in range(world.cleaning.pass_count):
+        oldest = min(oldest, world.cleaning.passes[i * PASS_COLUMNS + PASS_FIRST_COPY])
+    cursors[_READ] = world.dequeue_put.passed_slot
+    cursors[_LINKED] = world.enqueue_put.linked_index
+    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
+    cursors[_FRONTIER] = world.dequeue_put.frontier_ms
+    cursors[_CANCELLED] = world.cancelled.count
+    cursors[_TIMERLOG_END] = world.timerlog.end
+    cursors[_COMMITLOG_END] = end
+    cursors[_SCAN_FROM] = oldest
+    cursors[_FLOOR] = world.cleaning.floor
+    lock_release(world.fire_lock)
+    # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
+    # timer log, which must be durable up to what the last piece points to.
+    for i in range(count):
+        if i & (_PIECE - 1) == _PIECE - 1:
+            lock_release(world.wheel_lock)
+            lock_acquire(world.wheel_lock)
+        copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
+        wheel.dirty[numbers[i]] = PAGE_CAPTURED
+    cursors[_TIMERLOG_SYNC] = world.timerlog.end
+    lock_release(world.wheel_lock)
+    return True
+
+
+@kernel_ahead
+def _written(world: World) -> None:
+    dirty = world.wheel.dirty
+    lock_acquire(world.wheel_lock)
+    for page in range(len(dirty)):
+        if dirty[page] == PAGE_CAPTURED:  # else it was changed since
+            dirty[page] = PAGE_CLEAN
+    lock_release(world.wheel_lock)
+
+
+def written(world: World) -> None:
+    """Say that all pages are durable that were captured and not changed since. O(pages)."""
+    _written(world)
+
+
+def capture(world: World) -> Captured:
+    """Capture cursors and dirty pages; call `written` once they are durable. O(dirty pages)."""
+    cursors = np.zeros(_CURSORS, np.int64)
+    next_index = np.zeros(world.queues.count + _SLACK, np.int64)
+    level_offsets = np.zeros(len(world.levels.offset), np.int64)
+    room = int((world.wheel.dirty != PAGE_CLEAN).sum()) + _SLACK
+    while True:
+        numbers, pages = np.empty(room, np.int64), np.empty(room * PAGE_BYTES, np.uint8)
+        if _capture(world, cursors, next_index, level_offsets, numbers, pages):
+            break
+        room = int(cursors[_PAGES]) + _SLACK
+        if len(next_index) < cursors[_QUEUES]:
+            next_index = np.zeros(int(cursors[_QUEUES]) + _SLACK, np.int64)
+    runs = _runs(numbers[: int(cursors[_PAGES])], pages)
+    read, linked, claimed, frontier, cancelled, units, messages, oldest, synced = cursors[
+        :_PAGES
+    ].tolist()
+    return Captured(
+        *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
+        int(cursors[_FLOOR]),
+        synced,
+        next_index[: int(cursors[_QUEUES])],
+        level_offsets,
+        runs,
+    )
+
+
+def _runs(numbers: Words, pages: Bytes) -> list[tuple[int, Bytes]]:
+    """Join pages that follow each other."""
+    if len(numbers) == 0:
+        return []
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1).tolist()
+    return [
+        (int(numbers[first]) * PAGE_BYTES, pages[first * PAGE_BYTES : stop * PAGE_BYTES])
+        for first, stop in zip(starts, [*starts[1:], len(numbers)], strict=True)
+    ]

@@ -1,0 +1,377 @@
+"""Flushing: makes what was written durable.
+
+The order of a checkpoint is what recovery relies on. Under locks the cursors are captured
+together with copies of the wheel's dirty pages. Then, without it: commit log, consume queues and
+timer log are made durable; then the wheel's copies; then the checkpoint. So a wheel on disk never
+points past the timer log, nor a unit past the commit log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.errors import FlushFailedError, StoreFullError, TimerStoreError
+from timerstore.services.durable.ahead_file import write_ahead
+from timerstore.services.durable.capture import Captured, capture, written
+from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.level_file import LevelOffsetFile
+from timerstore.services.engine.rebuild import remove_mark, write_mark
+from timerstore.services.mending.scrub import Scrub
+from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.services.world.state import FLUSH
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.jsonfile import sealed, write_json
+from timerstore.timelog.files.oserrors import store_error
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.system import set_thread_name
+
+log = logging.getLogger("timerstore")
+
+_TICK_S: Final = 0.05
+_IDLE_TICK_S: Final = 0.25
+"""How often the thread looks up while nothing is appended: an idle store shall cost nothing."""
+_READ_SLOT_ALONE_S: Final = 10
+"""How often R is made durable where it is all that moves."""
+
+
+class Flusher:
+    """Makes an engine's bytes durable.
+
+    Ground rules: `durable_end` is moved by who leads the group commit alone, and only grows.
+    `flush` and `wait_durable` may be called by any thread; who makes an fsync leads, so fsyncs
+    never overlap. `waiting_for_space` is written by the flush thread alone; `error` is final.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Take the engine's present state for durable: recovery has flushed it."""
+        self.engine = engine
+        self.commit = GroupCommit(engine.commitlog.end)
+        self.before: Callable[[], None] | None = None
+        """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
+        self.scrub = Scrub(engine)
+        self.on_checkpoint: Callable[[], None] | None = None
+        """Called after each checkpoint: R may have waited for it."""
+        self.after: Callable[[], object] | None = None
+        """Called after a checkpoint while open, outside all locks: what is not needed goes."""
+        self.on_tick: Callable[[], object] | None = None
+        """Called by the flush thread all the time: what is done piece by piece goes on."""
+        self.last: Checkpoint | None = None  # the last durable checkpoint of this life
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called with what makes flushing impossible for good."""
+        self.error: BaseException | None = None
+        self.waiting_for_space: StoreFullError | None = None
+        self.waiting_since_ms: int | None = None
+        self.sync_count = 0
+        self.checkpoint_count = 0
+        self._flushed_s = time.monotonic()
+        self._flushed_timerlog = engine.timerlog.end
+        self._flushed_index = engine.queues.table.next_index.copy()
+        self._sequence = 0
+        self._level_file = LevelOffsetFile(engine.path / "config" / "delayOffset.json")
+        self._stop = Flag()
+        self._thread: BackgroundThread | None = None
+
+    # --- group commit
+
+    @property
+    def durable_end(self) -> int:
+        """Bytes of the commit log before it are durable."""
+        return self.commit.durable_end
+
+    def wait_durable(self, offset: int) -> None:
+        """Return once the commit log is durable up to `offset`; one fsync serves all who wait.
+
+        Whoever finds that nobody does it makes the fsync, for everything that stands in the log
+        when it begins; see `GroupCommit`. A signal's handler that comes here in the midst of this
+        thread's fsync makes another one. Raises FlushFailedError.
+        """
+        while (outcome := self.commit.wait(offset)) != IS_DURABLE:
+            if outcome == MAY_LEAD:
+                with self.commit.leading:
+                    if self.commit.leads and self.durable_end < offset:
+                        self._sync_log()
+            elif outcome == LEADS:
+                self._sync_log()
+            else:
+                self._check()
+
+    def sync_log(self) -> None:
+        """Make the commit log durable up to its present end."""
+        self.wait_durable(self.engine.commitlog.end)
+
+    def _sync_log(self) -> None:
+        """Make the commit log durable, and say so; for who leads."""
+        self._check()
+        self.commit.gather()
+        try:
+            end = self.engine.commitlog.end
+            self.engine.commitlog.flush(self.durable_end, end)
+        except FlushFailedError as e:
+            self._fail(e)
+            raise
+        except StoreFullError as e:  # no descriptor is left, say: no page was dropped
+            raise FlushFailedError(f"{e} What was put is in the log, and not durable yet.") from e
+        self.sync_count += 1
+        self.commit.advance(end)
+
+    def _fail(self, error: BaseException) -> None:
+        """Remember a failed fsync; it is final, for the kernel may have dropped the pages."""
+        if self.error is None:
+            self.error = error
+            self.commit.fail()
+            if self.on_failure is not None:
+                self.on_failure(error)
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    # --- checkpoint
+
+    def flush(self, *, clean: bool = False) -> None:
+        """Write a checkpoint; everything put before the call is durable on return."""
+        if self.commit.leads:
+            raise TimerStoreError(
+                "flush() was called inside another call of the same thread, as a signal's handler "
+                "may do. Raise an exception there instead, and flush when it has come out."
+            )
+        if self.before is not None:
+            self.before()
+        with self.commit.alone:
+            self._check()
+            engine, world = self.engine, self.engine.world
+            noted = engine.keys.note(clean=clean)  # before the log's end is captured
+            # Before: what is asked for from now on is the next one's.
+            world.dequeue_put.flush_wanted = 0
+            captured = capture(world)
+            checkpoint = Checkpoint(
+                read_ms=captured.read_slot * engine.precision_ms,
+                timerlog_flushed=captured.timerlog_end,
+                queue_index=captured.linked,
+                scan_from=engine.scan_from(
+                    captured.read_slot,
+                    captured.floor,
+                    captured.level_offsets,
+                    captured.scan_from,
+                ),
+                floor=captured.floor,
+                commitlog_flushed=captured.commitlog_end,
+                claimed_slot=captured.claimed_slot,
+                frontier_ms=captured.frontier_ms,
+                cancelled_count=captured.cancelled_count,
+                level_offsets=captured.level_offsets.tolist(),
+                store_tag=engine.store_tag,
+                identity=engine.identity,
+                clean=clean,
+                handed_over=clean and engine.handed_over,
+            )
+            try:
+                self._write(checkpoint, captured)
+                engine.keys.write(noted)
+            except FlushFailedError as e:
+                self._fail(e)
+                raise
+            if engine.keeps_mark and not engine.is_unsettled(
+                captured.read_slot, captured.floor, captured.level_offsets
+            ):
+                engine.keeps_mark = False
+                remove_mark(engine.disk, engine.path)
+                if engine.rebuild_wanted:
+                    write_mark(engine.disk, engine.path, engine.rebuild_wanted)
+            written(world)
+            # One word, which the services only read: no lock is needed.
+            with acting_as(FLUSH):
+                world.flush.checkpointed_slot = captured.read_slot
+            if self.on_checkpoint is not None:
+                self.on_checkpoint()
+            engine.disk.keep_spare()
+            self.checkpoint_count += 1
+            self._flushed_s = time.monotonic()
+            self.last = checkpoint
+        if self.after is not None and not clean:
+            self.after()
+
+    def _write(self, checkpoint: Checkpoint, captured: Captured) -> None:
+        engine, config = self.engine, self.engine.path / "config"
+        next_index = captured.next_index
+        engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
+        self.commit.advance(checkpoint.commitlog_flushed, at_once=True)
+        if checkpoint.clean:
+            engine.commitlog.clear_behind()
+        before = self._flushed_index[: len(next_index)]
+        for row in np.flatnonzero(next_index != before).tolist():
+            file = engine.queues.files[row]
+            file.flush(int(before[row]) * fmt.ENTRY_BYTES, int(next_index[row]) * fmt.ENTRY_BYTES)
+            self._flushed_index[row] = next_index[row]
+        if checkpoint.clean:
+            engine.queues.drop_behind()
+        engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
+        self._flushed_timerlog = checkpoint.timerlog_flushed
+        engine.wheel.write(captured.runs)
+        lock = engine.append_lock.words
+        with engine.commitlog.reading() as commitlog:
+            engine.counters.write(commitlog, lock, durably=checkpoint.clean)
+        self._sequence += 1
+        checkpoint.sequence = self._sequence
+        checkpoint.state_timestamp = engine.queues.table.stored_ms
+        checkpoint.state_counter = self._sequence
+        if checkpoint.clean:
+            self._write_for_brokers(config)
+        self._level_file.write(engine.disk, checkpoint)
+        write_checkpoint(engine.disk, config / "timercheck", checkpoint)
+
+    def _write_for_brokers(self, config: Path) -> None:
+        """Write what a clean close leaves behind besides the cursors."""
+        engine = self.engine
+        stored_ms = engine.queues.table.stored_ms
+        timers, levels = engine.queues.table.pending.reshape(2, -1)
+        version = {"counter": self._sequence, "stateVersion": 0, "timestamp": stored_ms}
+        metrics = {
+            "dataVersion": version,
+            "timingCount": self._counts(timers, stored_ms),
+            "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
+            "unattributedCount": engine.unattributed_count,
+            "damagedCount": len(engine.uncounted),
+        }
+        write_json(engine.disk, config / "timermetrics", sealed(metrics))
+        write_ahead(engine)
+        write_store_checkpoint(
+            engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
+        )
+
+    def _counts(self, pending: Words, stored_ms: int) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for row, topic in enumerate(self.engine.queues.topics):
+            if pending[row]:
+                entry = counts.setdefault(text(topic), {"count": 0, "timeStamp": stored_ms})
+                entry["count"] += int(pending[row])
+        return counts
+
+    # --- the thread
+
+    def start(self) -> None:
+        """Start the thread that makes checkpoints."""
+        thread = BackgroundThread("timerstore-flush", self._run, self._thread_ended)
+        thread.start()
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Stop the thread, without a last flush."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        set_thread_name("flush")
+        interval_s = self.engine.config.flush_interval_ms / 1000
+        tick_s = nap_s = min(_TICK_S, interval_s)
+        retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
+        last, seen_end = time.monotonic(), -1
+        while not self._stop.wait(nap_s if self.waiting_for_space is None else retry_s):
+            # Where nothing comes, nothing has to be made ahead.
+            idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
+            nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
+            full = _room_wanted(self.engine.prepare_ahead)
+            full = _room_wanted(self.engine.keys.catch_up) or full
+            if self.on_tick is not None:
+                full = _room_wanted(self.on_tick) or full
+            due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
+            if due or self.engine.world.dequeue_put.flush_wanted:
+                last = time.monotonic()
+                changed = self._changed()
+                if changed:
+                    full = _room_wanted(self.flush) or full
+                elif self.before is not None:
+                    full = _room_wanted(self.before) or full
+                if self.after is not None and (full is not None or not changed):
+                    full = _room_wanted(self.after) or full  # it is what makes room
+            full = _room_wanted(self.scrub.run) or full
+            self._wait_for_space(full)
+
+    def _wait_for_space(self, full: StoreFullError | None) -> None:
+        """Say whether anything waits for room; a full disk is waited out, never an end."""
+        if (full is None) != (self.waiting_for_space is None):
+            fields = {"store": str(self.engine.path), "waiting_for_space": full is not None}
+            text = full or "there is room again"
+            log.warning("%s: %s", self.engine.path, text, extra=fields)
+            self.waiting_since_ms = None if full is None else time.time_ns() // 1_000_000
+        self.waiting_for_space = full
+
+    def _thread_ended(self, error: BaseException) -> None:
+        """Have the next call raise what ended the thread, whatever it was."""
+        if isinstance(error, OSError):
+            failed = FlushFailedError(f"{error}. Check the disk, then reopen the store.")
+            failed.__cause__ = error
+            error = failed
+        self._fail(error)
+
+    def _changed(self) -> bool:
+        engine, last = self.engine, self.last
+        if engine.world.dequeue_put.flush_wanted or last is None:
+            return True
+        if engine.levels.offset.tolist() != last.level_offsets:
+            return True
+        if engine.world.cleaning.floor != last.floor:  # what lies below it can go
+            return True
+        if (
+            engine.commitlog.end != self.durable_end
+            or engine.timerlog.end != self._flushed_timerlog
+        ):
+            return True
+        return self._read_slot_matters(last)
+
+    def _read_slot_matters(self, last: Checkpoint) -> bool:
+        """Tell whether R is worth a checkpoint of its own.
+
+        What was stored and fired can go once R is past it. Later R only says how many empty slots
+        recovery need not look at, and an idle store shall leave the disk alone.
+        """
+        if self.engine.read_slot == self.engine.world.flush.checkpointed_slot:
+            return False
+        if last.read_ms <= self.engine.queues.table.stored_ms:
+            return True
+        return time.monotonic() - self._flushed_s >= _READ_SLOT_ALONE_S
+
+
+def _room_wanted(job: Callable[[], object]) -> StoreFullError | None:
+    """Do a job; return the error if it wants room, or a descriptor, that is not there."""
+    try:
+        job()
+    except StoreFullError as e:
+        return e
+    except OSError as e:
+        error = store_error(e, e.filename or "a file")
+        if not isinstance(error, StoreFullError):
+            raise
+        return error
+    return None
+
+
+def remove_abort(path: Path) -> None:
+    """Say that a store was closed cleanly."""
+    (path / "abort").unlink(missing_ok=True)
+
+
+def write_abort(disk: Disk, path: Path) -> None:
+    """Say that a store is open, with this process's id as RocketMQ does; durable on return.
+
+    Where the disk is full the name alone is there, which takes no block.
+    """
+    try:
+        disk.replace(path / "abort", str(os.getpid()).encode())
+    except StoreFullError:
+        os.close(disk.open_file(path / "abort", create=True))
+        disk.sync_folder(path)

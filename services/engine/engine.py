@@ -1,0 +1,404 @@
+"""The engine: the files, arrays, locks of one open store.
+
+It knows no public call and starts no thread. `provide` is where a kernel's need is answered: by a
+new segment, a mapping, a row for a topic, a larger set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.errors import InvalidArgumentError, NotAStoreError
+from timerstore.ground.config import Config
+from timerstore.services.engine.counter_file import CounterFile
+from timerstore.services.engine.key_files import KeyFiles
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.engine.sizes import find_sizes
+from timerstore.services.world import needs
+from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.clock import Clock
+from timerstore.services.world.damage import Damage
+from timerstore.services.world.level_arrays import RETRY_WAIT_MS_MAX, new_level_table
+from timerstore.services.world.state import SERVICE_NAMES, ServiceThread
+from timerstore.services.world.world import World, new_world
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
+from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
+from timerstore.timelog.bytes.unit import UNIT_ROOM_BYTES
+from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
+from timerstore.timelog.jit.record import Bytes, Words, add_to_word
+from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.writing.append import (
+    NEED_COMMITLOG,
+    NEED_NOTHING,
+    NEED_QUEUE,
+    NEED_SMALLER,
+    STAGE_BYTES,
+    Stage,
+)
+from timerstore.timelog.writing.consumequeue import ConsumeQueues
+from timerstore.wheel.cancelled import CancelledTimers
+from timerstore.wheel.near import new_near_wheel
+from timerstore.wheel.sets import new_table
+from timerstore.wheel.settings import Settings
+from timerstore.wheel.slots import TimerWheel
+
+_OPEN_SEGMENTS_MIN: Final = 2 + 6
+"""Those at a log's end, and one that each service may be reading, cleaning too: with fewer, two of
+them would each drop what the other needs next, for ever."""
+CANCELLED_GROWTH: Final = 4_096
+"""Room that is made at once when deletes of an earlier life fill the cancelled set."""
+
+
+@kernel_ahead
+def _step_count(thread: ServiceThread) -> int:
+    """Return `step`, behind a full fence: what was taken out of a table before is seen by whoever
+    begins a step now.
+    """
+    return add_to_word(thread, "step", 0)
+
+
+@kernel_ahead
+def read_at(buf: Bytes, at: int, found: MessageParts) -> int:
+    """Read a message without its checksum, for Python; return what `read_message` does."""
+    return read_message(buf, at, found, False)
+
+
+class Engine:
+    """One open store."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        clock: Clock,
+        disk: Disk,
+        rebuild: frozenset[str] = frozenset(),
+    ) -> None:
+        """Open or make the files; nothing is recovered yet.
+
+        `rebuild`: the indexes that are to be made anew; what is there of them does not count.
+        """
+        self.path, self.clock, self.disk, self.rebuild = path, clock, disk, rebuild
+        self.damage = Damage(path)
+        self._disk_bytes = -1, 0  # `Disk.change_count` when they were counted, and how many
+        self.rebuild_wanted = frozenset[str]()
+        """The indexes in which damage was found: the next opening makes them anew."""
+        # Lost messages are counted once recovery has counted what is pending without them.
+        self.count_lost, self.uncounted, self.unattributed_count = True, set[int](), 0
+        made = find_sizes(path, config, disk)
+        self.config, self.identity, self.is_new, self.restored = made
+        self.store_tag, config = self.identity.store_tag, self.config
+        self.level_ms = np.array(config.delay_levels_ms(), np.int64)
+        self.content_bytes_max = content_bytes_max(config.commitlog_segment_bytes)
+        self.message_bytes_max = message_bytes_max(config.commitlog_segment_bytes)
+        self.commitlog = self._segments("commitlog", config.commitlog_segment_bytes)
+        self.commitlog.gaps_are_zeros, self.commitlog.reach_bytes = True, STAGE_BYTES
+        log = self.commitlog
+        self.damage.log_start = lambda: log.start
+        timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild
+        self.had_queues = (path / "consumequeue").is_dir() and not queues_gone
+        self.had_timerlog = (path / "timerlog").is_dir() and not timers_gone
+        self.queues = ConsumeQueues(
+            disk,
+            path / "consumequeue",
+            config.consumequeue_segment_bytes,
+            open_count_max=config.open_segments_max,
+            is_gone=queues_gone,
+        )
+        self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
+        self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes, timers_gone)
+        wheel = path / "timerwheel"
+        self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
+        self.near = new_near_wheel(config.precision_ms, config.near_count_max)
+        self.levels = new_level_table(self.level_ms, config.level_batch_count)
+        self.adopt_levels()
+        self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
+        self.locks, self.append_lock = ServiceLocks(), SpinLock()
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
+        self.cancelled = CancelledTimers()  # under fire once services run
+        self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
+        self.mended_run = -1, range(0), dict[int, Words]()
+        self.world: World = new_world(
+            self._new_settings(),
+            self.locks,
+            self.append_lock.words,
+            self.commitlog.shared_table,
+            self.queues.table,
+            self.queues.files[0].shared_table,
+            self.timerlog.shared_table,
+            self.wheel.array,
+            self.near,
+            self.levels,
+            self.cancelled.set,
+            self.eventfds,
+        )
+        self.services: list[ServiceThread] = [
+            getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
+        ]
+        self.use_done(new_table(1), 0)
+        self.keys = KeyFiles(
+            *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
+            is_used=config.key_index,
+        )
+        self.handed_over = False
+        """The files are ready for a broker: the last checkpoint says so."""
+        # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
+        # slot, or F past the source.
+        self.recovered_copy = -1
+        self.keeps_mark = False
+        """Some of these copies are a broker's and name no source: until they are settled, whoever
+        opens the store after a kill has to read the whole log again to know them."""
+        self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
+        self.recovered_until_level = np.full(fmt.LEVEL_COUNT_MAX, -1, np.int64)
+
+    def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
+        count, folder = max(self.config.open_segments_max, _OPEN_SEGMENTS_MIN), self.path / name
+        return SegmentedFile(
+            self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone
+        )
+
+    def adopt_levels(self) -> None:
+        """Give the delay levels that are known their queues; the first put makes the others."""
+        queues, levels = self.queues, self.levels
+        rows = {int(queues.table.queue_id[row]): row for row in queues.rows(fmt.LEVEL_TOPIC)}
+        count = max(len(self.level_ms), *(level + 1 for level in rows), 0)
+        if count > fmt.LEVEL_COUNT_MAX:
+            raise NotAStoreError(
+                f"{self.path} has {count} delay levels; {fmt.LEVEL_COUNT_MAX} are understood. "
+                "Let a broker deliver what waits in the others."
+            )
+        for level, row in rows.items():
+            levels.row[level] = row
+        levels.count = count
+
+    def level_row(self, level: int) -> int:
+        """Return the row of a level's queue, made if needed; levels count from 1."""
+        if self.levels.row[level - 1] < 0:
+            self.levels.row[level - 1] = self.queues.row(fmt.LEVEL_TOPIC, level - 1)
+        return int(self.levels.row[level - 1])
+
+    def postpone_level(self, level: int, now_ms: int) -> None:
+        """Let a level whose delivery failed wait: half a slot, and twice as long each time."""
+        levels = self.levels
+        wait_ms = self.precision_ms // 2 << min(int(levels.fail_count[level]), 20)
+        levels.fail_count[level] += 1
+        levels.retry_ms[level] = now_ms + min(wait_ms, RETRY_WAIT_MS_MAX)
+
+    def _new_settings(self) -> Settings:
+        return Settings(
+            precision_ms=self.config.precision_ms,
+            slot_count=self.config.wheel_slot_count,
+            window_slots=self.config.roll_window_slots,
+            hop_slots=max(1, 2 * self.config.roll_window_slots // 3),
+            store_tag=self.store_tag,
+        )
+
+    # --- cursors
+
+    @property
+    def precision_ms(self) -> int:
+        """Time of one slot."""
+        return self.config.precision_ms
+
+    @property
+    def read_slot(self) -> int:
+        """R."""
+        return self.world.dequeue_put.passed_slot
+
+    def set_cursors(
+        self, passed_slot: int, queue_index: int, frontier_ms: int, floor: int = 0
+    ) -> None:
+        """Begin at R, Q and F, with nothing claimed. Before any step has run."""
+        world = self.world
+        self.move_to(passed_slot, passed_slot)
+        with acting_as(ALONE):
+            world.dequeue_put.frontier_ms = max(frontier_ms, passed_slot * self.precision_ms - 1)
+            world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
+            world.cleaning.floor = floor
+            world.cleaning.timerlog_start = self.timerlog.start
+
+    def move_to(self, passed_slot: int, claimed_slot: int) -> None:
+        """Set R, also as checkpointed, and C, with nothing in between. While no step runs."""
+        world = self.world
+        with acting_as(ALONE):
+            world.dequeue_put.passed_slot = world.dequeue_put.front_slot = passed_slot
+            world.flush.checkpointed_slot = passed_slot
+            world.dequeue_get.claimed_slot = world.dequeue_get.walked_slot = claimed_slot
+            world.dequeue_get.emptied_ms = passed_slot * self.precision_ms
+
+    def put_aside(self, now_ms: int) -> None:
+        """Put aside what has ended by now, see aside.py. Before any slot is claimed."""
+        world, now_slot = self.world, now_ms // self.precision_ms
+        passed_slot = world.dequeue_put.passed_slot
+        if not passed_slot < now_slot < passed_slot + world.settings.slot_count // 2:
+            return
+        with acting_as(ALONE):
+            aside, front = world.aside, world.dequeue_get
+            aside.claimed_slot = aside.walked_slot = passed_slot
+            aside.emptied_ms, aside.first_count = passed_slot * self.precision_ms, FIRST_COUNT
+            front.claimed_slot = front.walked_slot = now_slot
+            front.emptied_ms = now_slot * self.precision_ms
+            world.dequeue_put.front_slot = world.dequeue_put.aside_stop = now_slot
+
+    def use_done(self, done: Words, count: int) -> None:
+        """Make kernels pass by the sources in this map; before services run."""
+        self.done, known = done, self.world.done
+        with acting_as(ALONE):
+            known.address = done.ctypes.data
+            known.length = len(done)
+            known.count = count
+
+    # --- what kernels need
+
+    def need(self, service: int) -> int:
+        """Return what a service waits for, see needs.py."""
+        return self.services[service].need
+
+    def needing(self) -> int:
+        """Return a service that waits for something, or −1."""
+        return next((i for i in range(len(self.services)) if self.need(i)), -1)
+
+    def forget_need(self, service: int) -> None:
+        """Clear a service's need, which somebody else has answered."""
+        with acting_as(service):
+            self.services[service].need = needs.NOTHING
+
+    # --- unmapping
+
+    def trim(self, file: SegmentedFile) -> None:
+        """Drop maps over the limit. Not while holding a lock of the services."""
+        file.trim()
+        self.let_go(file)
+
+    def let_go(self, file: SegmentedFile) -> None:
+        """Unmap what was dropped of a log, once no step is under way that may look into it.
+
+        Where a signal ends it, all of that stays mapped until the next call.
+        """
+        ended = file.seal()
+        if ended:
+            self.wait_for_steps()
+            file.release(ended)
+
+    def wait_for_steps(self) -> None:
+        """Return once every step of a service has ended that was under way."""
+        for service in self.services:
+            before = _step_count(service)
+            while before & 1 and _step_count(service) == before:
+                time.sleep(0.00005)
+
+    def map_level(self, level: int) -> None:
+        """Map the segment that a level wants of its queue."""
+        levels = self.levels
+        number = int(levels.wanted[level])
+        file = self.queues.existing(int(levels.row[level]), number)
+        with self.locks.fire:
+            self._level_files[level] = file
+            levels.address[level], levels.number[level] = file.address, number
+
+    def prepare_commitlog(self) -> None:
+        """Map the segment at the log's end, and the one behind it."""
+        self.commitlog.prepare_end(fmt.SEALED_BLANK_BYTES)
+        self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
+
+    def prepare_timerlog(self) -> None:
+        """Map the segment at the timer log's end."""
+        self.timerlog.prepare_end(fmt.TIMERLOG_BLANK_BYTES)
+
+    def make_unit_room(self) -> None:
+        """Make room for a unit at the timer log's end."""
+        log = self.timerlog
+        left = log.segment_bytes - log.end % log.segment_bytes
+        log.make_room(log.end + UNIT_ROOM_BYTES + (left if left < UNIT_ROOM_BYTES else 0))
+
+    def provide_append(self, stage: Stage) -> None:
+        """Make what `append` found missing for a stage, when called by a thread that puts."""
+        need, row = stage.need, stage.need_row
+        at = stage.need_at
+        if need == NEED_SMALLER:
+            raise InvalidArgumentError(
+                f"The message is larger than a segment of {self.commitlog.segment_bytes} bytes. "
+                "Shorten it, or make a store with larger segments."
+            )
+        if need in (NEED_COMMITLOG, NEED_NOTHING):
+            if need == NEED_COMMITLOG:
+                self.commitlog.make_room(at + 1)
+            self.prepare_commitlog()
+        if need == NEED_QUEUE:
+            self.queues.prepare(row, index=at)
+        self.queues.prepare(0)
+
+    def row_of_message(self, offset: int) -> int:
+        """Return the queue row of a timer's real topic, made if needed; −1 where it is damaged."""
+        view = self.commitlog.view(offset)
+        found = MessageParts()
+        if read_at(view, 0, found) != GOOD or found.real_topic_bytes < 0:
+            return -1
+        at, count = found.real_topic_at, found.real_topic_bytes
+        return self.queues.row(view[at : at + count].tobytes(), max(0, found.real_queue))
+
+    def prepare_ahead(self) -> None:
+        """Make the segments that will be needed next, before anybody waits for them."""
+        self.commitlog.prepare_next()
+        self.timerlog.prepare_next()
+        self.queues.prepare_ahead()
+
+    # --- L, and space
+
+    def scan_from(self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int) -> int:
+        """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
+        if self.recovered_copy >= 0 and self.is_unsettled(read_slot, floor, level_offsets):
+            return min(oldest_copy, self.recovered_copy)
+        return oldest_copy
+
+    def is_unsettled(self, read_slot: int, floor: int, level_offsets: Words) -> bool:
+        """Tell whether a source that has its copy from an earlier life may be met again."""
+        unsettled = self.last_recovered_source(read_slot) >= floor
+        return unsettled or bool((level_offsets <= self.recovered_until_level).any())
+
+    def last_recovered_source(self, read_slot: int) -> int:
+        """Return the last message with a copy of an earlier life that R has not passed; or −1."""
+        offset, slot = self.recovered_sources.T
+        return int(offset[slot >= read_slot].max(initial=-1))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that all files of the store that grow take of the disk.
+
+        They are counted anew, O(segments), where any took or gave back blocks since the last call.
+        """
+        count = self.disk.change_count
+        if count != self._disk_bytes[0]:
+            logs = self.commitlog.disk_bytes + self.timerlog.disk_bytes + self.queues.disk_bytes
+            wheel_bytes = os.fstat(self.wheel.fd).st_blocks * 512
+            self._disk_bytes = count, logs + wheel_bytes + self.keys.disk_bytes
+        return self._disk_bytes[1]
+
+    def pending_count(self, topic: bytes | None = None) -> int:
+        """Return the exact number of pending timers."""
+        timers, levels = self.queues.table.pending.reshape(2, -1)
+        if topic is None:
+            count = len(self.queues.files)
+            return int(timers[:count].sum() + levels[:count].sum()) - self.unattributed_count
+        return sum(int(timers[row] + levels[row]) for row in self.queues.rows(topic))
+
+    def close_files(self) -> None:
+        """Drop all maps and descriptors without flushing."""
+        self.commitlog.close()
+        self.queues.close()
+        self.keys.close()
+        self.timerlog.close()
+        self.wheel.close()
+        while self.eventfds:
+            os.close(self.eventfds.pop())  # first: closed twice, it may be another's

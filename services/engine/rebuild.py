@@ -1,0 +1,128 @@
+"""Rebuilding: what is damaged of the indexes is made anew from the commit log.
+
+An index is never mended in place while a store opens: its files are removed, and recovery makes
+them anew. `config/rebuild.json` says which, durably, from before the first of them is touched until
+the checkpoint of the finished rebuild; so a process that is killed on the way begins again, and a
+store that found the damage while it was open has it rebuilt by the next opening.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.world.damage import Place
+from timerstore.timelog.files.disk import Disk, WrongSizeError
+from timerstore.timelog.files.jsonfile import read_json, write_json
+from timerstore.timelog.files.names import segment_offset
+
+log = logging.getLogger("timerstore")
+
+MARK_FILE: Final = "config/rebuild.json"
+TIMERS: Final = "timer index"  # timer log and wheel
+QUEUES: Final = "consume queues"
+_FOLDER_OF: Final = {"timerlog": TIMERS, "timerwheel": TIMERS, "consumequeue": QUEUES}
+
+
+Opened = TypeVar("Opened")
+
+
+def index_of(file: str) -> str | None:
+    """Return the index that a file belongs to; None for what cannot be rebuilt."""
+    return _FOLDER_OF.get(file.partition("/")[0])
+
+
+def read_mark(path: Path) -> frozenset[str]:
+    """Return which indexes the store wants to be rebuilt."""
+    try:
+        mark = read_json(path / MARK_FILE)
+    except CorruptStoreError:
+        return frozenset((TIMERS, QUEUES))
+    if mark is None:
+        return frozenset()
+    wanted = mark.get("rebuild")
+    wanted = wanted if isinstance(wanted, list) else []
+    return frozenset(each for each in (TIMERS, QUEUES) if each in wanted)
+
+
+def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
+    """Say, durably, that these indexes shall be rebuilt."""
+    before = read_mark(path)
+    if not wanted <= before:
+        write_json(disk, path / MARK_FILE, {"rebuild": sorted(wanted | before)})
+
+
+def remove_mark(disk: Disk, path: Path) -> None:
+    """Say that the indexes are whole; after the checkpoint that says so."""
+    if (path / MARK_FILE).exists():
+        disk.remove(path / MARK_FILE)
+        disk.sync_folder(path / "config")
+
+
+def find_missing(path: Path) -> frozenset[str]:
+    """Return the indexes that are gone of a store that was in use."""
+    in_use = (path / "config" / "timercheck").is_file() and (path / "commitlog").is_dir()
+    if not in_use or not any((path / "commitlog").iterdir()):
+        return frozenset()
+    wheel = path / "timerwheel"
+    missing = set()
+    if not (path / "timerlog").is_dir() or not wheel.is_file() or not wheel.stat().st_size:
+        missing.add(TIMERS)
+    if not (path / "consumequeue").is_dir():
+        missing.add(QUEUES)
+    return frozenset(missing)
+
+
+def open_rebuilding(
+    path: Path,
+    disk: Disk,
+    attempt: Callable[[frozenset[str], tuple[Place, ...]], Opened],
+) -> Opened:
+    """Open a store by `attempt`, which is told which indexes to make anew, and why.
+
+    Where an index turns out damaged, it is tried again without it. An attempt leaves nothing behind
+    that the next one does not repeat.
+    """
+    wanted, places = read_mark(path) | find_missing(path), list[Place]()
+    while True:
+        if wanted:
+            write_mark(disk, path, wanted)
+            _remove_files(disk, path, wanted)
+        try:
+            return attempt(wanted, tuple(places))
+        except (CorruptStoreError, WrongSizeError) as e:
+            place = _place_of(path, e)
+            index = index_of(place.file)
+            if index is None or index in wanted:
+                raise
+        log.warning(
+            "%s: %s is damaged at offset %d: %s; the %s will be rebuilt from the commit log",
+            *(path, place.file, place.offset, place.reason, index),
+        )
+        places.append(place)
+        wanted |= {index}
+
+
+def _place_of(path: Path, error: CorruptStoreError | WrongSizeError) -> Place:
+    if isinstance(error, CorruptStoreError):
+        return Place(error.file, error.offset, error.reason)
+    name = str(error.path.relative_to(path))
+    offset = segment_offset(error.path.name)
+    if offset is not None:  # a segment: named by its folder
+        return Place(str(error.path.relative_to(path).parent), offset, error.reason)
+    return Place(name, error.offset, error.reason)
+
+
+def _remove_files(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
+    """Remove the files of indexes; what holds nothing of ours stays."""
+    files = []
+    if TIMERS in wanted:
+        files += [*sorted((path / "timerlog").glob("*")), path / "timerwheel"]
+    if QUEUES in wanted:
+        files += sorted((path / "consumequeue").glob("*/*/*"))
+    for file in files:
+        if file.is_file():
+            disk.remove(file)

@@ -1,0 +1,127 @@
+"""Which sizes a store is opened with, under which tag: recorded, or found again.
+
+A store of ours has them in `timerstore.json`, with a copy in `config/timercheck`. A broker's store
+has neither: its sizes are read off its files, and it gets a tag of ours. A store whose files bear a
+tag of ours is no broker's, whatever it has lost: opened as one, its cancelled timers would fire.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
+from timerstore.ground.config import Config
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import read_checkpoint
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import (
+    IDENTITY_FILE,
+    SIZES,
+    Identity,
+    find_identity,
+    write_identity,
+)
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.reader import StoreReader
+
+log = logging.getLogger("timerstore")
+
+
+class Made(NamedTuple):
+    """What a store is opened with."""
+
+    config: Config
+    identity: Identity
+    is_new: bool
+    restored: bool  # `timerstore.json` was written again
+
+
+def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
+    """Return the configuration with the sizes that the store was made with; record new ones."""
+    identity, fault = find_identity(path)
+    if identity is not None:
+        if fault is not None:
+            log.warning("%s: %s; written again from config/timercheck", path, fault.reason)
+            write_identity(disk, path, identity)
+        return Made(_with(config, identity), identity, False, fault is not None)
+    sizes = {name: int(getattr(config, name)) for name in SIZES}
+    is_new = not (path / "commitlog").is_dir()
+    tag = random.SystemRandom().getrandbits(32)
+    if not is_new:
+        reader = StoreReader(path, np.array(config.delay_levels_ms(), np.int64))
+        ours = _find_tag(reader)
+        sizes |= _measure(reader)
+        if ours is not None:
+            raise _lost(path, Identity(store_tag=ours, **sizes), fault)
+    elif fault is not None:
+        raise fault
+    identity = Identity(store_tag=tag, **sizes)
+    made = _with(config, identity)  # before anything is written: it checks the sizes
+    write_identity(disk, path, identity)
+    return Made(made, identity, is_new, False)
+
+
+def _with(config: Config, identity: Identity) -> Config:
+    made = replace(config, **identity.sizes())  # type: ignore[arg-type]
+    made.check_max_bytes()
+    return made
+
+
+def _lost(path: Path, identity: Identity, fault: CorruptStoreError | None) -> NotAStoreError:
+    """Return the error for a store of ours of which nobody knows the sizes."""
+    why = "is lost" if fault is None else f"is damaged ({fault.reason})"
+    return NotAStoreError(
+        f"{path / IDENTITY_FILE} {why}, and config/timercheck has no copy, yet this is no broker's "
+        f"store. It was made with the precision_ms and roll_window_slots of some Config: write "
+        f"the file again with those. For the Config given now, and the sizes of the files, that is "
+        f"{json.dumps(asdict(identity))}"
+    )
+
+
+def _measure(reader: StoreReader) -> dict[str, int]:
+    """Read sizes off a store's files; what they do not say is left out."""
+    logs = [reader.commitlog, reader.timerlog, *reader.queues.values()]
+    if not any(each.numbers for each in logs) and not len(reader.slots):
+        raise InvalidArgumentError(f"{reader.path} holds no segment. Pass a store's directory.")
+    found = {}
+    if reader.commitlog.numbers:
+        found["commitlog_segment_bytes"] = reader.sizes.commitlog_segment_bytes
+    if reader.timerlog.numbers:
+        found["timerlog_segment_bytes"] = reader.sizes.timerlog_segment_bytes
+    if any(queue.numbers for queue in reader.queues.values()):
+        found["consumequeue_segment_bytes"] = reader.sizes.consumequeue_segment_bytes
+    if len(reader.slots):
+        found["wheel_slot_count"] = reader.sizes.wheel_slot_count
+    precision_ms = reader.measure_precision()
+    if precision_ms is not None:
+        found["precision_ms"] = precision_ms
+    return found
+
+
+def _find_tag(reader: StoreReader) -> int | None:
+    """Return the tag of a store of ours: the checkpoint's, or that of a message that we put."""
+    checkpoint = read_checkpoint(reader.path / "config" / "timercheck")
+    if checkpoint is not None and (not checkpoint.by_broker or checkpoint.sequence):
+        return checkpoint.store_tag
+    for rows in reader.scan(verify=False):
+        for row in rows[rows[:, scan.ROW_KEY_BYTES] == fmt.KEY_DIGITS].tolist():
+            tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], fmt.KEY_DIGITS), row)
+            if tag is not None:
+                return tag
+    return None
+
+
+def tag_of_key(key: bytes, row: list[int]) -> int | None:
+    """Return the tag of a key that we gave: it says where its message stands."""
+    try:
+        offset, tag = int(key[12:24], 16), int(key[24:], 16)
+    except ValueError:
+        return None
+    return tag if offset & ~fmt.LEVEL_MARK == row[scan.ROW_OFFSET] else None

@@ -1,0 +1,241 @@
+"""One instant of a store, for whoever lists it: where timers wait, with what judges them.
+
+All of it is captured by one kernel, which takes and gives back the locks without returning to
+Python: the near wheel, what was taken but not appended, the cursors, the cancelled set, the levels'
+offsets, the counts. Only units and messages are read later, for these do not change. A listing that
+asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
+passes its delete.
+
+The set is copied, 32 to 64 bytes for each cancelled timer that is still to come; its copy's pages
+are touched before the lock is taken. A journal of what changes while somebody lists would hold the
+lock for less, but it must end somewhere, and then the set must be copied after all.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from timerstore.services.world.aside import is_aside
+from timerstore.services.world.floor import Floor
+from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
+from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
+from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Rows, Words, observe
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
+from timerstore.wheel.cancelled import copy_cancelled
+from timerstore.wheel.near import list_entries
+from timerstore.wheel.place import ring_top
+from timerstore.wheel.slots import NO_UNIT
+
+_CLAIMED: Final = 0
+_CLAIM_OFFSET: Final = 1
+_TOP: Final = 2
+_TIMERLOG_END: Final = 3
+_LINKED: Final = 4
+_QUEUE_END: Final = 5
+_MESSAGES: Final = 6
+_CANCELLED_LENGTH: Final = 7
+_CANCELLED: Final = 8
+_COUNT: Final = 9
+_LEVELS: Final = 10
+_ASIDE_CLAIMED: Final = 11
+_ASIDE_STOP: Final = 12
+_ASIDE_OFFSET: Final = 13
+_FLOOR: Final = 14
+_PASSES: Final = 15
+_CURSORS: Final = 16
+_SLACK: Final = 4_096
+_SLOTS_AT_FIRST: Final = 1_024
+_TRIES: Final = 8
+
+
+class Snapshot(NamedTuple):
+    """The cursors of one moment. Units do not change, so chains are walked later."""
+
+    claimed: int
+    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
+    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
+    aside_stop: int
+    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
+    top: int
+    timerlog_end: int
+    queue_start: int
+    queue_end: int
+    floor: Floor  # which units were superseded
+
+
+class Instant(NamedTuple):
+    """Where pending timers were at one instant, and which were cancelled by then."""
+
+    snapshot: Snapshot
+    messages: Words  # of the near wheel, and in the queues before and behind it
+    cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 where it was empty
+    pending_count: int
+    level_start: Words  # of each delay level: the index of the first that waits
+    level_stop: Words
+    slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
+
+
+@kernel_ahead
+def _capture(
+    world: World,
+    cursors: Words,
+    messages: Words,
+    cancelled: Bytes,
+    level_start: Words,
+    level_stop: Words,
+    passes: Words,
+) -> bool:
+    """Capture; False, with the lengths that are needed in `cursors`, where it does not fit.
+
+    `cancelled`: uint8[8 * n], or of length 0 where nobody asks for the set.
+    """
+    queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+    taken, late_count = waiting_count(due.ends), waiting_count(late.ends)
+    count = world.near.count
+    length = world.cancelled.length
+    if world.cancelled.count == 0 or len(cancelled) == 0:
+        length = 0
+    cursors[_MESSAGES] = count + taken + late_count
+    cursors[_CANCELLED] = world.cancelled.count
+    cursors[_CANCELLED_LENGTH] = world.cancelled.length
+    if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
+        _release(world)
+        return False
+    list_entries(world.near, messages, messages)  # each message overwrites its due time
+    for i in range(taken):
+        messages[count + i] = due.message[place_of(due.ends.head + i)]
+    for i in range(late_count):
+        messages[count + taken + i] = late.message[place_of(late.ends.head + i)]
+    if length > 0:
+        copy_cancelled(world.cancelled, cancelled)
+    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
+    cursors[_CLAIM_OFFSET] = world.dequeue_get.claim_offset
+    cursors[_ASIDE_CLAIMED] = cursors[_ASIDE_STOP] = 0
+    cursors[_ASIDE_OFFSET] = NO_UNIT
+    if is_aside(world):
+        cursors[_ASIDE_CLAIMED] = world.aside.claimed_slot
+        cursors[_ASIDE_STOP] = world.dequeue_put.aside_stop
+        cursors[_ASIDE_OFFSET] = world.aside.claim_offset
+    cursors[_TOP] = ring_top(world.settings, observe(world.flush, "checkpointed_slot"))
+    cursors[_TIMERLOG_END] = world.timerlog.end
+    cursors[_LINKED] = world.enqueue_put.linked_index
+    cursors[_LEVELS] = levels.count
+    cursors[_FLOOR] = world.cleaning.floor
+    cursors[_PASSES] = world.cleaning.pass_count
+    for i in range(world.cleaning.pass_count * PASS_COLUMNS):
+        passes[i] = world.cleaning.passes[i]
+    lock_acquire(world.append_lock)  # what is appended changes counts and queues together
+    cursors[_QUEUE_END] = load_acquire(queues.next_index, 0)
+    pending = 0
+    for row in range(queues.count):
+        pending += queues.pending[row] + queues.pending[QUEUE_COUNT_MAX + row]
+    cursors[_COUNT] = pending
+    for level in range(levels.count):
+        level_start[level] = levels.offset[level]
+        level_stop[level] = levels.offset[level]
+        if levels.row[level] >= 0:
+            level_stop[level] = load_acquire(queues.next_index, levels.row[level])
+    lock_release(world.append_lock)
+    _release(world)
+    return True
+
+
+@inlined
+def _release(world: World) -> None:
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
+
+
+@kernel_ahead
+def _list_slots(
+    world: World, start: int, stop: int, aside_start: int, aside_stop: int, slots: Rows
+) -> int:
+    """Write the used slots of two ranges, with the last unit of each; return how many there are.
+
+    `slots`: int64[n, 2], in no order; what does not fit is only counted. Without locks: a
+    slot that is used for another time meanwhile was passed before, see `capture_instant`.
+    """
+    wheel, count = world.wheel.slots, 0
+    for index in range(len(wheel) // fmt.SLOT_BYTES):
+        time = get_i64(wheel, index * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT)
+        if start <= time < stop or aside_start <= time < aside_stop:
+            if count < len(slots):
+                slots[count, 0] = time
+                slots[count, 1] = get_i64(wheel, index * fmt.SLOT_BYTES + fmt.SLOT_LAST_AT)
+            count += 1
+    return count
+
+
+def capture_instant(world: World, *, whole: bool = True) -> Instant:
+    """Capture one instant. O(near wheel + cancelled) under all locks, O(slots) behind them.
+
+    Without `whole` neither the cancelled set nor the slots are captured.
+    """
+    for _ in range(_TRIES):
+        found = _capture_cursors(world, whole)
+        if not whole:
+            return found
+        used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
+        ranges = at.claimed, at.top, at.aside_claimed, at.aside_stop
+        while (count := _list_slots(world, *ranges, used)) > len(used):
+            used = np.empty((count + _SLACK, 2), np.int64)
+        first = at.claimed
+        if at.aside_claimed < at.aside_stop:
+            first = at.aside_claimed
+        # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
+        if world.flush.checkpointed_slot <= first:
+            break
+    used = used[:count]
+    return found._replace(slots=used[np.argsort(used[:, 0], kind="stable")])
+
+
+def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
+    cursors = np.zeros(_CURSORS, np.int64)
+    start, stop = np.zeros(fmt.LEVEL_COUNT_MAX, np.int64), np.zeros(fmt.LEVEL_COUNT_MAX, np.int64)
+    passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
+    count, length = world.near.count, 1
+    if world.cancelled.count:
+        length = world.cancelled.length
+    while True:
+        messages = np.empty(count + count // 8 + 2 * RING_COUNT, np.int64)
+        cancelled = np.empty(length if with_cancelled else 0, np.int64)
+        messages.fill(0)  # touch the pages now, and not under the lock
+        cancelled.fill(0)
+        if _capture(world, cursors, messages, cancelled.view(np.uint8), start, stop, passes):
+            break
+        count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
+    levels = int(cursors[_LEVELS])
+    in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
+    floor = Floor(int(cursors[_FLOOR]), passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]])
+    snapshot = Snapshot(
+        claimed=int(cursors[_CLAIMED]),
+        claim_offset=int(cursors[_CLAIM_OFFSET]),
+        aside_claimed=int(cursors[_ASIDE_CLAIMED]),
+        aside_stop=int(cursors[_ASIDE_STOP]),
+        aside_offset=int(cursors[_ASIDE_OFFSET]),
+        top=int(cursors[_TOP]),
+        timerlog_end=int(cursors[_TIMERLOG_END]),
+        queue_start=int(cursors[_LINKED]),
+        queue_end=int(cursors[_QUEUE_END]),
+        floor=floor,
+    )
+    return Instant(
+        snapshot=snapshot,
+        messages=messages[: int(cursors[_MESSAGES])],
+        cancelled=cancelled[:in_set],
+        pending_count=int(cursors[_COUNT]),
+        level_start=start[:levels],
+        level_stop=stop[:levels],
+        slots=np.zeros((0, 2), np.int64),
+    )

@@ -1,0 +1,122 @@
+"""What waits in the delay levels, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.instant import Instant
+from timerstore.services.looking.read_pending import map_kept, read_timers, reading_of
+from timerstore.services.world.level_arrays import LevelTable
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64
+from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.record import Flags, Words
+from timerstore.wheel import judge as pending
+
+_CHUNK: Final = 65_536
+_COLUMNS: Final = [
+    *(pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_ROW),
+    *(pending.PENDING_BORN_MS, pending.PENDING_BODY_BYTES),
+]
+
+
+class LevelTimers(NamedTuple):
+    """Messages that wait in delay levels, one row each, by level and then in order."""
+
+    message: Words  # commit log offset
+    due_ms: Words
+    high: Words  # identity
+    low: Words
+    row: Words  # queue of the real topic
+    born_ms: Words
+    body_bytes: Words
+    damaged: Words  # messages that cannot be read; they are in no row
+
+
+def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
+    """Return what waited in all levels at an instant, without what was cancelled. O(waiting).
+
+    Not under the locks. What was delivered and removed since is left out.
+    """
+    parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
+    none = np.zeros(0, np.int64)
+    found = [LevelTimers(none, none, none, none, none, none, none, none), *parts]
+    return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def level_entries(engine: Engine, instant: Instant) -> Iterator[fmt.Entries]:
+    """Yield the entries that waited in all levels at an instant, in chunks, without blanks."""
+    ranges = zip(instant.level_start.tolist(), instant.level_stop.tolist(), strict=True)
+    for level, (start, stop) in enumerate(ranges):
+        row = int(engine.levels.row[level])
+        for index in range(start, stop, _CHUNK) if row >= 0 else ():
+            entries = read_kept(engine, row, index, min(index + _CHUNK, stop))
+            yield entries[entries["size"] != fmt.QUEUE_BLANK_SIZE]
+
+
+def _read_chunk(engine: Engine, instant: Instant, entries: fmt.Entries) -> LevelTimers:
+    messages = entries["offset"].astype(np.int64)
+    reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
+    found = read_timers(engine, messages, reading, in_level=True, locate=map_kept)
+    due_ms, verdicts = entries["tags_code"].astype(np.int64), found[pending.PENDING_VERDICT]
+    kept = verdicts == pending.PENDING
+    columns = found[_COLUMNS][:, kept]
+    return LevelTimers(*(messages[kept], due_ms[kept], *columns, messages[verdicts < 0]))
+
+
+def read_kept(engine: Engine, row: int, start: int, stop: int) -> fmt.Entries:
+    """Return the entries of a queue in [start, stop) whose messages are kept.
+
+    Retention may remove their segments meanwhile, with what was fired or delivered.
+    """
+    queues = engine.queues
+    while True:
+        first = max(start, queues.first_kept(row, engine.commitlog.start))
+        try:
+            return queues.read(row, first, max(0, stop - first))
+        except CorruptStoreError:
+            if queues.first_index(row) <= first:
+                raise
+
+
+@kernel_ahead
+def _still_wait(
+    commitlog: SegmentTable, levels: LevelTable, sources: Words, waits: Flags, start: int
+) -> int:
+    """Tell which messages their loops have not passed, from `start` on; `waits`: bool[n].
+
+    Return the first whose segment is not mapped, or n.
+    """
+    for i in range(start, len(sources)):
+        buf = segment_at(commitlog, sources[i])
+        if len(buf) == 0:
+            return i
+        at = sources[i] % commitlog.segment_bytes
+        level = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT)
+        waits[i] = False
+        if level >= 0 and level < levels.count:
+            waits[i] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) >= levels.offset[level]
+    return len(sources)
+
+
+def still_wait(engine: Engine, sources: Words) -> Flags:
+    """Tell which messages of levels their loops have not passed: bool[n]; before services run."""
+    log = engine.commitlog
+    waits = (sources >= log.start) & (sources < log.end)
+    kept = np.flatnonzero(waits)
+    found, done = np.zeros(len(kept), np.bool_), 0
+    while True:
+        with log.reading() as table:
+            done = _still_wait(table, engine.levels, sources[kept], found, done)
+        if done == len(kept):
+            break
+        log.trim()
+        log.existing(int(sources[kept[done]]) // log.segment_bytes)
+    waits[kept] = found
+    return waits

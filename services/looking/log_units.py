@@ -1,0 +1,99 @@
+"""The units of an open store in the order of the timer log; what is damaged there is an error.
+
+Whoever may go on past damage has `timelog/reading/units.py`; who asks for slots, `slot_units.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.world.floor import read_floor
+from timerstore.timelog.files.pinned import PinnedLog
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.reader import ReadSegments
+from timerstore.wheel import chain
+
+if TYPE_CHECKING:
+    from timerstore.services.engine.engine import Engine
+
+CHUNK_UNITS: Final = 16_384
+
+
+def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Words]:
+    """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
+
+    They are read through maps of their own, so that those of the services stay as they are; where
+    nothing is written, units that recovery linked are in the engine's maps alone.
+    """
+    log = engine.timerlog
+    reader = (
+        ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        if engine.disk.writes
+        else PinnedLog(log)
+    )
+    yield from _units(engine, reader, start, stop, from_slot)
+
+
+def live_units(engine: Engine) -> Iterator[Words]:
+    """Yield the units of slots at or after R that are not superseded; overwritten by the next.
+
+    No service runs: they are read through the engine's own maps, few at a time.
+    """
+    log, floor = engine.timerlog, read_floor(engine.world.cleaning)
+    for units in _units(engine, PinnedLog(log), log.start, log.end, engine.read_slot):
+        log.trim()
+        slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+        kept = ~floor.superseded(units[:, chain.WALK_MESSAGE], slots)
+        yield units if kept.all() else units[kept]
+
+
+def _units(
+    engine: Engine, reader: ReadSegments | PinnedLog, start: int, stop: int, from_slot: int
+) -> Iterator[Words]:
+    units = np.zeros((CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
+    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    while where[0] < stop:
+        part = read_units(engine, reader, stop, from_slot, units, scratch, where)
+        if len(part):
+            yield part
+        if where[1] == chain.WALK_DONE:
+            return
+
+
+def read_units(
+    engine: Engine,
+    reader: ReadSegments | PinnedLog,
+    stop: int,
+    from_slot: int,
+    units: Words,
+    scratch: Any,
+    where: Words,
+) -> Words:
+    """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
+
+    Segments that are removed meanwhile are passed by: nobody needs their units.
+    """
+    log = engine.timerlog
+    while True:
+        before = where[0] = max(int(where[0]), log.start)
+        try:
+            is_there = reader.map_from(before)
+        except FileNotFoundError:
+            is_there = False
+        if is_there or before >= log.start:
+            break
+    count = chain.scan_units(
+        reader.table, stop, from_slot, engine.precision_ms, units, scratch, where
+    )
+    if where[1] == chain.WALK_DAMAGED:
+        offset, reason = int(where[0]), "this is not the unit that was written there"
+        raise CorruptStoreError("timerlog", offset, reason)
+    if where[1] == chain.WALK_UNMAPPED and where[0] == before:
+        number = int(before) // log.segment_bytes
+        offset = (number + (number in log.numbers)) * log.segment_bytes
+        raise CorruptStoreError("timerlog", offset, "this segment is missing")
+    return units[:count]

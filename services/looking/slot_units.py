@@ -1,0 +1,62 @@
+"""Units of slots: their chains walked from the newest, with segments mapped on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.jit.record import Words
+from timerstore.wheel import chain
+from timerstore.wheel.slots import NO_UNIT
+
+CHUNK_ROWS: Final = 65_536
+_LANE_COUNT: Final = 16
+
+
+def slot_units(
+    engine: Engine, slot: int, start: int = NO_UNIT, chunk_rows: int = CHUNK_ROWS
+) -> Iterator[Words]:
+    """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
+    if start == NO_UNIT:
+        slots = engine.wheel.slots
+        used = slots[slot % len(slots)]
+        start = int(used["last"]) if int(used["time"]) == slot else NO_UNIT
+    yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1)
+
+
+def chain_units(
+    engine: Engine, chains: Words, chunk_rows: int = CHUNK_ROWS, lane_count: int = _LANE_COUNT
+) -> Iterator[Words]:
+    """Yield the units of chains in chunks, each chain newest first: int64[n, WALK_COLUMNS].
+
+    `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
+    in turn. A chain ends where its units were removed since the slot was passed, or are damaged. A
+    chunk is written over by the next.
+    """
+    units = np.empty((chunk_rows, chain.WALK_COLUMNS), np.int64)
+    lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
+    where, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
+    timerlog = engine.timerlog
+    while True:
+        with timerlog.reading() as table:
+            count = chain.walk_chains(
+                table, chains, engine.precision_ms, units, lanes, scratch, where
+            )
+        if count:
+            yield units[:count]
+        if where[1] == chain.WALK_DONE:
+            return
+        offset = int(lanes[where[2], 1])
+        if where[1] == chain.WALK_UNMAPPED:
+            try:
+                timerlog.existing(offset // timerlog.segment_bytes)
+                continue
+            except CorruptStoreError:
+                if offset >= timerlog.start:
+                    raise
+        if where[1] != chain.WALK_FULL:
+            lanes[where[2], 1] = NO_UNIT

@@ -1,0 +1,143 @@
+"""Mending queue entries: one that is not its message's is written again from the commit log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.reader import StoreReader
+
+
+def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
+    """Tell whether an entry is that of a message, as far as that is still there."""
+    log, offset = engine.commitlog, int(entry["offset"][0])
+    if int(entry["size"][0]) == fmt.QUEUE_LOST_SIZE and 0 <= offset < log.files_end:
+        return True
+    if not 0 <= offset < log.files_end:
+        return False
+    verdicts, where = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    with log.reading() as table:
+        log.readable(offset // log.segment_bytes)
+        judge_entries(
+            table,
+            np.frombuffer(entry.tobytes(), np.uint8),
+            index,
+            np.frombuffer(engine.queues.topics[row], np.uint8),
+            int(engine.queues.table.queue_id[row]),
+            log.start,
+            log.files_end,
+            MessageParts(),
+            verdicts,
+            where,
+        )
+    return int(verdicts[0]) in (ENTRY_GOOD, ENTRY_BLANK, ENTRY_REMOVED)
+
+
+def mend_entry(engine: Engine, row: int, index: int) -> bool:
+    """Write an entry again; False, and named, where its message cannot be found. O(log).
+
+    Looked for between the messages of the nearest entries that are sound.
+    """
+    queues, at = engine.queues, index * fmt.ENTRY_BYTES
+    found = _find_message(engine, row, index)
+    if found is None:
+        offset = int(queues.read(row, index, 1)[0]["offset"])
+        if not engine.commitlog.start <= offset < engine.commitlog.end:
+            engine.damage.note(queues.files[row].name, at, "no message belongs to this entry")
+        return False
+    engine.damage.note(queues.files[row].name, at, "it is not its message's; written again")
+    write_entries(engine, row, found.reshape(1, -1))
+    return True
+
+
+def write_entries(engine: Engine, row: int, messages: Words) -> None:
+    """Write the entries of scanned messages of one queue again; durable on return."""
+    for each in messages:
+        entry = np.zeros(1, fmt.QUEUE_ENTRY)
+        entry["offset"], entry["size"] = each[scan.ROW_OFFSET], each[scan.ROW_SIZE]
+        entry["tags_code"] = each[scan.ROW_TAGS_CODE]
+        index = int(each[scan.ROW_QUEUE_INDEX])
+        number, place = divmod(index, engine.queues.segment_entries)
+        file = engine.queues.files[row].existing(number)
+        engine.queues.files[row].reserve(index * fmt.ENTRY_BYTES, (index + 1) * fmt.ENTRY_BYTES)
+        start = place * fmt.ENTRY_BYTES
+        file.view[start : start + fmt.ENTRY_BYTES] = np.frombuffer(entry.tobytes(), np.uint8)
+        engine.disk.sync(file, file.path)
+
+
+def mend_timer_entry(engine: Engine, index: int) -> None:
+    """Write an entry of the timer topic's queue again, or let enqueue-get pass it by.
+
+    An entry that is sound leads to a message that says no time, or no topic, of a timer: to write
+    it again would change nothing, and enqueue-get would ask again for ever.
+    """
+    if _sound_message(engine, 0, index) >= 0 or not mend_entry(engine, 0, index):
+        # Enqueue-get passes one by, and waits until that one was noted.
+        pass_lost(engine, engine.world.enqueue_get.thread)
+        engine.world.enqueue_get.lost_index = index
+
+
+def _find_message(engine: Engine, row: int, index: int) -> Words | None:
+    """Return the message of a queue with this index, as a scanned row.
+
+    Recovery may meet thousands of damaged entries beside each other, and appends nothing meanwhile:
+    it keeps what it found for the last run of them.
+    """
+    its_row, indexes, found = engine.mended_run
+    if row != its_row or index not in indexes:
+        indexes, found = _look_around(engine, row, index)
+        if engine.world.settings.recovering != 0:
+            engine.mended_run = row, indexes, found
+    return found.get(index)
+
+
+def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int, Words]]:
+    """Return the run of entries that are not sound around this one, with their messages. O(log).
+
+    They are looked for between the messages of the nearest entries that are sound.
+    """
+    queues, log = engine.queues, engine.commitlog
+    low, high, first, stop = log.start, log.end, queues.first_index(row), queues.next_index(row)
+    for each in range(index - 1, first - 1, -1):
+        offset = _sound_message(engine, row, each)
+        if offset >= log.start:
+            low, first = offset, each + 1
+            break
+    for each in range(index + 1, stop):
+        offset = _sound_message(engine, row, each)
+        if offset >= low:
+            high, stop = offset, each
+            break
+    run, found = range(first, max(stop, index + 1)), dict[int, Words]()
+    topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
+    for rows in sound_messages(_reader(engine), low, high):
+        indexes = rows[:, scan.ROW_QUEUE_INDEX]
+        likely = (run.start <= indexes) & (indexes < run.stop)
+        likely &= rows[:, scan.ROW_QUEUE_ID] == queue_id
+        for each in rows[likely & (rows[:, scan.ROW_TOPIC_BYTES] == len(topic))]:
+            if log.read(int(each[scan.ROW_TOPIC]), len(topic)) == topic:
+                found.setdefault(int(each[scan.ROW_QUEUE_INDEX]), np.array(each))
+    return run, found
+
+
+def _sound_message(engine: Engine, row: int, index: int) -> int:
+    """Return the offset that an entry says, or −1 where it is not its message's."""
+    entry = engine.queues.read(row, index, 1)
+    return int(entry["offset"][0]) if is_sound(engine, row, index, entry) else -1
+
+
+def _reader(engine: Engine) -> StoreReader:
+    """Return a reader of the store as it is; making one lists all files."""
+    if engine.mending is not None:
+        return engine.mending
+    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    if engine.world.settings.recovering != 0:
+        engine.mending = reader
+    return reader

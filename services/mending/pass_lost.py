@@ -1,0 +1,161 @@
+"""Passing by what is lost: messages that cannot be read are named, then taken off the count."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.slot_units import slot_units
+from timerstore.services.world.state import INFO_LEVEL, LOST_COLUMNS, ServiceThread
+from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    IDENTITY_OURS,
+    MessageParts,
+    identify_timer,
+    read_message,
+)
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
+from timerstore.timelog.writing.filler import SALVAGED_TOPIC
+from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
+from timerstore.wheel import chain
+from timerstore.wheel.near import SPAN, place_of
+
+
+def pass_lost(engine: Engine, service: ServiceThread) -> None:
+    """Name what a service passed by, and take it off the count of what is pending.
+
+    Only the service's own thread calls this, which answers its needs.
+    """
+    found = MessageParts()
+    count = service.lost_count
+    lost = service.lost[: count * LOST_COLUMNS].reshape(-1, LOST_COLUMNS).tolist()
+    for message, info in lost:
+        if not name_lost(engine, message):
+            service.unreadable_count -= 1  # dropped, never counted
+        elif not engine.count_lost:  # recovery counts without it
+            engine.uncounted.add(message)
+            service.unreadable_count -= 1
+        elif message not in engine.uncounted:
+            if info == INFO_LEVEL or info < 0 or not info & fmt.UNIT_DELETE:
+                _uncount(engine, message, info, found)
+    service.lost_count = 0
+
+
+def name_lost(engine: Engine, message: int) -> bool:
+    """Name a message that cannot be read; False where that is no damage.
+
+    It was removed by a broker's clean-up; or lost before it was salvaged, told then, and not
+    counted since. Any thread may call this.
+    """
+    if 0 <= message < engine.commitlog.start or _is_filler(engine, message):
+        return False
+    engine.damage.note("commitlog", message, "the message there cannot be read")
+    return True
+
+
+def leave_uncounted(engine: Engine, messages: Words) -> None:
+    """Name messages that cannot be read, which recovery counts without."""
+    for message in messages.tolist():
+        if name_lost(engine, message):
+            engine.uncounted.add(message)
+
+
+def _is_filler(engine: Engine, message: int) -> bool:
+    """Tell whether a salvage has put a message there in the place of what was lost.
+
+    An entry that leads to nothing points to its second byte (`recover_queues.py`).
+    """
+    if message < 1:
+        return False
+    found = MessageParts()
+    view = engine.commitlog.readable((message - 1) // engine.commitlog.segment_bytes).view
+    if _look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found) != GOOD:
+        return False
+    start, count = found.topic_at, found.topic_bytes
+    return view[start : start + count].tobytes() == SALVAGED_TOPIC
+
+
+def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> None:
+    """Take one timer off the count, unless that was done when it was cancelled."""
+    mark = fmt.LEVEL_MARK if info == INFO_LEVEL else 0
+    high, low = np.array([IDENTITY_OURS]), np.array([message | mark])
+    engine.uncounted.add(message)
+    rows: list[int] = []
+    if message >= 0:
+        view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
+        at = message % engine.commitlog.segment_bytes
+        if _look_at(view, at, engine.store_tag, found) == GOOD and found.real_topic_bytes > 0:
+            high[0], low[0] = found.identity_high, found.identity_low
+            start = found.real_topic_at
+            topic = view[start : start + found.real_topic_bytes].tobytes()
+            rows = engine.queues.rows(topic)
+            queue_id = max(0, found.real_queue)
+            rows = sorted(rows, key=lambda row: engine.queues.table.queue_id[row] != queue_id)
+    with engine.locks.fire:
+        if engine.cancelled.contains(high, low)[0]:
+            return
+    if not rows and info >= 0:
+        rows = _rows_by_unit(engine, message, info)
+    if not rows:
+        engine.unattributed_count += 1
+        return
+    row = rows[0] + (QUEUE_COUNT_MAX if info == INFO_LEVEL else 0)
+    _change_pending(engine.world, row, -1)
+
+
+def _rows_by_unit(engine: Engine, message: int, info: int) -> list[int]:
+    """Return the queues whose topic has the hash that stands in the message's unit."""
+    aside, place = divmod(place_of(info), SPAN)
+    world, first = engine.world, engine.world.dequeue_put.front_slot
+    get = world.dequeue_get
+    if aside:
+        get, first = world.aside, engine.read_slot
+    for slot in range(first, get.claimed_slot):
+        if slot % SPAN == place:
+            offset = _find_unit(engine, slot, message)
+            if offset >= 0:
+                data = engine.timerlog.read(offset + fmt.UNIT_HASH_AT, 4)
+                return _rows_of_hash(engine, int.from_bytes(data, "big", signed=True))
+    return []
+
+
+def _find_unit(engine: Engine, slot: int, message: int) -> int:
+    """Return the offset of a message's unit in a slot, or −1, also where a segment is missing."""
+    try:
+        for units in slot_units(engine, slot):
+            mine = np.flatnonzero(units[:, chain.WALK_MESSAGE] == message)
+            if len(mine):
+                return int(units[mine[0], chain.WALK_OFFSET])
+    except CorruptStoreError:
+        pass
+    return -1
+
+
+def _rows_of_hash(engine: Engine, code: int) -> list[int]:
+    topics = enumerate(engine.queues.topics)
+    return [row for row, name in topics if java_hash_of(name.decode("utf-8", "replace")) == code]
+
+
+@kernel_later
+def _look_at(buf: Bytes, at: int, tag: int, found: MessageParts) -> int:
+    """Read a message whose checksum does not hold, as far as its structure does."""
+    status = read_message(buf, at, found, False)
+    if status == GOOD:
+        identify_timer(buf, found, tag)
+    return status
+
+
+@kernel_later
+def _change_pending(world: World, row: int, change: int) -> None:
+    """Change the count of a topic, as `append` does."""
+    lock_acquire(world.append_lock)
+    world.queues.pending[row] += change
+    world.queues.tally.words[row % QUEUE_COUNT_MAX * TALLY_WORDS + LOST_COUNT] -= change
+    lock_release(world.append_lock)

@@ -1,0 +1,187 @@
+"""Scrubbing: reads all of an open store again, slowly, so that damage is found before it is met.
+
+One pass goes over the wheel's file, the timer log, then the commit log with the queue entries of
+its messages; each step reads STEP_BYTES at most. What differs from memory, or from the commit log,
+is written again: a page of the wheel with the next flush, an entry at once. A damaged unit marks
+the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count here: that
+happens where the services come upon it. It reads through maps of its own, and holds no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.rebuild import TIMERS, write_mark
+from timerstore.services.mending.mend_entries import write_entries
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import REASONS
+from timerstore.timelog.bytes.unit import UNIT_GOOD
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan, units
+from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, lost_up_to
+from timerstore.timelog.reading.reader import ReadSegments, StoreReader
+from timerstore.wheel.checksums import PAGE_BYTES, page_sums
+from timerstore.wheel.slots import PAGE_CHANGED
+
+STEP_BYTES: Final = 256 << 10
+BYTES_PER_S: Final = 4 << 20
+"""A gigabyte takes four minutes; a disk does hundreds of times as much."""
+PAUSE_S: Final = 3_600.0
+"""Between the end of a pass and the next."""
+
+
+class Scrub:
+    """The pass over one engine's files. `step` is called by one thread at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin a first pass a while after opening, which has looked at much of it."""
+        self.engine = engine
+        self.pass_count = 0
+        self.file, self.offset = "", 0
+        self._steps: Iterator[int] | None = None
+        self._next_s = time.monotonic() + 60.0
+
+    def run(self) -> None:
+        """Do one step, if it is time for it."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        done = self.step()
+        self._next_s = now_s + (done / BYTES_PER_S if done else PAUSE_S)
+
+    def step(self) -> int:
+        """Read on; return how many bytes, 0 where a pass has ended."""
+        if self._steps is None:
+            self._steps = self._pass()
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self.pass_count += 1
+        except (CorruptStoreError, OSError):
+            pass  # retention removed what was about to be read: begin again
+        self._steps, self.file, self.offset = None, "", 0
+        return 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return where the pass stands, for `stats()`."""
+        return {"pass_count": self.pass_count, "file": self.file, "offset": self.offset}
+
+    def _pass(self) -> Iterator[int]:
+        yield from self._read_wheel()
+        yield from self._read_units()
+        yield from self._read_messages()
+
+    # --- the wheel
+
+    def _read_wheel(self) -> Iterator[int]:
+        wheel = self.engine.wheel
+        self.file = "timerwheel"
+        for offset in range(0, len(wheel.array.slots), STEP_BYTES):
+            self.offset = offset
+            data = np.frombuffer(os.pread(wheel.fd, STEP_BYTES, offset), np.uint8)
+            first, sums = offset // PAGE_BYTES, page_sums(data)
+            known = wheel.sums.either()
+            if known is not None:
+                before, after = (each[first : first + len(sums)] for each in known)
+                wrong = np.flatnonzero((sums != before) & (sums != after))
+                for place in wrong.tolist():
+                    if wheel.sums.either() is not known:
+                        break  # it was written meanwhile
+                    self._mend_page(first + place, int(after[place]))
+            yield STEP_BYTES
+
+    def _mend_page(self, page: int, sum: int) -> None:
+        """Write a page of the wheel again, if it is sound in memory: an untouched one is not."""
+        engine, at = self.engine, page * PAGE_BYTES
+        slots = engine.wheel.array.slots[at : at + PAGE_BYTES]
+        engine.damage.note("timerwheel", at, "the checksum of this page does not match")
+        if int(page_sums(slots)[0]) == sum or engine.wheel.array.dirty[page]:
+            engine.wheel.array.dirty[page] = PAGE_CHANGED
+        else:
+            self._want_rebuild()
+
+    def _want_rebuild(self) -> None:
+        self.engine.rebuild_wanted |= {TIMERS}
+        write_mark(self.engine.disk, self.engine.path, self.engine.rebuild_wanted)
+
+    # --- the timer log
+
+    def _read_units(self) -> Iterator[int]:
+        engine, log = self.engine, self.engine.timerlog
+        self.file = "timerlog"
+        stop = log.end
+        reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        self.offset = log.start
+        for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
+            damaged = part[units.UNIT_OFFSET, part[units.UNIT_STATUS] != UNIT_GOOD]
+            for offset in damaged.tolist():
+                engine.damage.note(
+                    "timerlog", offset, "this is not the unit that was written there"
+                )
+            if len(damaged):
+                self._want_rebuild()
+            if part.shape[1]:
+                self.offset = int(part[units.UNIT_OFFSET, -1]) + fmt.UNIT_BYTES
+            yield STEP_BYTES
+
+    # --- the commit log, with the queues
+
+    def _read_messages(self) -> Iterator[int]:
+        engine, log = self.engine, self.engine.commitlog
+        self.file = "commitlog"
+        reader = StoreReader(
+            engine.path, engine.level_ms, precision_ms=engine.precision_ms, shares=False
+        )
+        stop, offset = log.end, log.start
+        while offset < stop:
+            self.offset = offset
+            scanned = reader.scan(offset, min(stop, offset + STEP_BYTES))
+            for rows in scanned:
+                self._compare(rows)
+            offset = scanned.end
+            if offset < stop and scanned.stopped in (scan.STOP_BAD, scan.STOP_END):
+                if scanned.stopped == scan.STOP_BAD or offset < self.offset + STEP_BYTES:
+                    offset = self._pass_damage(reader, offset, scanned.bad, stop)
+            yield STEP_BYTES
+            reader.commitlog.unmap()
+
+    def _pass_damage(self, reader: StoreReader, offset: int, status: int, stop: int) -> int:
+        following = reader.next_message(offset, stop)
+        following = stop if following < 0 else following
+        reason = REASONS[status] if status else NO_MESSAGE_REASON
+        if offset >= self.engine.commitlog.start:
+            reason = lost_up_to(reason, offset, following)
+            self.engine.damage.note("commitlog", offset, reason)
+        return following
+
+    def _compare(self, rows: Words) -> None:
+        """Compare messages with their queue entries."""
+        queues, log = self.engine.queues, self.engine.commitlog
+        names: dict[tuple[bytes, int], list[int]] = {}
+        for i, row in enumerate(rows.tolist()):
+            topic = log.read(row[scan.ROW_TOPIC], row[scan.ROW_TOPIC_BYTES])
+            names.setdefault((topic, row[scan.ROW_QUEUE_ID]), []).append(i)
+        for (topic, queue_id), places in names.items():
+            mine, number = rows[places], queues.row(topic, queue_id)
+            low, high = queues.first_index(number), queues.next_index(number)
+            index = mine[:, scan.ROW_QUEUE_INDEX]
+            mine = mine[(index >= low) & (index < high)]
+            if not len(mine):
+                continue
+            first, last = int(mine[0, scan.ROW_QUEUE_INDEX]), int(mine[-1, scan.ROW_QUEUE_INDEX])
+            entries = queues.read(number, first, last - first + 1)
+            entries = entries[mine[:, scan.ROW_QUEUE_INDEX] - first]
+            wrong = entries["offset"] != mine[:, scan.ROW_OFFSET]
+            wrong |= entries["size"] != mine[:, scan.ROW_SIZE]
+            for i in np.flatnonzero(wrong).tolist():
+                at = int(mine[i, scan.ROW_QUEUE_INDEX]) * fmt.ENTRY_BYTES
+                reason = "it is not its message's; written again"
+                self.engine.damage.note(queues.files[number].name, at, reason)
+                write_entries(self.engine, number, mine[i : i + 1])

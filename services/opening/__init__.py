@@ -1,0 +1,20 @@
+"""From what is on disk to a store that can be served.
+
+attempts.py             an opening is tried again, without what is damaged
+recovery.py             the table of its steps
+recovery_findings.py    what it found
+recover_log.py          the scan of the commit log
+recover_index.py        the timer index, emptied, cut, or a broker's
+recover_pending.py      how many are pending
+recover_files.py        files that were cut or lost
+recover_queues.py       where the queues end
+recover_queue_files.py  queue files that are gone
+recover_levels.py       from where each level goes on
+recover_deletes.py      the cancelled set
+recover_counts.py       the counters of topics
+recover_copies.py       sources that are done, and still ahead
+recover_removed.py      what a broker's clean-up has removed
+recover_damage.py       where the log can be read again
+recover_torn.py         what was torn at its end
+level_due_times.py      when a broker's level messages are due
+"""

@@ -1,0 +1,85 @@
+"""When a broker's delay level messages are due: as its own queue entries say.
+
+Recovery writes queue entries anew from the log. A message that we put at a level says by its key
+when it is due; a broker's has only the level's number, and how long that level was stands in the
+broker's configuration, not in the store. The entry that the broker wrote says it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+
+log = logging.getLogger("timerstore")
+_LEVEL_MS_MAX: Final = 36_500 * 86_400_000
+"""Where an entry says a longer level, it is damaged."""
+
+
+class LevelDueTimes:
+    """What the entries say that were there before recovery; rows are given in the log's order."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin with nothing learned."""
+        self.engine = engine
+        self._level_ms: dict[int, int] = {}  # by queue row: how long the level was for the last one
+        self._warned = False
+
+    def keep(self, part: Words, queue_rows: Words) -> None:
+        """Replace the due times of scanned messages in levels by those of their entries.
+
+        One without an entry, as a broker leaves that was killed, waits as long as the one before.
+        """
+        for row in self.engine.queues.rows(fmt.LEVEL_TOPIC):
+            at = np.flatnonzero(queue_rows == row)
+            ours = part[at, scan.ROW_IDENTITY_HIGH] == IDENTITY_OURS
+            ours &= part[at, scan.ROW_IDENTITY_LOW] == part[at, scan.ROW_OFFSET] | fmt.LEVEL_MARK
+            at = at[~ours]
+            if len(at):
+                part[at, scan.ROW_TAGS_CODE] = self._due_ms(row, part[at])
+
+    def _due_ms(self, row: int, mine: Words) -> Words:
+        entries = self._entries(row, mine[:, scan.ROW_QUEUE_INDEX])
+        stored_ms = mine[:, scan.ROW_STORED_MS]
+        level_ms = entries["tags_code"].astype(np.int64) - stored_ms
+        known = (entries["offset"] == mine[:, scan.ROW_OFFSET]) & (level_ms > 0)
+        known &= (entries["size"] == mine[:, scan.ROW_SIZE]) & (level_ms <= _LEVEL_MS_MAX)
+        before = self._level_ms.get(row)
+        if before is None and not known[0]:
+            if known.any():
+                before = int(level_ms[np.argmax(known)])
+            else:
+                before = int(mine[0, scan.ROW_TAGS_CODE] - stored_ms[0])
+                self._warn()
+        last = np.maximum.accumulate(np.where(known, np.arange(len(mine)), -1))
+        level_ms = np.where(last >= 0, level_ms[last], before if before is not None else 0)
+        if known.any():
+            self._level_ms[row] = int(level_ms[-1])
+        return stored_ms + level_ms
+
+    def _entries(self, row: int, indexes: Words) -> np.ndarray[Any, Any]:
+        """Return the entries at these indexes; zeros where there are none."""
+        queues, found = self.engine.queues, np.zeros(len(indexes), fmt.QUEUE_ENTRY)
+        numbers = indexes // queues.segment_entries
+        for number in np.unique(numbers).tolist():
+            if number in queues.files[row].numbers:
+                here = numbers == number
+                segment = queues.existing(row, number).view.view(fmt.QUEUE_ENTRY)
+                found[here] = segment[indexes[here] % queues.segment_entries]
+        return found
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: a delay level's messages have no queue entries that say when they are due; "
+                "they wait as long as Config.delay_levels says",
+                self.engine.path,
+            )

@@ -1,0 +1,62 @@
+"""Which sources of copies that an earlier life made are still ahead: L waits for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.log_units import live_units
+from timerstore.services.world.world import World
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Rows, Words
+from timerstore.wheel import chain
+from timerstore.wheel.sets import map_get
+
+
+def drop_before(
+    floor: int, ours: list[Words], brokers: Words, copies: list[Words]
+) -> tuple[list[Words], Words, list[Words]]:
+    """Leave out copies whose source lies before F: whatever points to that is superseded.
+
+    `ours`, `brokers`: the sources of copies that we made, and that a broker made; `copies`: theirs,
+    in that order.
+    """
+    nothing = np.zeros(0, np.int64)
+    mine = np.concatenate([nothing, *ours])
+    kept = np.concatenate([mine, brokers]) >= floor
+    left = np.concatenate([nothing, *copies])[kept]
+    mine = mine[mine >= floor]
+    return [mine] * bool(len(mine)), brokers[brokers >= floor], [left] * bool(len(left))
+
+
+def learn_sources(engine: Engine) -> None:
+    """Find the slots in which sources wait that are done; until R is past them L stays.
+
+    O(units) where there are any.
+
+    That may be deletes, whose copies rolled: L stays at these as well.
+    """
+    if not engine.world.done.count:
+        return
+    parts = [np.zeros((0, 2), np.int64)]
+    for units in live_units(engine):
+        found = np.empty((len(units), 2), np.int64)
+        parts.append(found[: _find_done(engine.world, units, engine.done, found)].copy())
+    engine.recovered_sources = np.concatenate(parts)
+
+
+def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
+    """Take all sources to wait in `slot` at the latest."""
+    engine.recovered_sources = np.stack([origins, np.full(len(origins), slot)], axis=1)
+
+
+@kernel_later
+def _find_done(world: World, units: Rows, done: Words, found: Rows) -> int:
+    """Write message and slot of each unit whose source is done; return how many."""
+    count = 0
+    for i in range(len(units)):
+        if map_get(done, units[i, chain.WALK_MESSAGE]) >= 0:
+            found[count, 0] = units[i, chain.WALK_MESSAGE]
+            found[count, 1] = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
+            count += 1
+    return count

@@ -1,0 +1,117 @@
+"""Recovering the counters of topics: those that were written, with what the log says since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from timerstore.errors import TimerStoreError
+from timerstore.timelog.files.nonzero import nonzero_places
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Flags, Rows, Words
+from timerstore.timelog.reading import scan
+from timerstore.timelog.writing.tally import (
+    CANCELLED_COUNT,
+    FIRED_COUNT,
+    LOST_COUNT,
+    PUT_COUNT,
+    TALLY_WORDS,
+    Tally,
+    count_fired,
+    count_put,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timerstore.services.engine.engine import Engine
+
+
+@kernel_later
+def _count(
+    tally: Tally,
+    rows: Rows,
+    queue_rows: Words,
+    until: Words,
+    waits: Flags,
+    in_level: Flags,
+) -> None:
+    """Count what scanned messages did, each if it stands behind what its row has counted.
+
+    `queue_rows`: of each timer's real topic, −1 where a message is neither. `waits`: it is in the
+    timer topic or, `in_level`, in a delay level.
+    """
+    for i in range(len(rows)):
+        row = queue_rows[i]
+        if row < 0 or rows[i, scan.ROW_OFFSET] < until[row]:
+            continue
+        stored_ms = rows[i, scan.ROW_STORED_MS]
+        due_ms = rows[i, scan.ROW_EXACT_DUE_MS]
+        if in_level[i]:
+            due_ms = rows[i, scan.ROW_TAGS_CODE]
+        if not waits[i]:
+            count_fired(tally, row, stored_ms - due_ms)
+        elif rows[i, scan.ROW_IS_DELETE] != 0:
+            tally.words[row * TALLY_WORDS + CANCELLED_COUNT] += 1
+        else:
+            count_put(tally, row, due_ms - stored_ms)
+
+
+class Recount:
+    """What was written of an engine's counters, and how recovery counts on."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Take what was written."""
+        self._engine = engine
+        self._all_until, self._until = engine.counters.read()
+
+    def take(
+        self,
+        part: Words,
+        queue_rows: Words,
+        level_rows: list[int],
+        find: Callable[[Engine, Words], Words],
+    ) -> None:
+        """Count what scanned messages did; `find` returns the queue row of each of some rows."""
+        behind = part[:, scan.ROW_OFFSET] >= self._all_until
+        part, queue_rows = part[behind], queue_rows[behind]
+        in_level = np.isin(queue_rows, level_rows)
+        waits = (queue_rows == 0) | in_level
+        is_copy = part[:, scan.ROW_ORIGIN] >= 0
+        is_first = waits & ~is_copy & (part[:, scan.ROW_ROLL_TIMES] == 0)
+        is_first &= part[:, scan.ROW_REAL_TOPIC_BYTES] > 0
+        is_first &= in_level | (part[:, scan.ROW_EXACT_DUE_MS] >= 0)
+        is_fired = ~waits & is_copy & (part[:, scan.ROW_EXACT_DUE_MS] >= 0)
+        rows = np.where(is_fired, queue_rows, -1)
+        if is_first.any():
+            named = part[is_first]
+            named[:, scan.ROW_TOPIC] = named[:, scan.ROW_REAL_TOPIC]
+            named[:, scan.ROW_TOPIC_BYTES] = named[:, scan.ROW_REAL_TOPIC_BYTES]
+            named[:, scan.ROW_QUEUE_ID] = np.maximum(0, named[:, scan.ROW_REAL_QUEUE])
+            try:
+                rows[is_first] = find(self._engine, named)
+            except TimerStoreError:
+                return  # a broker's message, for what can be no topic
+        tally = self._engine.queues.table.tally
+        _count(tally, np.ascontiguousarray(part), rows, self._until, waits, in_level)
+
+    def settle(self, log_end: int, *, by_broker: bool) -> None:
+        """Make put − fired − cancelled − lost what is pending, now that this is known.
+
+        They differ by what a broker did, by what was lost to damage, and by what was put before
+        anybody counted. No counter falls.
+        """
+        queues = self._engine.queues
+        count = len(queues.files)
+        if max(self._all_until, int(self._until.max())) > log_end:  # it was cut there since
+            self._engine.counters.write_again(nonzero_places(self._until))
+        words = queues.table.tally.words.reshape(-1, TALLY_WORDS)[:count]
+        timers, levels = queues.table.pending.reshape(2, -1)
+        missing = timers[:count] + levels[:count] - words[:, PUT_COUNT]
+        missing += words[:, FIRED_COUNT] + words[:, CANCELLED_COUNT] + words[:, LOST_COUNT]
+        for topic in {queues.topics[row] for row in nonzero_places(missing).tolist()}:
+            rows = queues.rows(topic)
+            change = int(missing[rows].sum())
+            words[rows[0], PUT_COUNT] += max(0, change)
+            words[rows[0], FIRED_COUNT if by_broker else LOST_COUNT] += max(0, -change)

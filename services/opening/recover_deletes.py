@@ -1,0 +1,69 @@
+"""Recovering the cancelled set: the targets of all deletes that still count."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.level_timers import still_wait
+from timerstore.services.looking.log_units import live_units
+from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.jit.record import Flags, Words
+from timerstore.timelog.reading import scan
+from timerstore.wheel import chain
+from timerstore.wheel import judge as pending
+
+
+def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
+    """Put the targets of all live deletes into the cancelled set; before any service fires.
+
+    `level_deletes`: what `level_deletes` found from L on. Of a delay level's targets only those are
+    put in that their loops have not passed: these alone take their entries out again.
+    """
+    reading = reading_all(engine)
+    for units in live_units(engine):
+        deletes = units[units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE != 0]
+        if not len(deletes):
+            continue
+        messages = deletes[:, chain.WALK_MESSAGE].copy()
+        found = read_timers(engine, messages, reading, locate=map_alone)
+        high, low = found[pending.PENDING_HIGH], found[pending.PENDING_LOW]
+        known = found[pending.PENDING_VERDICT] == pending.DELETE
+        levels = np.flatnonzero(_of_level(high, low))
+        known[levels] = still_wait(engine, low[levels] & ~fmt.LEVEL_MARK)
+        engine.cancelled.add(high[known], low[known])
+    _hold(engine, level_deletes)
+
+
+def level_deletes(rows: Words) -> Words:
+    """Return (target, offset) of each delete of a level's message among scanned rows."""
+    of_level = _of_level(rows[:, scan.ROW_IDENTITY_HIGH], rows[:, scan.ROW_IDENTITY_LOW])
+    found = rows[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
+    return found[:, (scan.ROW_IDENTITY_LOW, scan.ROW_OFFSET)].copy()
+
+
+def _of_level(high: Words, low: Words) -> Flags:
+    return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
+
+
+def _hold(engine: Engine, level_deletes: list[Words]) -> None:
+    """Put in the targets of those deletes whose unit R has passed; L stays at them."""
+    found = np.concatenate([np.zeros((0, 2), np.int64), *level_deletes])
+    found = found[still_wait(engine, found[:, 0] & ~fmt.LEVEL_MARK)]
+    engine.cancelled.add_held(found[:, 0].copy(), found[:, 1].copy())
+
+
+def find_timer(engine: Engine, high: int, low: int) -> int:
+    """Return the message of the timer with this identity that has a live unit, or −1. O(units)."""
+    latest, reading = -1, reading_all(engine)
+    for units in live_units(engine):
+        messages = units[
+            units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE == 0, chain.WALK_MESSAGE
+        ].copy()
+        found = read_timers(engine, messages, reading, locate=map_alone)
+        same = found[pending.PENDING_VERDICT] == pending.PENDING
+        same &= (found[pending.PENDING_HIGH] == high) & (found[pending.PENDING_LOW] == low)
+        latest = max(latest, int(messages[same].max(initial=-1)))
+    return latest

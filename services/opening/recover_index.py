@@ -1,0 +1,104 @@
+"""The timer index that an opening goes on with: empty, cut to the checkpoint, or a broker's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.jit.record import Words
+from timerstore.wheel import chain
+
+CHUNK_ROWS: Final = 65_536
+
+
+def empty_index(engine: Engine, first_index: int, floor: int) -> int:
+    """Forget all units and slots; return Q, the first timer message at or behind F that is kept.
+
+    `first_index`: that of the first timer message which was read.
+    """
+    engine.timerlog.zero_from(0)
+    engine.timerlog.end = engine.timerlog.start
+    engine.wheel.array.slots[:] = 0
+    engine.wheel.array.dirty[:] = 1
+    engine.wheel.write(engine.wheel.capture())
+    engine.prepare_timerlog()
+    kept = engine.queues.first_kept(0, max(floor, engine.commitlog.start))
+    return max(first_index, kept)
+
+
+def cut_index(engine: Engine, checkpoint: Checkpoint, findings: RecoveryFindings) -> int:
+    """Take slots and units back to the checkpoint; return its Q.
+
+    Units behind it are not replayed: their slots were chosen by an R that is gone.
+    """
+    timerlog, end = engine.timerlog, checkpoint.timerlog_flushed
+    timerlog.end = end
+    if not findings.clean:
+        for number in timerlog.numbers:
+            if (number + 1) * timerlog.segment_bytes > end:
+                timerlog.ensure(number)
+        with timerlog.reading() as table:
+            changed = chain.cut_heads(table, engine.world.wheel, end, engine.world.scratch)
+        if changed < 0:
+            raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
+        findings.cut_slots = changed
+        engine.wheel.write(engine.wheel.capture())
+        timerlog.zero_from(end)
+    engine.prepare_timerlog()
+    return min(checkpoint.queue_index, engine.queues.next_index(0))
+
+
+def take_brokers_units(
+    engine: Engine, checkpoint: Checkpoint, log_end: int, findings: RecoveryFindings
+) -> int:
+    """Take a broker's units as they are, up to the first bad one; return Q."""
+    timerlog = engine.timerlog
+    for number in timerlog.numbers:
+        timerlog.ensure(number)
+    units = np.zeros((CHUNK_ROWS, chain.WALK_COLUMNS), np.int64)
+    where = np.array([timerlog.start, 0], np.int64)
+    queue_index, is_more = checkpoint.queue_index, True
+    while is_more:
+        with timerlog.reading() as table:
+            count = chain.scan_units(
+                table,
+                timerlog.files_end,
+                -1,
+                engine.precision_ms,
+                units,
+                engine.world.scratch,
+                where,
+            )
+        whole = units[:count, chain.WALK_MESSAGE] + units[:count, chain.WALK_SIZE] <= log_end
+        kept = count if whole.all() else int(np.argmin(whole))
+        if kept:
+            last = _revise_slots(engine, units[:kept], checkpoint, findings)
+            queue_index = queue_index if last < 0 else last + 1
+        if kept < count:
+            where[0] = units[kept, chain.WALK_OFFSET]
+        is_more = kept == count and bool(where[1] == chain.WALK_FULL)
+    timerlog.end = int(where[0])
+    timerlog.zero_from(timerlog.end)
+    engine.prepare_timerlog()
+    return min(queue_index, engine.queues.next_index(0))
+
+
+def _revise_slots(
+    engine: Engine, units: Words, checkpoint: Checkpoint, findings: RecoveryFindings
+) -> int:
+    """Have the slots from R on lead to these units; return the queue index of the last, or −1."""
+    live = units[units[:, chain.WALK_UNIT_MS] >= checkpoint.read_ms]
+    findings.cut_slots += chain.revise_slots(
+        engine.world.wheel, live, len(live), engine.precision_ms
+    )
+    there = units[units[:, chain.WALK_MESSAGE] >= engine.commitlog.start]
+    if not len(there):
+        return -1
+    message = int(there[-1, chain.WALK_MESSAGE])
+    return int.from_bytes(engine.commitlog.read(message + fmt.MESSAGE_QUEUE_INDEX_AT, 8), "big")

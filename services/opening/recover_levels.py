@@ -1,0 +1,126 @@
+"""Recovering the delay levels: from which message each loop goes on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.level_file import LevelOffsetFile
+from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.level_timers import find_waiting
+from timerstore.services.mending.pass_lost import leave_uncounted
+from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
+from timerstore.timelog.writing.tally import count_pending
+
+log = logging.getLogger("timerstore")
+_CHUNK: Final = 65_536
+
+
+def restore_offsets(
+    engine: Engine, checkpoint: Checkpoint | None, findings: RecoveryFindings
+) -> None:
+    """Set each level's offset: the checkpoint's, or a broker's; never outside its queue.
+
+    Both hold, so the larger one does: see `level_file.py`. After a broker ours are gone. What lies
+    between an offset and the first message that is kept was removed, undelivered.
+    """
+    ours = checkpoint is not None and not checkpoint.by_broker
+    try:
+        offsets = LevelOffsetFile(engine.path / "config" / "delayOffset.json").read(
+            engine.disk.read
+        )
+    except CorruptStoreError as e:
+        if not ours:
+            raise
+        engine.damage.note("config/delayOffset.json", e.offset, e.reason)
+        offsets = [0] * fmt.LEVEL_COUNT_MAX
+    if checkpoint is not None and ours:
+        offsets = [max(pair) for pair in zip(offsets, checkpoint.level_offsets, strict=True)]
+    queues, levels = engine.queues, engine.levels
+    for level in range(levels.count):
+        row, offset, first, end = int(levels.row[level]), offsets[level], 0, 0
+        if row >= 0:
+            first = queues.first_kept(row, engine.commitlog.start)
+            end = queues.next_index(row)
+        levels.offset[level] = min(max(offset, first), end)
+        findings.removed_count += max(0, min(first, end) - max(offset, 0))
+        if levels.offset[level] != offset:
+            findings.corrected_levels.append(level + 1)
+            log.warning(
+                "%s: delay level %d stood at %d, outside its queue; it goes on at %d",
+                *(engine.path, level + 1, offset, levels.offset[level]),
+            )
+
+
+def pass_delivered(engine: Engine, ours: Words, brokers: Words) -> None:
+    """Move each offset over the sources that have their copy.
+
+    `ours`, `brokers`: the sources of copies that we made, and that a broker made. Our loops deliver
+    in order, so all up to the last of ours was passed. A broker may have sent some again: the
+    offset moves up to the first without a copy, and the loop skips those behind it.
+    """
+    levels, newest = engine.levels, int(max(ours.max(initial=-1), brokers.max(initial=-1)))
+    if newest < 0:
+        return
+    for level in range(levels.count):
+        passed, done = int(levels.offset[level]), []
+        for first, entries in _waiting_entries(engine, level):
+            mine = np.flatnonzero(np.isin(entries["offset"], ours))
+            if len(mine):
+                passed = first + int(mine[-1]) + 1
+            done += (first + np.flatnonzero(np.isin(entries["offset"], brokers))).tolist()
+            if int(entries["offset"][-1]) > newest:
+                break
+        for index in done:
+            passed += index == passed
+        levels.offset[level] = passed
+        engine.recovered_until_level[level] = max(done, default=-1)
+
+
+def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
+    """Yield the entries of a level that are not delivered, in chunks: (first index, entries)."""
+    queues, levels = engine.queues, engine.levels
+    row, index = int(levels.row[level]), int(levels.offset[level])
+    end = queues.next_index(row) if row >= 0 else 0
+    while index < end:
+        count = min(end - index, _CHUNK)
+        yield index, queues.read(row, index, count)
+        index += count
+
+
+def count_waiting(engine: Engine) -> None:
+    """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
+    found, table = find_waiting(engine, capture_instant(engine.world)), engine.queues.table
+    leave_uncounted(engine, found.damaged)
+    table.pending[QUEUE_COUNT_MAX:] = np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
+    _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)
+
+
+@kernel_later
+def _tally(
+    queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
+) -> None:
+    for i in range(len(rows)):
+        count_pending(queues.tally, rows[i], due_ms[i], born_ms[i], body_bytes[i], now_ms)
+
+
+def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:
+    """Take the counts that a clean close of ours stored; count where there are none."""
+    counts = metrics.get("levelCount")
+    if not isinstance(counts, dict):
+        return count_waiting(engine)
+    for topic, entry in counts.items():
+        row = engine.queues.row(os.fsencode(topic))
+        engine.queues.table.pending[QUEUE_COUNT_MAX + row] = int(entry["count"])
+    return None

@@ -1,0 +1,241 @@
+"""The scan of the commit log: where it ends, which copies it has, what the consume queues lack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.rebuild import QUEUES
+from timerstore.services.opening.level_due_times import LevelDueTimes
+from timerstore.services.opening.recover_copies import drop_before
+from timerstore.services.opening.recover_counts import Recount
+from timerstore.services.opening.recover_damage import NO_MESSAGE, DamagedLog
+from timerstore.services.opening.recover_deletes import level_deletes
+from timerstore.services.opening.recover_queue_files import check_queue_files
+from timerstore.services.opening.recover_queues import check_queue_end, find_queue_end, index_part
+from timerstore.services.opening.recover_torn import torn_bytes, whole_count
+from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import REASONS, MessageParts
+from timerstore.timelog.files.checkpoint import Checkpoint, sealed_from
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.copies import BrokerCopies
+from timerstore.timelog.reading.lostcopies import NO_SOURCE
+from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON
+from timerstore.timelog.writing.consumequeue import find_rows
+from timerstore.timelog.writing.filler import SALVAGED_TOPIC
+
+CHUNK_ROWS: Final = 65_536
+
+
+@dataclass
+class ScannedLog:
+    """What the scan found."""
+
+    durable: int = 0  # what was flushed before
+    floor: int = 0  # F
+    end: int = 0
+    queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
+    last: Words | None = None  # the log's last message, as a scanned row
+    first_timer_index: int = -1
+    origins: list[Words] = field(default_factory=list)
+    broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
+    copies: list[Words] = field(default_factory=list)
+    has_hops: bool = False  # some of the copies wait in the timer topic again
+    level_deletes: list[Words] = field(default_factory=list)
+    due_max_ms: int = 0
+
+
+class LogScan:
+    """Reads the commit log from L on, or all of it, in chunks of rows."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        checkpoint: Checkpoint | None,
+        findings: RecoveryFindings,
+        *,
+        crashed: bool,
+    ) -> None:
+        """Choose where to begin: nothing changes yet."""
+        self.engine, self.checkpoint, self.findings = engine, checkpoint, findings
+        self.recount, self.level_due_times = Recount(engine), LevelDueTimes(engine)
+        self.log = log = ScannedLog()
+        log.durable = self._scan_from = self._index_from = engine.commitlog.start
+        self._sealed = sealed_from(checkpoint, crashed)
+        is_ours = checkpoint is not None and not checkpoint.by_broker
+        if is_ours and checkpoint is not None:
+            log.durable = max(checkpoint.commitlog_flushed, engine.commitlog.start)
+            log.floor = checkpoint.floor
+            if not findings.rebuilt:
+                self._scan_from = max(checkpoint.scan_from, engine.commitlog.start)
+                self._scan_from = min(log.durable, self._scan_from)
+            if QUEUES not in findings.rebuilt:
+                self._index_from = log.durable
+        self.damaged = DamagedLog(engine, log.durable if is_ours else None)
+        self.broker = None if is_ours and not findings.rebuilt else BrokerCopies()
+        self._rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
+        self._found = MessageParts()
+        self._where = np.array([self._scan_from, 0], np.int64)  # next offset, why it stopped
+        self._reached = 0  # how far was read; a batch that is read again may be long
+
+    def run(self, *, is_live: bool) -> ScannedLog:
+        """Read to the log's end, and bring the consume queues in line with it.
+
+        `is_live`: another process writes to the store, so its queues are of no one moment.
+        """
+        self._find_queue_ends(is_live=is_live)
+        while self._read_chunk():
+            pass
+        self._end_log()
+        self._add_copies()
+        self._end_queues()
+        return self.log
+
+    def _find_queue_ends(self, *, is_live: bool) -> None:
+        engine, index_from = self.engine, self._index_from
+        is_checked, asked = index_from > engine.commitlog.start and not is_live, list[int]()
+        for row in range(len(engine.queues.files)):
+            find_queue_end(engine, row, index_from)
+            if is_checked and check_queue_end(engine, row, index_from):
+                asked.append(row)
+            self.log.queue_ends[row] = engine.queues.next_index(row)
+        if is_checked and self.checkpoint is not None:
+            check_queue_files(engine, index_from, self.checkpoint.queue_index, asked)
+
+    # --- chunk by chunk
+
+    def _read_chunk(self) -> bool:
+        """Scan some rows, and take what they say; return False at the log's end."""
+        where = self._where
+        part, is_more = self._scan()
+        queue_rows = queue_rows_of(self.engine, part)
+        whole = whole_count(self.engine, part, queue_rows)
+        self._take(part[:whole], queue_rows[:whole])
+        bad = int(where[0])
+        torn = int(part[whole, scan.ROW_OFFSET]) if whole < len(part) else bad
+        if is_more:
+            where[0] = torn
+            return True
+        reason = NO_MESSAGE_REASON
+        if where[1] == scan.STOP_BAD:
+            reason = REASONS[int(self._rows[len(part), scan.ROW_STATUS])]
+        resume = self.damaged.resume(bad, reason)
+        if resume == NO_MESSAGE:
+            where[0] = torn
+            return False
+        self._take(part[whole:], queue_rows[whole:])  # behind it is more: the batch was whole
+        fired = self.damaged.fired_from(bad)
+        if fired != NO_SOURCE:
+            self.log.origins.append(np.array([fired], np.int64))
+            self.log.copies.append(np.array([bad], np.int64))
+        where[0] = resume
+        return True
+
+    def _scan(self) -> tuple[Words, bool]:
+        """Return the next rows, and whether more follow without a bad message between."""
+        engine, commitlog, where = self.engine, self.engine.commitlog, self._where
+        start = int(where[0])
+        stop = max(self._reached, start) + 2 * commitlog.segment_bytes
+        for number in commitlog.numbers:
+            offset = number * commitlog.segment_bytes
+            if offset + commitlog.segment_bytes > start and offset < stop:
+                commitlog.ensure(number)
+        with commitlog.reading() as table:
+            count = scan.scan_commitlog(
+                table,
+                start,
+                commitlog.files_end,
+                self._sealed,
+                True,
+                engine.store_tag,
+                engine.precision_ms,
+                engine.level_ms,
+                self._rows[:CHUNK_ROWS],
+                self._found,
+                where,
+            )
+        self._reached = int(where[0])
+        is_more = bool(where[1] == scan.STOP_COUNT) and count == CHUNK_ROWS
+        if where[1] == scan.STOP_UNMAPPED and self._reached < commitlog.files_end:
+            is_more = self._reached // commitlog.segment_bytes in commitlog.numbers
+        return self._rows[:count], is_more
+
+    def _take(self, part: Words, queue_rows: Words) -> None:
+        """Learn from messages what they say; write the entries that their queues lack."""
+        if not len(part):
+            return
+        log, damaged = self.log, self.damaged
+        log.last = part[-1].copy()
+        self.findings.scanned_count += len(part)
+        level_rows = self.engine.queues.rows(fmt.LEVEL_TOPIC)
+        timers = part[queue_rows == 0]
+        if log.first_timer_index < 0 and len(timers):
+            log.first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
+        self.level_due_times.keep(part, queue_rows)
+        self.recount.take(part, queue_rows, level_rows, queue_rows_of)
+        fillers = np.isin(queue_rows, self.engine.queues.rows(SALVAGED_TOPIC))
+        damaged.take_fillers(part[fillers])
+        lost = damaged.lost_bytes, damaged.starts
+        index_part(self.engine, part, queue_rows, self._index_from, *lost)
+        is_copy = part[:, scan.ROW_ORIGIN] >= 0
+        log.origins.append(part[is_copy, scan.ROW_ORIGIN].copy())
+        log.copies.append(part[is_copy, scan.ROW_OFFSET].copy())
+        log.has_hops |= bool((queue_rows[is_copy] == 0).any())
+        log.level_deletes.append(level_deletes(part))
+        fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
+        if len(fired):
+            log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
+        if self.broker is not None:
+            self.broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
+
+    # --- behind the last message
+
+    def _end_log(self) -> None:
+        """Cut off what was not written whole."""
+        engine, log = self.engine, self.log
+        log.end = int(self._where[0])
+        if not (self.findings.clean and log.end == log.durable):
+            self.findings.torn_bytes = torn_bytes(engine, log.end)
+            if engine.disk.writes:
+                engine.commitlog.cut_from(log.end)
+            else:
+                engine.commitlog.distrust(log.end)  # it would all be copied
+        engine.commitlog.end = log.end
+        log.first_timer_index = max(log.first_timer_index, 0)
+
+    def _add_copies(self) -> None:
+        """Add the copies that do not name their source, or cannot any more."""
+        log = self.log
+        if self.damaged.ranges:
+            origins, copies = self.damaged.rolled_from(log.origins, log.copies)
+            log.origins.append(origins)
+            log.copies.append(copies)
+        if self.broker is not None:
+            log.broker_origins, copies = self.broker.match()
+            log.copies.append(copies)
+        log.origins, log.broker_origins, log.copies = drop_before(
+            log.floor, log.origins, log.broker_origins, log.copies
+        )
+
+    def _end_queues(self) -> None:
+        queues = self.engine.queues
+        for row in range(len(queues.files)):
+            if not self.findings.clean:
+                queues.files[row].zero_from(queues.next_index(row) * fmt.ENTRY_BYTES)
+            queues.set_end(row, queues.next_index(row))
+
+
+def queue_rows_of(engine: Engine, part: Words) -> Words:
+    """Return the queue row of each scanned message. O(messages)."""
+    result = np.empty(len(part), np.int64)
+    with engine.commitlog.reading() as commitlog:
+        while (lost := find_rows(engine.queues.table, commitlog, part, result)) >= 0:
+            row = part[lost]
+            topic = engine.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
+            engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
+    return result

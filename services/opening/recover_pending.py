@@ -1,0 +1,104 @@
+"""How many timers are pending: counted from the units, or as a clean close stored it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.log_units import live_units
+from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
+from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.services.opening.recover_removed import count_removed
+from timerstore.services.world.state import LOST_COUNT_MAX
+from timerstore.services.world.world import World, note_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.jsonfile import check_seal, read_json
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import Rows, Words
+from timerstore.timelog.writing.tally import count_pending
+from timerstore.wheel import chain
+from timerstore.wheel.judge import (
+    CANCELLED,
+    DONE,
+    PENDING,
+    PENDING_BODY_BYTES,
+    PENDING_BORN_MS,
+    PENDING_DUE_MS,
+    PENDING_ROW,
+    PENDING_VERDICT,
+)
+
+
+def count_units(engine: Engine) -> int:
+    """Count the pending timers of each topic from the units; return how many are gone."""
+    engine.queues.table.pending[:] = 0
+    reading = reading_of(engine, engine.cancelled.table)._replace(needs_rows=True)
+    removed_count = 0
+    thread = engine.world.dequeue_put.thread
+    for units in live_units(engine):
+        removed_count += count_removed(engine, units)
+        magic = units[:, chain.WALK_MAGIC]
+        timers = np.flatnonzero(magic & fmt.UNIT_DELETE == 0)
+        messages, magic = units[timers, chain.WALK_MESSAGE], magic[timers]
+        columns, done = read_timers(engine, messages, reading, locate=map_alone), 0
+        while done < len(timers):
+            now_ms = engine.clock.now_ms
+            done = _count_timers(engine.world, messages, magic, columns, done, now_ms)
+            pass_lost(engine, thread)
+    return removed_count
+
+
+@kernel_later
+def _count_timers(
+    world: World, messages: Words, magic: Words, columns: Rows, start: int, now_ms: int
+) -> int:
+    """Count timers from `start` on, and note what is lost; return how many it did, from the first.
+
+    `magic`: of their units; `columns`: see `read_pending`.
+    """
+    thread = world.dequeue_put.thread
+    for i in range(start, len(messages)):
+        verdict = columns[PENDING_VERDICT, i]
+        if verdict == PENDING:
+            row = columns[PENDING_ROW, i]
+            world.queues.pending[row] += 1
+            count_pending(
+                world.queues.tally,
+                row,
+                columns[PENDING_DUE_MS, i],
+                columns[PENDING_BORN_MS, i],
+                columns[PENDING_BODY_BYTES, i],
+                now_ms,
+            )
+        elif verdict != CANCELLED and verdict != DONE:
+            if thread.lost_count == LOST_COUNT_MAX:
+                return i
+            note_lost(thread, messages[i], magic[i])
+    return len(messages)
+
+
+def stored_counts(engine: Engine) -> dict[str, Any] | None:
+    """Return the counts that a clean close stored."""
+    path = engine.path / "config" / "timermetrics"
+    try:
+        metrics = read_json(path, engine.disk.read)
+        check_seal(path, metrics or {})
+    except CorruptStoreError as e:  # they are counted again
+        engine.damage.note("config/timermetrics", e.offset, e.reason)
+        return None
+    if metrics is None or not isinstance(metrics.get("timingCount"), dict):
+        return None
+    # Nobody knew of which topic a lost message was, or it is met again, and must not count twice.
+    is_sure = not (metrics.get("unattributedCount") or metrics.get("damagedCount"))
+    return metrics if is_sure else None
+
+
+def take_stored(engine: Engine, counts: dict[str, Any]) -> None:
+    """Take each topic's count from what a clean close stored."""
+    for topic, entry in counts.items():
+        row = engine.queues.row(os.fsencode(topic))
+        engine.queues.table.pending[row] = int(entry["count"])

@@ -1,0 +1,57 @@
+"""Queue files that are gone from either end of a queue: what nothing but the commit log can tell.
+
+Retention keeps what points to kept messages, and the segment of the last entry; the next segment is
+made before one is full. So a queue is asked about only where it has no file, ends with a full one,
+or begins with an entry of a message that is not the log's first: seldom, for it takes a scan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.reader import StoreReader
+
+if TYPE_CHECKING:
+    from timerstore.services.engine.engine import Engine
+
+
+def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int]) -> None:
+    """Raise CorruptStoreError where a queue lacks entries of messages that it was written for.
+
+    `durable`: where the flushed part of the commit log ends; `linked`: Q, the timer queue's entries
+    that were flushed; `asked`: rows that are asked about in any case. O(log) where any is.
+    """
+    queues, log = engine.queues, engine.commitlog
+    asked = asked + [row for row in range(len(queues.files)) if _may_be_cut(engine, row, linked)]
+    if not asked:
+        return
+    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    for rows in sound_messages(reader, log.start, durable):
+        index = rows[:, scan.ROW_QUEUE_INDEX]
+        for row in asked:
+            topic, first, end = queues.topics[row], queues.first_index(row), queues.next_index(row)
+            strange = (index < first) | (index >= end)
+            strange &= rows[:, scan.ROW_QUEUE_ID] == queues.table.queue_id[row]
+            strange &= rows[:, scan.ROW_TOPIC_BYTES] == len(topic)
+            for each in rows[np.flatnonzero(strange)].tolist():
+                if reader.commitlog.read(each[scan.ROW_TOPIC], len(topic)) == topic:
+                    at = each[scan.ROW_QUEUE_INDEX] * fmt.ENTRY_BYTES
+                    reason = "the segment of this entry is missing"
+                    raise CorruptStoreError(queues.files[row].name, at, reason)
+
+
+def _may_be_cut(engine: Engine, row: int, linked: int) -> bool:
+    """Tell whether files may be missing at either end of a queue."""
+    queues, file = engine.queues, engine.queues.files[row]
+    first, end = queues.first_index(row), queues.next_index(row)
+    if not file.numbers or end * fmt.ENTRY_BYTES == file.files_end or (row == 0 and end < linked):
+        return True
+    if first == 0:
+        return False
+    return end <= first or int(queues.read(row, first, 1)[0]["offset"]) > engine.commitlog.start

@@ -1,0 +1,159 @@
+"""Recovering the consume queues: where each one ends, what is missing behind that."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.services.engine.engine import Engine
+from timerstore.services.mending.mend_entries import is_sound
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading import scan
+from timerstore.timelog.writing.consumequeue import is_gap
+
+_NOWHERE: Final = np.zeros(0, np.int64)
+
+
+def find_queue_end(engine: Engine, row: int, durable: int) -> None:
+    """Set a queue's end behind its last entry whose message lies before `durable`."""
+    queues, file = engine.queues, engine.queues.files[row]
+    low, high = file.start // fmt.ENTRY_BYTES, -(-file.used_end() // fmt.ENTRY_BYTES)
+    while low < high:  # the entries before the end are sound, those behind it are not
+        middle = (low + high) // 2
+        if _lies_before(queues.read(row, middle, 1)[0], durable):
+            low = middle + 1
+        else:
+            high = middle
+    queues.set_end(row, low)
+
+
+def _lies_before(entry: Any, offset: int) -> bool:
+    return bool(entry["size"] > 0 and 0 <= entry["offset"] < offset)
+
+
+def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
+    """Raise CorruptStoreError where a damaged entry has hidden a queue's end. O(log entries).
+
+    A search that was led astray ends beside the entry that did it: the last one before the end is
+    no message's, or the first one behind it is not empty and points to nothing that came later.
+    The latter is also what a power cut leaves, which may keep an entry and not its message. Then
+    it returns True: `check_queue_files` looks for messages that lack their entries.
+    """
+    is_asked = False
+    queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
+    first, stop = file.start // fmt.ENTRY_BYTES, -(-file.used_end() // fmt.ENTRY_BYTES)
+    for before, after in zip(file.numbers, file.numbers[1:], strict=False):
+        if after != before + 1:
+            offset = (before + 1) * file.segment_bytes
+            raise CorruptStoreError(file.name, offset, "this segment is missing")
+    if end > first and not is_sound(engine, row, end - 1, queues.read(row, end - 1, 1)):
+        raise CorruptStoreError(
+            file.name, (end - 1) * fmt.ENTRY_BYTES, "it is the entry of no message"
+        )
+    step = 1
+    while end + step - 1 < stop:
+        index = end + step - 1
+        entry = queues.read(row, index, 1)
+        strange = _lies_before(entry[0], durable)
+        # Behind the end of a store that another process writes to, an entry may be half written.
+        if step == 1 and entry.tobytes().strip(b"\0") and not engine.disk.is_shared:
+            is_asked = not strange and not is_sound(engine, row, index, entry)
+        if strange:
+            raise CorruptStoreError(
+                file.name, index * fmt.ENTRY_BYTES, "it is behind the queue's end"
+            )
+        step *= 2
+    return is_asked
+
+
+def index_part(
+    engine: Engine,
+    part: Words,
+    queue_rows: Words,
+    index_from: int,
+    lost_bytes: int,
+    lost_starts: Words = _NOWHERE,
+) -> None:
+    """Write the queue entries of scanned messages from `index_from` on.
+
+    `lost_bytes`: what could not be read before them: as many messages as fit into it may be missing
+    from a queue, and get entries that lead to none. `lost_starts`: where that was, in order.
+    """
+    fresh = part[:, scan.ROW_OFFSET] >= index_from
+    for row in np.unique(queue_rows[fresh]).tolist():
+        mine = part[fresh & (queue_rows == row)]
+        _index_queue(engine, row, mine, lost_bytes, lost_starts)
+
+
+def _index_queue(
+    engine: Engine, row: int, mine: Words, lost_bytes: int, lost_starts: Words
+) -> None:
+    queues, file = engine.queues, engine.queues.files[row]
+    indexes = mine[:, scan.ROW_QUEUE_INDEX]
+    if not file.numbers:
+        queues.fill_blanks(row, int(indexes[0]))
+        queues.set_end(row, int(indexes[0]))
+    first = min(queues.next_index(row), int(indexes[0]))
+    steps = np.diff(indexes, prepend=first - 1)
+    gaps = is_gap(indexes, steps, queues.segment_entries)
+    lost_count = int(steps.sum()) - len(steps)
+    unexplained = (lost_count - int(gaps.sum())) * fmt.MESSAGE_BYTES_MIN > lost_bytes
+    if (steps < 1).any() or first < 0 or unexplained:
+        at = int(np.argmax(((steps != 1) & ~gaps) | (first < 0)))
+        offset = int(mine[at, scan.ROW_OFFSET])
+        if at == 0 and not lost_bytes and file.numbers:
+            raise CorruptStoreError(
+                file.name, first * fmt.ENTRY_BYTES, "entries are missing from here"
+            )
+        raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
+    entries = np.zeros(len(mine) + lost_count, fmt.QUEUE_ENTRY)
+    entries["size"] = fmt.QUEUE_LOST_SIZE
+    place = indexes - first
+    for name, column in (
+        ("offset", scan.ROW_OFFSET),
+        ("size", scan.ROW_SIZE),
+        ("tags_code", scan.ROW_TAGS_CODE),
+    ):
+        entries[name][place] = mine[:, column]
+    if lost_count:
+        lost = np.ones(len(entries), np.bool_)
+        lost[place] = False
+        entries["offset"][lost] = _places_lost(entries["offset"], place, lost_starts)[lost]
+    _write(engine, row, first, entries)
+
+
+def _places_lost(offsets: Words, place: Words, lost_starts: Words) -> Words:
+    """Return where the messages of entries were lost, at the latest: they go up with the index.
+
+    A byte behind that place, for what stood there may be named as the source of a copy. `place`:
+    which entries are those of messages.
+    """
+    following = np.full(len(offsets), np.iinfo(np.int64).max)
+    before = np.full(len(offsets), -1)
+    following[place] = before[place] = offsets[place]
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    before_it = np.searchsorted(lost_starts, following) - 1
+    last = np.full(len(offsets), offsets[place[0]])
+    known = before_it >= 0
+    last[known] = lost_starts[before_it[known]] + 1
+    return np.maximum(np.maximum.accumulate(before), last)
+
+
+def _write(engine: Engine, row: int, first: int, entries: fmt.Entries) -> None:
+    """Write entries from index `first` on; the queue ends behind them."""
+    queues, done = engine.queues, 0
+    while done < len(entries):
+        number, position = divmod(first + done, queues.segment_entries)
+        room = min(queues.segment_entries - position, len(entries) - done)
+        file = queues.files[row]
+        file.reserve((first + done) * fmt.ENTRY_BYTES, (first + done + room) * fmt.ENTRY_BYTES)
+        view = file.existing(number).view
+        data = entries[done : done + room].tobytes()
+        at = position * fmt.ENTRY_BYTES
+        view[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        done += room
+    end = first + len(entries)
+    queues.table.next_index[row] = queues.table.planned[row] = end

@@ -1,0 +1,315 @@
+"""Recovery: from what is on disk to a store that can be served, as a table of steps.
+
+`docs/recovery.md` says what each case on disk leads to. Nothing is fired before all steps are done,
+and each step can be repeated: a process that is killed in between begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from timerstore.services.durable.ahead_file import take_ahead
+from timerstore.services.durable.flush import write_abort
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.opening.recover_copies import assume_sources, learn_sources
+from timerstore.services.opening.recover_counts import Recount
+from timerstore.services.opening.recover_deletes import find_cancelled
+from timerstore.services.opening.recover_files import check_files
+from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
+from timerstore.services.opening.recover_levels import (
+    count_waiting,
+    pass_delivered,
+    restore_offsets,
+    take_level_counts,
+)
+from timerstore.services.opening.recover_log import LogScan, ScannedLog
+from timerstore.services.opening.recover_pending import count_units, stored_counts, take_stored
+from timerstore.services.opening.recover_removed import first_kept_index
+from timerstore.services.opening.recover_torn import complete_reschedule
+from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import run
+from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.wheel.sets import map_put_all, new_table
+
+
+class Recovery:
+    """What the steps of one opening know."""
+
+    recount: Recount  # of the counters of topics; made with the scan
+
+    def __init__(self, engine: Engine, now_ms: int) -> None:
+        """Look at what is there; nothing changes yet."""
+        self.engine, self.now_ms = engine, now_ms
+        self.findings = RecoveryFindings(restored_sizes=engine.restored)
+        self.checkpoint: Checkpoint | None = read_checkpoint(
+            engine.path / "config" / "timercheck", engine.disk.read
+        )
+        self.crashed = engine.disk.read(engine.path / "abort") is not None
+        self.is_live = self.crashed and not engine.disk.writes  # another process writes to it
+        self.is_new = engine.is_new or (self.checkpoint is None and not engine.commitlog.numbers)
+        self.log = ScannedLog()
+        self.queue_index = 0  # Q
+        self.linked_before = 0  # the timer log's end before anything is linked
+        self.counts: dict[str, Any] | None = None  # what a clean close stored, if it holds
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the timer index is made anew from the commit log."""
+        return TIMERS in self.findings.rebuilt
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether the timer index is what a broker left."""
+        return self.findings.by_broker and not self.is_empty
+
+
+def recover(engine: Engine, now_ms: int) -> RecoveryFindings:
+    """Bring the engine into a state from which all services can run.
+
+    O(1) in what is pending after a clean close, else O(commit log behind L + units). Raises
+    CorruptStoreError if the commit log itself has lost files.
+    """
+    this = Recovery(engine, now_ms)
+    with acting_as(ALONE):
+        for step in FIRST_OPENING if this.is_new else OPENING:
+            if step.when(this):
+                step.run(this)
+    log = engine.commitlog
+    log.reusable_from = 0
+    if this.findings.by_broker or "checkpoint" in this.findings.rebuilt:
+        log.reusable_from = log.end // log.segment_bytes + 1  # its blanks do not say their place
+    return this.findings
+
+
+# --- what is there
+
+
+def _say_that_it_is_open(this: Recovery) -> None:
+    """Write `abort` before anything changes.
+
+    Were we killed between writing the wheel and the next checkpoint, the one of a clean close would
+    still hold, with slots that point past its end of the timer log.
+    """
+    write_abort(this.engine.disk, this.engine.path)
+
+
+def _begin_the_store(this: Recovery) -> None:
+    """Make what an empty store has; its making may have been killed before."""
+    engine = this.engine
+    engine.counters.forget()
+    engine.wheel.check_pages(is_unknown=True)
+    engine.set_cursors(this.now_ms // engine.precision_ms, 0, this.now_ms)
+    engine.prepare_commitlog()
+    engine.queues.prepare(0)
+    engine.prepare_timerlog()
+
+
+def _find_what_is_rebuilt(this: Recovery) -> None:
+    """Note what is not there, or not whole, and is made anew from the commit log."""
+    engine, checkpoint, rebuilt = this.engine, this.checkpoint, this.findings.rebuilt
+    if checkpoint is None or not engine.had_timerlog or engine.wheel.is_new:
+        rebuilt.append(TIMERS)
+        if checkpoint is None:
+            rebuilt.append("checkpoint")
+    if not engine.had_queues:
+        rebuilt.append(QUEUES)
+    check_files(engine, checkpoint, rebuilt, is_live=this.is_live)
+
+
+def _find_who_closed(this: Recovery) -> None:
+    """Tell a clean close from a kill, and from a broker's; check the wheel's pages."""
+    engine, checkpoint, findings = this.engine, this.checkpoint, this.findings
+    findings.by_broker = checkpoint is not None and checkpoint.by_broker
+    findings.clean = checkpoint is not None and checkpoint.clean and not this.crashed
+    findings.clean = findings.clean and not findings.rebuilt
+    engine.count_lost = False
+    # Of a store that another process is writing to, what is read is of no one moment.
+    engine.wheel.check_pages(is_unknown=findings.by_broker or this.is_live)
+
+
+# --- the commit log, then the timer index
+
+
+def _scan_the_log(this: Recovery) -> None:
+    """Find the log's end and the copies since L; bring queues and topics' counters in line."""
+    scan = LogScan(this.engine, this.checkpoint, this.findings, crashed=this.crashed)
+    this.findings.restarted_counters = this.engine.counters.damaged_count
+    this.recount = scan.recount
+    this.log = scan.run(is_live=this.is_live)
+
+
+def _take_a_brokers_index(this: Recovery) -> None:
+    assert this.checkpoint is not None
+    this.queue_index = take_brokers_units(this.engine, this.checkpoint, this.log.end, this.findings)
+
+
+def _empty_the_index(this: Recovery) -> None:
+    this.queue_index = empty_index(this.engine, this.log.first_timer_index, this.log.floor)
+
+
+def _cut_the_index(this: Recovery) -> None:
+    assert this.checkpoint is not None
+    this.queue_index = cut_index(this.engine, this.checkpoint, this.findings)
+
+
+def _set_the_cursors(this: Recovery) -> None:
+    """Begin at the checkpoint's R and frontier, F and Q; find each delay level's offset."""
+    engine, checkpoint, log = this.engine, this.checkpoint, this.log
+    read_slot, frontier_ms = this.now_ms // engine.precision_ms, log.due_max_ms
+    if checkpoint is not None:
+        read_slot = checkpoint.read_ms // engine.precision_ms
+        frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
+    this.queue_index, this.findings.removed_count = first_kept_index(engine, this.queue_index)
+    engine.set_cursors(read_slot, this.queue_index, frontier_ms, log.floor)
+    engine.adopt_levels()
+    restore_offsets(engine, checkpoint, this.findings)
+
+
+def _learn_what_is_done(this: Recovery) -> None:
+    """Make the set of sources that have their copy, so that they are skipped."""
+    engine, log = this.engine, this.log
+    ours = np.concatenate([np.zeros(0, np.int64), *log.origins])
+    pass_delivered(engine, ours, log.broker_origins)
+    origins = np.concatenate([ours, log.broker_origins])
+    if not len(origins):
+        return
+    done = new_table(len(origins))
+    map_put_all(done, origins, np.concatenate(log.copies))
+    this.findings.copies_count = len(origins)
+    engine.use_done(done, len(origins))
+
+
+def _link_from_q(this: Recovery) -> None:
+    """Play enqueue-get and enqueue-put until each timer message has its unit."""
+    engine = this.engine
+    engine.prepare_commitlog()
+    engine.queues.prepare(0)
+    this.linked_before = engine.timerlog.end
+    engine.world.settings.recovering = 1
+    while True:
+        run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, this.now_ms, this.now_ms)
+        service = engine.needing()
+        if service < 0:
+            break
+        provide(engine, service)
+    engine.world.settings.recovering = 0
+    engine.mending, engine.mended_run = None, (-1, range(0), {})
+    this.findings.relinked_count = engine.world.enqueue_put.linked_count
+
+
+# --- what is cancelled, what is pending
+
+
+def _look_for_counts(this: Recovery) -> None:
+    """Take what a clean close stored, if nothing has happened since."""
+    engine = this.engine
+    if not this.findings.clean or engine.damage.count or this.checkpoint is None:
+        return
+    counts = stored_counts(engine)
+    if counts and this.linked_before == engine.timerlog.end:
+        if take_ahead(engine, this.log.end, counts):
+            this.counts = counts
+
+
+def _take_the_counts(this: Recovery) -> None:
+    engine, log, checkpoint, counts = this.engine, this.log, this.checkpoint, this.counts
+    assert checkpoint is not None and counts is not None
+    take_stored(engine, counts["timingCount"])
+    if log.has_hops:
+        learn_sources(engine)
+    elif log.copies:  # what was fired was claimed
+        assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
+    if checkpoint.cancelled_count:
+        find_cancelled(engine, log.level_deletes)
+    take_level_counts(engine, counts)
+
+
+def _count_again(this: Recovery) -> None:
+    find_cancelled(this.engine, this.log.level_deletes)
+    this.findings.removed_count += count_units(this.engine)
+    learn_sources(this.engine)
+    count_waiting(this.engine)
+
+
+def _settle_the_counts(this: Recovery) -> None:
+    """Now that what a broker removed is counted, F may pass it."""
+    engine, log = this.engine, this.log
+    if log.copies:
+        engine.recovered_copy = min(int(part.min()) for part in log.copies)
+    engine.keeps_mark = len(log.broker_origins) > 0 and engine.is_unsettled(
+        engine.read_slot, log.floor, engine.levels.offset
+    )
+    engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
+    this.findings.cancelled_count = engine.cancelled.set.count
+    this.recount.settle(log.end, by_broker=this.findings.by_broker)
+
+
+def _complete_a_reschedule(this: Recovery) -> None:
+    last = this.log.last
+    assert last is not None
+    this.findings.repaired_reschedule = complete_reschedule(this.engine, last, this.now_ms)
+
+
+def _put_aside(this: Recovery) -> None:
+    """Put aside what has been overdue for longer than the wheel reaches."""
+    this.findings.pending_count = this.engine.pending_count()
+    this.engine.count_lost = True
+    this.engine.put_aside(this.now_ms)
+
+
+def _make_durable(this: Recovery) -> None:
+    """Make durable what recovery kept or made: the next checkpoint counts on it.
+
+    After a kill, what lies behind the last flush is in the page cache alone.
+    """
+    engine, log = this.engine, this.log
+    engine.commitlog.flush(log.durable, engine.commitlog.end)
+    for row, file in enumerate(engine.queues.files):
+        first = log.queue_ends.get(row, 0)
+        file.flush(first * fmt.ENTRY_BYTES, engine.queues.next_index(row) * fmt.ENTRY_BYTES)
+    engine.timerlog.flush(this.linked_before, engine.timerlog.end)
+
+
+# --- the tables
+
+
+def _always(this: Recovery) -> bool:
+    return True
+
+
+class Step(NamedTuple):
+    """What is done, and when."""
+
+    run: Callable[[Recovery], None]
+    when: Callable[[Recovery], bool] = _always
+
+
+FIRST_OPENING: Final = (Step(_say_that_it_is_open), Step(_begin_the_store))
+OPENING: Final = (
+    Step(_find_what_is_rebuilt),
+    Step(_say_that_it_is_open),
+    Step(_find_who_closed),
+    Step(_scan_the_log),
+    Step(_take_a_brokers_index, lambda this: this.is_brokers),
+    Step(_empty_the_index, lambda this: this.is_empty),
+    Step(_cut_the_index, lambda this: not this.is_brokers and not this.is_empty),
+    Step(_set_the_cursors),
+    Step(_learn_what_is_done),
+    Step(_link_from_q),
+    Step(_look_for_counts),
+    Step(_take_the_counts, lambda this: this.counts is not None),
+    Step(_count_again, lambda this: this.counts is None),
+    Step(_settle_the_counts),
+    Step(_complete_a_reschedule, lambda this: this.log.last is not None),
+    Step(_put_aside),
+    Step(_make_durable),
+)
+"""The steps in their order; docs/recovery.md says what each relies on."""

@@ -1,0 +1,52 @@
+"""What recovery found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RecoveryFindings:
+    """What recovery found and did; part of `stats()`."""
+
+    clean: bool = True
+    by_broker: bool = False
+    rebuilt: list[str] = field(default_factory=list)
+    restored_sizes: bool = False
+    """`timerstore.json` was lost or damaged, and written again from its copy."""
+    scanned_count: int = 0
+    torn_bytes: int = 0
+    cut_slots: int = 0
+    relinked_count: int = 0
+    copies_count: int = 0
+    cancelled_count: int = 0
+    pending_count: int = 0
+    removed_count: int = 0
+    """Timers whose messages stood before the log's start: a broker's clean-up removed them."""
+    repaired_reschedule: bool = False
+    restarted_counters: int = 0
+    """Topics whose counters were damaged, and began anew."""
+    corrected_levels: list[int] = field(default_factory=list)
+
+    def sentence(self, damage_count: int) -> str:
+        """Say what happened; `damage_count`: places that could not be read."""
+        done = "opened"
+        if not self.clean:
+            done = "taken over from a broker" if self.by_broker else "recovered after a crash"
+        parts = [_counted(self.scanned_count, "message") + " read again"]
+        if self.rebuilt:
+            parts.append(f"{' and '.join(self.rebuilt)} made anew from the commit log")
+        if self.torn_bytes:
+            parts.append(f"{self.torn_bytes:,} bytes cut that were not written whole")
+        if self.repaired_reschedule:
+            parts.append("a reschedule completed")
+        if self.removed_count:
+            gone = _counted(self.removed_count, "timer")
+            parts.append(f"{gone} gone with files that a broker removed")
+        parts.append(_counted(self.pending_count, "timer") + " pending")
+        parts.append(_counted(damage_count, "damaged place") if damage_count else "nothing lost")
+        return f"{done}: {', '.join(parts)}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,9 @@
+"""A timer's way from put to fired, service by service.
+
+enqueue_get.py     reads the timer topic's queue, into ring A
+enqueue_put.py     links a unit for each timer into its slot
+dequeue_get.py     takes what is due out of the wheel, into ring C
+dequeue_put.py     appends what was taken, fired or rolled
+deliver_levels.py  appends what delay levels hold, when its time has come
+copying.py         what the last two do alike
+"""

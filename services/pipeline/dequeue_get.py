@@ -1,0 +1,376 @@
+"""Dequeue-get: takes what is due out of the wheel.
+
+Claiming walks a slot's chain in the timer log, newest first, into the near wheel; what was linked
+afterwards comes from enqueue-put as late arrivals. Taking moves what the clock has reached, in the
+order of due time, to the dequeue-put queue; a slot's plain deletes follow once it has ended and all
+of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. What was put aside
+when the store was opened is a second range of slots beside that, see `aside.py`. After RocketMQ's
+`TimerMessageStore.TimerDequeueGetService`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.world.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
+from timerstore.services.world.floor import is_superseded
+from timerstore.services.world.needs import (
+    COMMITLOG_READ,
+    DAMAGED_TIMERLOG,
+    NEAR_FULL,
+    TIMERLOG_SEGMENT,
+)
+from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
+from timerstore.services.world.stages import READ_UNITS, count_stage
+from timerstore.services.world.state import DequeueGet, tell_need
+from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
+from timerstore.timelog.bytes.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
+from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Words, publish
+from timerstore.timelog.jit.system import steady_ns
+from timerstore.wheel.near import (
+    ENTRY_INFO,
+    ENTRY_MESSAGE,
+    KEPT_PLACE,
+    NONE,
+    SPAN,
+    bucket_at,
+    near_drop_delete,
+    near_insert,
+    near_insert_delete,
+    near_keep_deletes,
+    near_last_delete,
+    near_pop,
+    near_pop_due,
+    near_room,
+    pack_info,
+    ring_buckets,
+    slot_place,
+)
+from timerstore.wheel.slots import NO_UNIT, slot_last
+
+CLAIM_UNITS: Final = 2_048
+"""Units that one step walks at most: near is held for tens of microseconds."""
+TAKE_COUNT: Final = 1_024
+_KEEP_CHUNKS: Final = 64
+"""Chunks of deletes that are kept in one hold of wheel."""
+_NO_DUE: Final = -2
+
+
+@inlined
+def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+    """Claim, then take; return the work done. Takes near, to claim wheel too. O(1) each unit.
+
+    `is_timed`: count what reading units takes. `clock`: scratch of this thread.
+    """
+    lock_acquire(world.near_lock)
+    done = _take_late(world)
+    # An old R only makes it wait. Read before claiming: buckets before it are not looked at, where
+    # the ring has wrapped.
+    front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)
+    goes_first = waits and world.aside.first_count > 0
+    for turn in range(2):
+        aside = 1 - turn if goes_first else turn
+        get, base = world.dequeue_get, front
+        if aside == 1:
+            get, base = world.aside, read
+        if aside == 1 and not waits:
+            break
+        began_ns = 0
+        if is_timed:
+            began_ns = steady_ns(clock)
+        worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms))
+        if is_timed and worked > 0:
+            count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
+        if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
+            worked += take(world, get, aside, now_ms, base)
+            if aside == 0 and waits:
+                worked += _keep_deletes(world, now_ms, base)
+            else:
+                worked += _hand_on_deletes(world, get, aside, now_ms, base)
+        if aside == 1:
+            worked += _hand_on_kept(world, read)
+            world.aside.first_count -= worked
+        done += worked
+    lock_release(world.near_lock)
+    return done
+
+
+@inlined
+def _is_handed_on(world: World) -> bool:
+    """Tell whether all timers that were put aside were handed on."""
+    waiting = 0
+    for place in range(SPAN, 2 * SPAN):
+        waiting += world.near.waiting[place]
+    return waiting == 0 and world.aside.walked_slot >= world.dequeue_put.aside_stop
+
+
+@inlined
+def _take_late(world: World) -> int:
+    """Take late arrivals into the near wheel; return how many."""
+    ring, head = world.late_ring, world.late_ring.ends.head
+    count, done = min(waiting_count(ring.ends), CLAIM_UNITS), 0
+    while done < count:
+        if near_room(world.near) <= 0:
+            world.dequeue_get.thread.need = NEAR_FULL
+            break
+        at = place_of(head + done)
+        slot, aside = near_slot(world, ring.slot[at]), aside_of(world, ring.slot[at])
+        near_take(
+            world,
+            slot,
+            aside,
+            ring.magic[at],
+            ring.message[at],
+            ring.size[at],
+            ring.due_ms[at],
+            False,
+        )
+        done += 1
+    publish(ring.ends, "head", head + done)
+    return done
+
+
+@inlined
+def near_take(
+    world: World,
+    slot: int,
+    aside: int,
+    magic: int,
+    message: int,
+    size: int,
+    due_ms: int,
+    in_front: bool,
+) -> None:
+    """Take a unit of a claimed slot into the near wheel. O(1)."""
+    near = world.near
+    if magic & fmt.UNIT_DELETE != 0 and magic & fmt.UNIT_ROLL == 0:
+        near_insert_delete(near, message, size, slot_place(slot, aside), magic)
+        return
+    precision = world.settings.precision_ms
+    bucket_ms = slot * precision
+    if magic & fmt.UNIT_ROLL == 0:
+        # Not before its slot, which may stand in for its own, and at most one later (a broker's).
+        bucket_ms = min(max(due_ms, bucket_ms), (slot + 2) * precision)
+    else:
+        due_ms = bucket_ms
+    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front, aside)
+    get = world.aside if aside == 1 else world.dequeue_get
+    get.emptied_ms = min(get.emptied_ms, bucket_ms)
+
+
+@inlined
+def claim(world: World, get: DequeueGet, aside: int, last: int) -> int:
+    """Walk chains of a range's slots, up to `last`, into the near wheel."""
+    walked = 0
+    while walked < CLAIM_UNITS:
+        offset = get.claim_offset
+        if offset == NO_UNIT:
+            slot = get.claimed_slot
+            if slot > last:
+                break
+            # Its head is read and C moves as one: what enqueue-put links before is in the chain,
+            # and what it links afterwards comes as a late arrival.
+            lock_acquire(world.wheel_lock)
+            get.claim_offset = slot_last(world.wheel, slot)
+            publish(get, "claimed_slot", slot + 1)
+            lock_release(world.wheel_lock)
+            if get.claim_offset == NO_UNIT:
+                publish(get, "walked_slot", slot + 1)
+            walked += 1
+            continue
+        previous = _claim_unit(world, get.claimed_slot - 1, aside, offset)
+        if previous == _NO_DUE:
+            break
+        get.claim_offset = previous
+        if previous == NO_UNIT:
+            publish(get, "walked_slot", get.claimed_slot)
+        walked += 1
+    return walked
+
+
+@inlined
+def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
+    """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need."""
+    mine = world.dequeue_get.thread
+    if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
+        return NO_UNIT
+    if offset < 0 or offset >= world.timerlog.end:
+        tell_need(mine, DAMAGED_TIMERLOG, offset)
+        return _NO_DUE
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0:
+        tell_need(mine, TIMERLOG_SEGMENT, offset)
+        return _NO_DUE
+    if near_room(world.near) <= 0:
+        mine.need = NEAR_FULL
+        return _NO_DUE
+    at = offset % world.timerlog.segment_bytes
+    precision = world.settings.precision_ms
+    sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
+    if not sound or unit_ms(buf, at) // precision != slot:
+        tell_need(mine, DAMAGED_TIMERLOG, offset)
+        return _NO_DUE
+    message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    if is_superseded(world.cleaning, message, slot):  # its message may be gone
+        return get_i64(buf, at + fmt.UNIT_PREV_AT)
+    magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    due_ms = unit_ms(buf, at)
+    if magic & fmt.UNIT_ROLL == 0:
+        extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+        if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
+            due_ms = message_due_ms(world, message, due_ms)
+            if due_ms == _NO_DUE:
+                return _NO_DUE
+        else:
+            due_ms += extra
+    size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+    # A source that an earlier life copied is not counted: L is kept back for it otherwise.
+    if find_done(world.done, message) < 0:
+        near_take(world, slot, aside, magic, message, size, due_ms, True)
+        world.near.chain[slot_place(slot, aside)] += 1
+    return get_i64(buf, at + fmt.UNIT_PREV_AT)
+
+
+@inlined
+def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
+    """Read a timer's exact due time from its message; _NO_DUE with a need where unmapped."""
+    mine, found = world.dequeue_get.thread, world.dequeue_get.thread.found
+    if message < 0 or message >= world.commitlog.end:
+        return otherwise_ms
+    buf = segment_at(world.commitlog, message)
+    if len(buf) == 0:
+        tell_need(mine, COMMITLOG_READ, message)
+        return _NO_DUE
+    position = message % world.commitlog.segment_bytes
+    if read_message(buf, position, found, False) != GOOD or found.due_ms < 0:
+        return otherwise_ms  # named when it is taken
+    return exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
+
+
+@inlined
+def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
+    """Move what is due, and rolls whose slot has begun, to the dequeue-put queue.
+
+    `read`: where the range begins.
+    """
+    near, precision = world.near, world.settings.precision_ms
+    limit = min(now_ms, read * precision + ring_buckets(near) - 1)
+    limit = min(limit, world.callers.take_limit_ms)
+    get.emptied_ms = max(get.emptied_ms, read * precision)
+    if now_ms < world.callers.fire_from_ms:
+        return 0
+    if get.claim_offset != NO_UNIT:  # the newest slot is only half claimed: not from it yet
+        limit = min(limit, (get.claimed_slot - 1) * precision - 1)
+    if near.count == 0:
+        get.emptied_ms = max(get.emptied_ms, limit + 1)
+        return 0
+    taken = 0
+    room = min(RING_COUNT - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
+    bucket_ms = get.emptied_ms
+    behind = now_ms < read * precision  # the clock was set back: firing looks at it alone
+    if behind:
+        bucket_ms = read * precision
+        if bucket_ms > world.callers.take_limit_ms:  # a broker will read that slot again
+            return 0
+    while taken < room and (behind or bucket_ms <= limit):
+        bucket = bucket_at(near, bucket_ms, aside)
+        if behind:
+            if not near_pop_due(near, bucket, now_ms):
+                return taken
+        elif not near_pop(near, bucket):
+            bucket_ms += 1
+            continue
+        _hand_on(world, near.popped[ENTRY_MESSAGE], near.popped[ENTRY_INFO], bucket_ms)
+        taken += 1
+    if not behind:
+        get.emptied_ms = bucket_ms
+    return taken
+
+
+@inlined
+def _hand_on(world: World, message: int, info: int, ms: int) -> None:
+    """Put an entry into the dequeue-put queue, which has room."""
+    ring, tail = world.dequeue_ring, world.dequeue_ring.ends.tail
+    at = place_of(tail)
+    ring.message[at] = message
+    ring.info[at] = info
+    ring.bucket_ms[at] = ms
+    publish(ring.ends, "tail", tail + 1)
+
+
+# --- deletes
+
+
+@inlined
+def _is_emptied(world: World, slot: int, aside: int, now_ms: int) -> bool:
+    """Tell whether a walked slot has ended, and all of its timers were handed on."""
+    waiting = world.near.waiting[slot_place(slot, aside)]
+    return now_ms // world.settings.precision_ms > slot and waiting == 0
+
+
+@inlined
+def _hand_on_deletes(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
+    """Hand on the plain deletes of slots that have ended and hold no timer any more, nor before."""
+    handed = 0
+    for slot in range(read, get.walked_slot):
+        if not _is_emptied(world, slot, aside, now_ms):
+            break
+        handed += _hand_on_deletes_of(world, slot_place(slot, aside), slot)
+    return handed
+
+
+@inlined
+def _hand_on_deletes_of(world: World, place: int, slot: int) -> int:
+    """Hand on the plain deletes of a place, as far as there is room, as those of a slot."""
+    near, handed = world.near, 0
+    room = RING_COUNT - waiting_count(world.dequeue_ring.ends)
+    message = near_last_delete(near, place)
+    while message != NONE and handed < room:
+        near_drop_delete(near, place)
+        _hand_on(world, message, pack_info(0, place, fmt.UNIT_DELETE), slot)
+        handed += 1
+        message = near_last_delete(near, place)
+    return handed
+
+
+@inlined
+def _keep_deletes(world: World, now_ms: int, front: int) -> int:
+    """Keep the front's deletes whose slot is emptied, until nothing is left aside; count them."""
+    near, chunks, kept = world.near, 0, 0
+    for slot in range(front, world.dequeue_get.walked_slot):
+        if not _is_emptied(world, slot, 0, now_ms):
+            break
+        place = slot_place(slot, 0)
+        if near_last_delete(near, place) == NONE:
+            continue
+        lock_acquire(world.wheel_lock)  # R stays as it is meanwhile, and sees both counts or none
+        while is_aside(world) and chunks < _KEEP_CHUNKS and near_last_delete(near, place) != NONE:
+            count = near_keep_deletes(near, place)
+            near.chain[KEPT_PLACE] += count
+            near.chain[place] -= count
+            world.dequeue_get.kept_slot = max(world.dequeue_get.kept_slot, slot)
+            chunks += 1
+            kept += count
+        lock_release(world.wheel_lock)
+    return kept
+
+
+@inlined
+def _hand_on_kept(world: World, read: int) -> int:
+    """Hand on what was kept of the front's deletes, once nothing is left aside before them."""
+    last = world.dequeue_put.aside_stop - 1
+    place = slot_place(last, 1)
+    if read != last or world.aside.walked_slot <= last:
+        return 0
+    if world.near.waiting[place] != 0:
+        return 0
+    if near_last_delete(world.near, place) != NONE or waiting_count(world.late_ring.ends) > 0:
+        return 0
+    return _hand_on_deletes_of(world, KEPT_PLACE, world.dequeue_get.kept_slot)

@@ -1,0 +1,315 @@
+"""Dequeue-put: appends copies of what was taken, fired or rolled.
+
+It empties the dequeue-put queue in order, and moves `passed_slot` over slots that are settled.
+After RocketMQ's `TimerMessageStore.TimerDequeuePutMessageService` and `doPut`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.services.pipeline.copying import (
+    CANCELLED,
+    FOUND,
+    UNREADABLE,
+    WAIT,
+    append_staged,
+    count_fired,
+    find_destination,
+    find_source,
+    prefetch_message,
+    read_source,
+    stage_copy,
+    stage_is_full,
+)
+from timerstore.services.world.aside import base_slot, is_aside
+from timerstore.services.world.needs import (
+    FLUSHED,
+    LOST,
+)
+from timerstore.services.world.rings import place_of, waiting_count
+from timerstore.services.world.stages import READ_MESSAGES, count_stage
+from timerstore.services.world.world import World, note_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    exact_due_ms,
+    identify_target,
+    identify_timer,
+    read_message,
+    stored_at,
+)
+from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import Bytes, Words, observe, publish
+from timerstore.timelog.jit.system import steady_ns
+from timerstore.timelog.writing.append import (
+    BATCH_BYTES,
+    STAGE_COUNT_MAX,
+)
+from timerstore.timelog.writing.frame import FIRED, ROLLED
+from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
+from timerstore.wheel.near import (
+    KEPT_PLACE,
+    NO_COPY,
+    info_place,
+    info_size,
+    slot_place,
+)
+
+PASS_SLOTS: Final = 4_096
+_AHEAD: Final = 12
+
+_FORGET: Final = -4
+"""What became of a plain delete, see copying.py: its target leaves the cancelled set."""
+
+
+@inlined
+def dequeue_put(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+    """Append a batch, then move R; return the work done. Takes fire, then wheel. O(bytes).
+
+    `is_timed`: count what reading messages takes. `clock`: scratch of this thread.
+    """
+    done = 0
+    waits = waiting_count(world.dequeue_ring.ends) > 0
+    if waits or world.dequeue_put.thread.lost_count > 0:
+        lock_acquire(world.fire_lock)
+        done = _append_taken(world, now_ms, is_timed, clock)
+        lock_release(world.fire_lock)
+    return done + _pass_slots(world, now_ms)
+
+
+@inlined
+def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+    stage, mine, ring = world.stage, world.dequeue_put.thread, world.dequeue_ring
+    if mine.lost_count > 0:
+        mine.need = LOST
+        return 0
+    head, waiting = ring.ends.head, waiting_count(ring.ends)
+    staged, staged_bytes, seen = 0, 0, 0
+    stamp_ms, began_ns = now_ms, 0
+    if is_timed:
+        began_ns = steady_ns(clock)
+    while seen < waiting and staged < STAGE_COUNT_MAX and staged_bytes < BATCH_BYTES:
+        at = place_of(head + seen)
+        info = ring.info[at]
+        if seen + _AHEAD < waiting:
+            prefetch_message(world, ring.message[place_of(head + seen + _AHEAD)])
+        if stage_is_full(staged, staged_bytes, info_size(info)):
+            break
+        outcome = _stage(world, ring.message[at], info, staged, staged_bytes, now_ms)
+        if outcome == WAIT:
+            break
+        world.outcome[seen] = outcome
+        if outcome == _FORGET:
+            found = world.dequeue_put.thread.found
+            world.targets[2 * seen] = found.identity_high
+            world.targets[2 * seen + 1] = found.identity_low
+        if outcome == FIRED:  # taken when it was due; the clock may have stepped back since
+            stamp_ms = max(stamp_ms, world.staged_due[staged])
+        if outcome >= 0:
+            staged_bytes += stage.size[staged]
+            staged += 1
+        seen += 1
+    read_ns = 0
+    if is_timed:
+        read_ns = steady_ns(clock) - began_ns
+    appended = append_staged(world, mine, staged, stamp_ms)
+    done = _settle(world, head, seen, appended)
+    if is_timed and done > 0:  # else it is all read again
+        count_stage(world.stages, READ_MESSAGES, done, read_ns)
+    return done
+
+
+@inlined
+def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) -> int:
+    """Decide about one taken timer, and frame its copy as number `i` of the stage, at `at`."""
+    mine, found = world.dequeue_put.thread, world.dequeue_put.thread.found
+    buf = segment_at(world.commitlog, message)
+    outcome = find_source(world, mine, buf, message)
+    if outcome != FOUND:
+        return outcome
+    if info & (fmt.UNIT_DELETE | fmt.UNIT_ROLL) == fmt.UNIT_DELETE:
+        _read_target(world, buf, message)
+        return _FORGET
+    if not read_source(world, buf, found, message, info_size(info)):
+        return UNREADABLE
+    if found.due_ms < 0 or found.real_topic_bytes < 0:
+        return UNREADABLE
+    due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
+    kind = FIRED
+    if info & fmt.UNIT_ROLL != 0 and (due_ms > now_ms or info & fmt.UNIT_DELETE != 0):
+        kind = ROLLED
+    row = 0
+    if info & fmt.UNIT_DELETE == 0:
+        if world.cancelled.count > 0:
+            identify_timer(buf, found, world.settings.store_tag)
+            if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
+                return CANCELLED
+        row = find_destination(world, mine, buf, message)
+        if row < 0:
+            return WAIT
+    pending_row = row
+    if kind == ROLLED:
+        row, pending_row = 0, -1
+    stored_ms = get_i64(buf, stored_at(buf, message % world.commitlog.segment_bytes))
+    return stage_copy(
+        world, buf, found, kind, row, pending_row, message, due_ms, due_ms, stored_ms, now_ms, i, at
+    )
+
+
+@inlined
+def _settle(world: World, head: int, seen: int, appended: int) -> int:
+    """Count what became of the first `seen` entries, up to the last that was appended."""
+    near, stage, ring = world.near, world.stage, world.dequeue_ring
+    staged, done, settled_bytes = 0, 0, 0
+    frontier_ms = world.dequeue_put.frontier_ms
+    while done < seen:
+        at = place_of(head + done)
+        info = ring.info[at]
+        place = info_place(info)
+        outcome = world.outcome[done]
+        until_ms = ring.bucket_ms[at]
+        if outcome >= 0:
+            if staged == appended:
+                break
+            near.first_copy[place] = min(near.first_copy[place], stage.offset[staged])
+            if outcome == ROLLED:
+                near.roll_index[place] = stage.index[staged] + 1
+                world.dequeue_put.rolled_count += 1
+                world.dequeue_put.rolled_bytes += stage.size[staged]
+            else:
+                until_ms = max(until_ms, world.staged_due[staged])
+                count_fired(world, world.dequeue_put.counts, staged)
+            staged += 1
+        elif outcome == CANCELLED:
+            world.dequeue_put.counts.dropped_count += 1
+        elif outcome == _FORGET:
+            # Whoever cancels a timer of this slot from now on looks for it: its entry may be gone.
+            until_ms = (until_ms + 1) * world.settings.precision_ms - 1
+            high, low = world.targets[2 * done], world.targets[2 * done + 1]
+            if high != 0 or low != 0:
+                cancelled_pass_delete(world.cancelled, high, low, ring.message[at])
+        else:
+            note_lost(world.dequeue_put.thread, ring.message[at], info)
+        frontier_ms = max(frontier_ms, until_ms)
+        near.settled[place] += 1
+        settled_bytes += info_size(info)
+        done += 1
+    world.dequeue_put.settled_bytes += settled_bytes
+    world.dequeue_put.frontier_ms = frontier_ms
+    publish(ring.ends, "head", head + done)
+    return done
+
+
+# --- moving R
+
+
+@inlined
+def _pass_slots(world: World, now_ms: int) -> int:
+    """Move the front, and R, over slots that have ended and hold nothing more to do; count them."""
+    passed = 0
+    for aside in range(2):
+        while passed < PASS_SLOTS and _is_passable(world, aside, now_ms):  # a look without the lock
+            lock_acquire(world.wheel_lock)
+            moves = _is_passable(world, aside, now_ms)
+            if moves:
+                _pass(world, aside)
+                passed += 1
+            lock_release(world.wheel_lock)
+            if not moves:
+                break
+    return passed
+
+
+@inlined
+def _pass(world: World, aside: int) -> None:
+    """Move the front over its slot, or R over one that was put aside. Under wheel."""
+    own, near = world.dequeue_put, world.near
+    slot, waits = base_slot(world, aside), is_aside(world)
+    place = slot_place(slot, aside)
+    own.rolled_index = max(own.rolled_index, near.roll_index[place])
+    if waits and aside == 0:
+        own.front_copy = min(own.front_copy, near.first_copy[place])
+    near.first_copy[place] = NO_COPY
+    near.roll_index[place] = 0
+    if aside == 0:
+        publish(own, "front_slot", slot + 1)
+    if not waits or (aside == 1 and slot + 1 == own.aside_stop):
+        own.front_copy = NO_COPY
+        publish(own, "passed_slot", own.front_slot)
+    elif aside == 1:
+        publish(own, "passed_slot", slot + 1)
+
+
+@inlined
+def has_passable(world: World, now_ms: int) -> bool:
+    """Tell whether any range's first slot may be passed, as anyone can see without a lock."""
+    if _is_near(world) and _is_settled(world, 0, now_ms):
+        return True
+    return is_aside(world) and _is_settled(world, 1, now_ms)
+
+
+@inlined
+def _is_passable(world: World, aside: int, now_ms: int) -> bool:
+    """Tell whether a range's first slot can be passed; to be relied on under wheel alone.
+
+    Where only the durable R is in the way, a checkpoint is asked for.
+    """
+    if aside == 1 and not is_aside(world):
+        return False
+    if not _is_settled(world, aside, now_ms):
+        return False
+    if aside == 0 and not _is_near(world):
+        publish(world.dequeue_put, "flush_wanted", 1)
+        world.dequeue_put.thread.need = FLUSHED
+        return False
+    return True
+
+
+@inlined
+def _is_near(world: World) -> bool:
+    """Tell whether the front is less than the wheel's length ahead of the durable R."""
+    durable = observe(world.flush, "checkpointed_slot")
+    return observe(world.dequeue_put, "front_slot") < durable + world.settings.slot_count
+
+
+@inlined
+def _is_settled(world: World, aside: int, now_ms: int) -> bool:
+    """Tell whether a range's first slot has ended, and all that came into it is done with."""
+    slot = base_slot(world, aside)
+    walked = observe(world.dequeue_get, "walked_slot")
+    if aside == 1:
+        walked = observe(world.aside, "walked_slot")
+    if now_ms // world.settings.precision_ms <= slot or walked <= slot:
+        return False
+    if not _is_balanced(world, slot_place(slot, aside)):
+        return False
+    if observe(world.enqueue_put, "linked_index") < world.dequeue_put.rolled_index:
+        return False
+    if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
+        return True
+    # R joins the front: only behind stragglers, and with the deletes that were kept.
+    straggler = observe(world.enqueue_put, "straggler_slot")
+    return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
+
+
+@inlined
+def _is_balanced(world: World, place: int) -> bool:
+    """Tell whether all units that came into a place are settled."""
+    near = world.near
+    came = load_acquire(near.chain, place) + load_acquire(near.late, place)
+    return came == near.settled[place]
+
+
+@inlined
+def _read_target(world: World, buf: Bytes, message: int) -> None:
+    """Read whom a delete cancels into `found`; nobody, two zeros, where it is damaged."""
+    found = world.dequeue_put.thread.found
+    position = message % world.commitlog.segment_bytes
+    if read_message(buf, position, found, False) == GOOD:
+        identify_target(buf, found, world.settings.store_tag)
+    else:
+        found.identity_high = found.identity_low = 0

@@ -1,0 +1,165 @@
+"""Enqueue-get: reads the timer topic's queue for enqueue-put.
+
+It moves `fetched_index` over the entries of the queue in order. After RocketMQ's
+`TimerMessageStore.TimerEnqueueGetService`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from timerstore.services.world.needs import BAD_ENTRY, COMMITLOG_READ, LOST, TIMER_QUEUE_READ
+from timerstore.services.world.rings import (
+    KIND_DELETE,
+    KIND_TIMER,
+    KIND_UNREADABLE,
+    RING_COUNT,
+    place_of,
+    waiting_count,
+)
+from timerstore.services.world.state import INFO_UNLINKED, tell_need
+from timerstore.services.world.world import World, note_lost
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import (
+    BAD_PARTS,
+    GOOD,
+    MessageParts,
+    exact_due_ms,
+    identify_target,
+    java_hash,
+    read_message,
+)
+from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Bytes, publish
+from timerstore.timelog.writing.append import (
+    TOLD_COLUMNS,
+    TOLD_COUNT,
+    TOLD_DUE_MS,
+    TOLD_INDEX,
+    TOLD_MESSAGE,
+    TOLD_SIZE_HASH,
+)
+
+BATCH_COUNT: Final = 512
+_TIMER_TOPIC = np.frombuffer(fmt.TIMER_TOPIC, np.uint8).copy()
+
+
+@inlined
+def enqueue_get(world: World) -> int:
+    """Read up to BATCH_COUNT entries; return how many. Takes no lock. O(bytes read)."""
+    mine = world.enqueue_get.thread
+    if mine.lost_count > 0:
+        mine.need = LOST
+        return 0
+    got = world.enqueue_get.fetched_index
+    room = RING_COUNT - waiting_count(world.enqueue_ring.ends)
+    count = min(min(load_acquire(world.queues.next_index, 0) - got, room), BATCH_COUNT)
+    done = 0
+    while done < count:
+        if _take_told(world, got + done):
+            done += 1
+            continue
+        entry_offset = (got + done) * fmt.ENTRY_BYTES
+        entries = segment_at(world.timer_queue, entry_offset)
+        if len(entries) == 0:
+            tell_need(mine, TIMER_QUEUE_READ, entry_offset)
+            break
+        entry_at = entry_offset % world.timer_queue.segment_bytes
+        message = get_i64(entries, entry_at + fmt.ENTRY_OFFSET_AT)
+        size = get_i32(entries, entry_at + fmt.ENTRY_SIZE_AT)
+        buf = segment_at(world.commitlog, message)
+        if len(buf) == 0 and 0 <= message < world.commitlog.end:
+            tell_need(mine, COMMITLOG_READ, message)
+            break
+        if not _take_read(world, buf, message, size, got + done):
+            tell_need(mine, BAD_ENTRY, got + done)
+            break
+        done += 1
+    publish(world.enqueue_get, "fetched_index", got + done)
+    return done
+
+
+@inlined
+def _take_told(world: World, index: int) -> bool:
+    """Hand on a timer that its put has told of; False where that was overwritten."""
+    told, at = world.queues.told, (index & (TOLD_COUNT - 1)) * TOLD_COLUMNS
+    if load_acquire(told, at + TOLD_INDEX) != index:
+        return False
+    message = load_acquire(told, at + TOLD_MESSAGE)
+    due_ms = load_acquire(told, at + TOLD_DUE_MS)
+    packed = load_acquire(told, at + TOLD_SIZE_HASH)
+    if load_acquire(told, at + TOLD_INDEX) != index:
+        return False
+    topic_hash = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+    _hand_on(world, KIND_TIMER, message, packed >> 32, due_ms, due_ms, topic_hash)
+    return True
+
+
+@inlined
+def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) -> bool:
+    """Read one message, and hand it on; False where it is not that of its entry."""
+    mine, found = world.enqueue_get.thread, world.enqueue_get.thread.found
+    position = message % world.commitlog.segment_bytes
+    status = BAD_PARTS
+    if 0 <= message < world.commitlog.end:
+        status = read_message(buf, position, found, world.settings.recovering != 0)
+    sound = status == GOOD and found.size == size and found.due_ms >= 0
+    sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
+    if not sound:
+        if world.enqueue_get.lost_index != index or mine.lost_count > 0:
+            return False
+        if status != GOOD or size != fmt.QUEUE_LOST_SIZE:  # else a broker has left the entry out
+            note_lost(mine, message, INFO_UNLINKED)
+        _hand_on(world, KIND_UNREADABLE, message, size, 0, 0, 0)
+        return True
+    tag, kind = world.settings.store_tag, KIND_TIMER
+    if found.deletes_bytes >= 0:
+        kind = KIND_DELETE
+        identify_target(buf, found, tag)
+    due_ms = exact_due_ms(buf, found, tag, world.settings.precision_ms)
+    topic_hash = java_hash(buf, found.real_topic_at, found.real_topic_bytes)
+    _hand_on(world, kind, message, size, found.due_ms, due_ms, topic_hash)
+    return True
+
+
+@inlined
+def _hand_on(
+    world: World, kind: int, message: int, size: int, out_ms: int, due_ms: int, topic_hash: int
+) -> None:
+    """Write an entry of the enqueue-put queue; a delete's target stands in `found`."""
+    ring, found = world.enqueue_ring, world.enqueue_get.thread.found
+    tail = ring.ends.tail
+    at = place_of(tail)
+    ring.kind[at] = kind
+    ring.message[at] = message
+    ring.size[at] = size
+    ring.out_ms[at] = out_ms
+    ring.due_ms[at] = due_ms
+    ring.topic_hash[at] = topic_hash
+    if kind == KIND_DELETE:
+        ring.high[at] = found.identity_high
+        ring.low[at] = found.identity_low
+    publish(ring.ends, "tail", tail + 1)
+
+
+@inlined
+def _is_of_entry(buf: Bytes, found: MessageParts, message: int, index: int) -> bool:
+    """Tell whether a message that was read is the one that stands at `index` of the timer queue."""
+    at = found.at
+    if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
+        return False
+    if (
+        get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index
+        or get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != 0
+    ):
+        return False
+    if found.topic_bytes != len(_TIMER_TOPIC):
+        return False
+    for i in range(len(_TIMER_TOPIC)):
+        if get_u8(buf, found.topic_at + i) != _TIMER_TOPIC[i]:
+            return False
+    return True

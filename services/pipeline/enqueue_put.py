@@ -1,0 +1,202 @@
+"""Enqueue-put: links a unit for each timer into its slot.
+
+It moves `linked_index` over the timer topic's queue in order; every message gets one unit. A unit
+that is linked into a claimed slot is a late arrival, which dequeue-get is told of. After RocketMQ's
+`TimerMessageStore.TimerEnqueuePutService` and `doEnqueue`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.services.world.aside import aside_of, near_slot
+from timerstore.services.world.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
+from timerstore.services.world.rings import (
+    KIND_DELETE,
+    KIND_UNREADABLE,
+    RING_COUNT,
+    place_of,
+    waiting_count,
+)
+from timerstore.services.world.state import DoneSources, tell_need
+from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import (
+    UNIT_ROOM_BYTES,
+    next_unit_offset,
+    put_timerlog_blank,
+    put_unit,
+)
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, can_close, can_write, segment_at
+from timerstore.timelog.jit.acting import ALONE, act_as
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch, view_words
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import observe, publish
+from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
+from timerstore.wheel.near import slot_place
+from timerstore.wheel.place import place, ring_top
+from timerstore.wheel.sets import map_get
+from timerstore.wheel.slots import link_unit, slot_at, slot_last
+
+BATCH_COUNT: Final = 512
+LOCKED_COUNT: Final = 64
+"""Units that are linked in one hold of the lock: some 5 µs."""
+_AHEAD: Final = 8
+
+
+@inlined
+def find_done(done: DoneSources, message: int) -> int:
+    """Return the offset of the copy that an earlier life made of a message, or −1."""
+    if done.count == 0:
+        return -1
+    return map_get(view_words(done.address, done.length), message)
+
+
+@inlined
+def enqueue_put(world: World, now_ms: int) -> int:
+    """Link up to BATCH_COUNT timers; return how many. Takes wheel. O(1) for each."""
+    ring = world.enqueue_ring
+    head = ring.ends.head
+    count = min(waiting_count(ring.ends), BATCH_COUNT)
+    done = 0
+    lock_acquire(world.wheel_lock)  # R and C stay as they are meanwhile
+    while done < count:
+        if done & (LOCKED_COUNT - 1) == LOCKED_COUNT - 1:
+            lock_release(world.wheel_lock)
+            lock_acquire(world.wheel_lock)
+        at = place_of(head + done)
+        likely = ring.out_ms[place_of(head + done + _AHEAD)] // world.settings.precision_ms
+        prefetch(world.wheel.slots, slot_at(world.wheel, likely))
+        if ring.kind[at] == KIND_UNREADABLE:
+            publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+        elif not _link(world, at, now_ms):
+            break
+        done += 1
+    lock_release(world.wheel_lock)
+    publish(ring.ends, "head", head + done)
+    world.enqueue_put.linked_count += done
+    return done
+
+
+@inlined
+def _link(world: World, at: int, now_ms: int) -> bool:
+    """Write and link one unit; False, with a need, where something must be made first."""
+    ring, mine, settings = world.enqueue_ring, world.enqueue_put.thread, world.settings
+    precision, passed = settings.precision_ms, world.dequeue_put.passed_slot
+    top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
+    is_delete = ring.kind[at] == KIND_DELETE
+    if is_delete and world.settings.recovering != 0:
+        if not _note_delete(world, ring.high[at], ring.low[at]):
+            return False
+    if waiting_count(world.late_ring.ends) == RING_COUNT:  # it may be a late arrival
+        return False
+    segment_bytes = world.timerlog.segment_bytes
+    end = world.timerlog.end
+    offset = next_unit_offset(segment_bytes, end)
+    if offset != end and not can_close(world.timerlog, end, fmt.TIMERLOG_BLANK_BYTES):
+        tell_need(mine, TIMERLOG_SEGMENT, end)
+        return False
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0 or not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
+        tell_need(mine, TIMERLOG_SEGMENT, offset)
+        return False
+
+    message, out_ms = ring.message[at], ring.out_ms[at]
+    copy = find_done(world.done, message)
+    if copy >= 0:
+        slot, hops = passed, 0  # done in an earlier life: it only has to be counted as linked
+    else:
+        slot, hops = place(settings, passed, top, out_ms, now_ms)
+    magic = fmt.UNIT_PLAIN
+    unit_ms = out_ms
+    if hops > 0:
+        magic |= fmt.UNIT_ROLL
+        unit_ms = out_ms - hops * settings.hop_slots * precision
+    if unit_ms // precision != slot:
+        unit_ms = slot * precision  # its own slot was passed, or R's stands in for it
+    if is_delete:
+        magic |= fmt.UNIT_DELETE
+
+    if offset != end:
+        last = segment_at(world.timerlog, end)
+        if len(last) != 0 and end % segment_bytes != 0:
+            put_timerlog_blank(last, end % segment_bytes)
+    _count_collision(world, slot, passed, top)
+    size = ring.size[at]
+    due_ms = ring.due_ms[at]
+    put_unit(
+        buf,
+        offset % segment_bytes,
+        offset,
+        slot_last(world.wheel, slot),
+        magic,
+        now_ms // precision * precision,
+        unit_ms,
+        slot * precision,
+        message,
+        size,
+        ring.topic_hash[at],
+        due_ms,
+        mine.scratch,
+    )
+    link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
+    world.timerlog.end = offset + fmt.UNIT_BYTES
+    world.enqueue_put.linked_bytes += size
+    segment = message // world.commitlog.segment_bytes & (TABLE_LENGTH - 1)
+    world.latest_slot[segment] = max(world.latest_slot[segment], slot)
+    aside, stands_in = aside_of(world, slot), near_slot(world, slot)
+    claimed = world.aside.claimed_slot if aside == 1 else world.dequeue_get.claimed_slot
+    late = (stands_in < claimed or stands_in > slot) and copy < 0
+    if late:
+        world.near.late[slot_place(stands_in, aside)] += 1
+        if stands_in > slot:
+            world.enqueue_put.straggler_slot = stands_in
+    # First Q, then ring B: were it the other way round, a timer could fire whose entry still seems
+    # to have no unit, and cancel would say that it did not.
+    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
+    if late:
+        _hand_on_late(world, slot, magic, message, size, due_ms)
+    return True
+
+
+@inlined
+def _hand_on_late(
+    world: World, slot: int, magic: int, message: int, size: int, due_ms: int
+) -> None:
+    """Tell dequeue-get of a unit that its claim of the slot did not see."""
+    ring, tail = world.late_ring, world.late_ring.ends.tail
+    at = place_of(tail)
+    ring.slot[at] = slot
+    ring.magic[at] = magic
+    ring.message[at] = message
+    ring.size[at] = size
+    ring.due_ms[at] = due_ms
+    publish(ring.ends, "tail", tail + 1)
+
+
+@inlined
+def _note_delete(world: World, high: int, low: int) -> bool:
+    """Add a delete's target to the cancelled set; False where the set must grow first.
+
+    In recovery alone: whoever cancels while services run adds it, under fire. Not a delay level's,
+    whose loop may have passed it.
+    """
+    if is_of_level(high, low):
+        return True
+    if not cancelled_has_room(world.cancelled):
+        world.enqueue_put.thread.need = CANCELLED_ROOM
+        return False
+    before = act_as(ALONE)
+    cancelled_add(world.cancelled, high, low)
+    act_as(before)
+    return True
+
+
+@inlined
+def _count_collision(world: World, slot: int, passed_slot: int, top: int) -> None:
+    """Count a slot of the ring that still holds another time that is not passed."""
+    time = get_i64(world.wheel.slots, slot_at(world.wheel, slot) + fmt.SLOT_TIME_AT)
+    outside = slot < passed_slot or slot >= top
+    if outside or (time != slot and time >= passed_slot):
+        world.enqueue_put.collision_count += 1

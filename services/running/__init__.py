@@ -1,0 +1,7 @@
+"""What runs the services: a kernel, its threads, whatever Python does for them.
+
+steps.py    the kernel that is a service's thread
+runner.py   the threads of the services
+leap.py     over time in which nothing waits
+provide.py  gives them what they ask Python for
+"""

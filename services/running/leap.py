@@ -1,0 +1,61 @@
+"""R's leap: where no timer waits, R goes to the clock at once.
+
+Otherwise R moves slot by slot, and after each turn of half the ring it waits for a checkpoint. For
+a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
+"""
+
+from __future__ import annotations
+
+from timerstore.services.engine.engine import Engine
+from timerstore.timelog.jit.acting import ALONE, acting_as
+from timerstore.wheel.near import (
+    NO_COPY,
+    NONE,
+)
+from timerstore.wheel.slots import NO_UNIT
+
+
+def leap(engine: Engine, now_ms: int) -> bool:
+    """Move R and C to the slot of `now_ms`, if nothing is pending and the wheel is empty.
+
+    False, with nothing changed, if anything waits, or if R is less than the wheel's length behind.
+    While no step runs. O(slots).
+
+    The checkpointed R of the world goes along, although the durable one stays behind until the
+    next checkpoint. It is there to keep units that a crash would need from being overwritten, and
+    an empty wheel has none. If the process ends before that checkpoint, all that was linked since
+    is linked again, from the durable Q on.
+    """
+    slot = now_ms // engine.precision_ms
+    with engine.locks:
+        if slot < engine.read_slot + engine.config.wheel_slot_count or _waits(engine):
+            return False
+        near, put = engine.near, engine.world.dequeue_put
+        with acting_as(ALONE):
+            put.rolled_index = max(put.rolled_index, int(near.roll_index.max()))
+            near.roll_index[:], near.first_copy[:] = 0, NO_COPY
+            put.flush_wanted = 0  # R waits for no checkpoint any more
+        # R's slot is claimed: a cancel looks for what is overdue among what was claimed.
+        engine.move_to(slot, slot + 1)
+    return True
+
+
+def _waits(engine: Engine) -> bool:
+    """Tell whether anything waits: a timer, an entry of a queue between services, a unit."""
+    world = engine.world
+    put, count = world.dequeue_put, engine.queues.table.count
+    if put.passed_slot < put.aside_stop or world.dequeue_get.claim_offset != NO_UNIT:
+        return True
+    if engine.queues.table.pending.reshape(2, -1)[:, :count].any():
+        return True
+    if world.enqueue_put.linked_index != engine.queues.next_index(0):
+        return True
+    for ring in (world.enqueue_ring, world.late_ring, world.dequeue_ring):
+        if ring.ends.head != ring.ends.tail:
+            return True
+    near = engine.near
+    if near.count or (near.deletes != NONE).any():
+        return True
+    if (near.chain + near.late != near.settled).any():
+        return True
+    return bool((engine.wheel.slots["time"] >= put.passed_slot).any())

@@ -1,0 +1,73 @@
+"""Answering needs: what a service's step cannot go on without, see needs.py."""
+
+from __future__ import annotations
+
+from timerstore.errors import StoreFullError
+from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
+from timerstore.services.mending.mend_entries import mend_timer_entry
+from timerstore.services.mending.mend_units import mend_units
+from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.services.world import needs
+from timerstore.services.world.state import CLEANING
+from timerstore.timelog.jit.acting import acting_as
+
+
+def provide(engine: Engine, service: int) -> int:
+    """Answer a service's need, and clear it; return which it was.
+
+    Only the thread that runs its steps calls this. FLUSHED is left to the caller.
+    """
+    thread = engine.world.cleaning.thread if service == CLEANING else engine.services[service]
+    need, offset = thread.need, thread.need_offset
+    with acting_as(service):
+        try:
+            _provide(engine, service, need, offset)
+        finally:
+            thread.need = needs.NOTHING
+    return need
+
+
+def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
+    if need == needs.COMMITLOG_SEGMENT:
+        engine.trim(engine.commitlog)
+        engine.commitlog.make_room(offset + 1)
+        engine.prepare_commitlog()
+    elif need == needs.QUEUE_SEGMENT:
+        engine.queues.prepare(offset, index=engine.queues.next_index(offset))
+    elif need == needs.TIMERLOG_SEGMENT:
+        engine.trim(engine.timerlog)
+        number = offset // engine.timerlog.segment_bytes
+        if offset >= engine.timerlog.end:
+            engine.make_unit_room()
+        elif offset < engine.timerlog.start:
+            pass  # it was removed meanwhile, for all in it is superseded
+        elif number in engine.timerlog.numbers:
+            engine.timerlog.existing(number)
+        else:
+            mend_units(engine, offset)
+    elif need == needs.COMMITLOG_READ:
+        engine.trim(engine.commitlog)
+        engine.commitlog.readable(offset // engine.commitlog.segment_bytes)
+    elif need == needs.TIMER_QUEUE_READ:
+        engine.queues.trim_timer_queue()
+        engine.let_go(engine.queues.files[0])
+        file = engine.queues.files[0]
+        file.existing(offset // file.segment_bytes)
+    elif need == needs.LEVEL_READ:
+        engine.map_level(offset)
+    elif need == needs.TOPIC:
+        engine.row_of_message(offset)
+    elif need == needs.CANCELLED_ROOM:
+        with engine.locks.fire:
+            engine.cancelled.reserve(CANCELLED_GROWTH)
+    elif need == needs.NEAR_FULL:
+        raise StoreFullError(
+            f"More than {engine.config.near_count_max} timers fall due at about the same time. "
+            "Reopen the store with a larger near_count_max."
+        )
+    elif need == needs.DAMAGED_TIMERLOG:
+        mend_units(engine, offset)
+    elif need == needs.LOST:
+        pass_lost(engine, engine.services[service])
+    elif need == needs.BAD_ENTRY:
+        mend_timer_entry(engine, offset)

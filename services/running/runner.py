@@ -1,0 +1,152 @@
+"""The runner: the one place that knows the services' threads.
+
+On the wall clock each service has a thread that stays in the resident kernel and answers its needs.
+On a manual clock there is none: `play` runs the same steps when the clock moves, one thread at a
+time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from timerstore.errors import StoreFullError
+from timerstore.services.durable.flush import Flusher
+from timerstore.services.engine.engine import Engine
+from timerstore.services.running.leap import leap
+from timerstore.services.running.provide import provide
+from timerstore.services.running.steps import WALL_CLOCK, run
+from timerstore.services.world import needs
+from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
+from timerstore.services.world.waking import WAKE_COUNT
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.system import set_thread_name, set_timer_slack_us
+
+
+class Runner:
+    """Runs the services of one engine."""
+
+    def __init__(
+        self, engine: Engine, flusher: Flusher, on_stop: Callable[[BaseException], None]
+    ) -> None:
+        """`on_stop` is called with what ends a thread, if anything does."""
+        self.engine, self.flusher, self._on_stop = engine, flusher, on_stop
+        self.waiting_for_space: StoreFullError | None = None
+        self.waiting_since_ms: int | None = None
+        self._threads: list[BackgroundThread] = []
+        self._playing = threading.Lock()
+        self._stop = Flag()
+
+    # --- on the wall clock
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.flusher.on_checkpoint = lambda: self.wake(DEQUEUE_PUT)
+        for service, name in enumerate(SERVICE_NAMES):
+            thread = BackgroundThread(f"timerstore-{name}", self._body(service), self._on_stop)
+            self._threads.append(thread)
+            thread.start()
+
+    def _body(self, service: int) -> Callable[[], None]:
+        def body() -> None:
+            set_timer_slack_us(1)
+            set_thread_name(SERVICE_NAMES[service])
+            while not self._stop.is_set():
+                run(self.engine.world, service, service, 0, WALL_CLOCK)
+                if self.engine.need(service):
+                    self._meet(service)
+
+        return body
+
+    def _meet(self, service: int) -> None:
+        """Answer a need; where there is no space, the service stands still for a while."""
+        thread = self.engine.services[service]
+        need, offset, level = thread.need, thread.need_offset, self._failed_level(service)
+        try:
+            provide(self.engine, service)
+        except StoreFullError as e:
+            if need == needs.NEAR_FULL:
+                raise  # no matter of the disk: waiting does not help
+            self.waiting_since_ms = self.waiting_since_ms or self.engine.clock.now_ms
+            self.waiting_for_space = e
+            if level >= 0:  # it waits longer each time, and no other level waits for it
+                self.engine.postpone_level(level, self.engine.clock.now_ms)
+            else:
+                self._stand_still(service, need, offset)
+        else:
+            self.waiting_for_space = self.waiting_since_ms = None
+
+    def _failed_level(self, service: int) -> int:
+        """Return the level whose delivery has the need, once; −1 where it is not a level's."""
+        if service != DELIVER_LEVELS:
+            return -1
+        levels = self.engine.levels
+        level, levels.failed = levels.failed, -1
+        return level
+
+    def _stand_still(self, service: int, need: int, offset: int) -> None:
+        """Keep a need for half a precision: nobody runs its step, which would need it again."""
+        thread = self.engine.services[service]
+        with acting_as(service):
+            thread.need_offset, thread.need = offset, need
+        self._stop.wait(self.engine.precision_ms / 2000)
+        self.engine.forget_need(service)
+
+    def wake(self, service: int) -> None:
+        """Wake a service's thread if it sleeps."""
+        thread = self.engine.services[service]
+        if thread.sleeping_until_ms and self.engine.eventfds:
+            thread.sleeping_until_ms = 0
+            os.eventfd_write(self.engine.eventfds[service], 1)
+
+    def wake_for(self, due_ms: int) -> None:
+        """Wake who sleeps too long for what was put, due at `due_ms`."""
+        services, queues = self.engine.services, self.engine.queues
+        behind = queues.table.next_index[0] - self.engine.world.enqueue_get.fetched_index
+        until_ms = services[ENQUEUE_GET].sleeping_until_ms
+        if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
+            self.wake(ENQUEUE_GET)
+
+    def stop(self) -> None:
+        """Stop the threads; returns when they have ended."""
+        self._stop.set()
+        self.engine.world.callers.stop = 1
+        for eventfd in self.engine.eventfds:
+            os.eventfd_write(eventfd, 1)
+        while self._threads:
+            self._threads[-1].join()
+            self._threads.pop()
+
+    def resume(self) -> None:
+        """Go on after `stop`."""
+        if self._stop.is_set():
+            self._stop.clear()
+            self.engine.world.callers.stop = 0
+            if not self.engine.clock.manual:
+                self.start()
+
+    # --- on a manual clock
+
+    def play(self, start_ms: int, stop_ms: int) -> None:
+        """Play all that happens in (start_ms, stop_ms], each event at its own time."""
+        engine, now_ms = self.engine, start_ms
+        while True:
+            if stop_ms < now_ms:
+                now_ms = stop_ms  # the clock was moved back
+            with self._playing:
+                now_ms = run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
+                service = engine.needing()
+                if service < 0:
+                    if now_ms >= stop_ms:
+                        return
+                    continue
+                if engine.need(service) != needs.FLUSHED:
+                    provide(engine, service)
+                    continue
+                engine.forget_need(service)
+                if leap(engine, stop_ms):
+                    now_ms = stop_ms
+                    continue
+            self.flusher.flush()

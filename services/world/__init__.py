@@ -1,0 +1,17 @@
+"""What all services share: the arrays of an open store, its clock, the words they wait by.
+
+    world.py         all shared arrays of a store
+    rings.py         the queues between them
+    state.py         what each service alone writes
+    stages.py        how long each part of their work takes
+    needs.py         what services ask Python for
+    level_arrays.py  the arrays of the levels
+    aside.py         the slots that had ended when the store was opened
+    floor.py         which units are superseded by cleaning
+    waking.py        whether enqueue-get must be woken
+    clock.py         the wall clock, or one that a test moves
+    damage.py        places that are damaged, each named once
+    background.py    threads whose end is never silent
+
+What a service alone writes has one owner, see `state.py`; interpreted runs check that.
+"""

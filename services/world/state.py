@@ -1,0 +1,243 @@
+"""The services' state: a record for each, whose words it alone writes.
+
+A slot here is a time divided by the precision, not yet an index into the ring. What another thread
+reads without a common lock is published and observed, see `timelog/jit/record.py`. The locks,
+always taken in this order, each held for one bounded step by code that needs no GIL (Python takes
+all three to look for a timer that may have been taken):
+
+- *fire*: dequeue-put, deliver-levels, cancel: the cancelled set, the frontier, levels' offsets;
+- *near*: dequeue-get: the near wheel;
+- *wheel*: enqueue-put, and whoever moves C or R: units, slots, C, R.
+
+| who | its record | lock | writes besides |
+|---|---|---|---|
+| enqueue-get | `EnqueueGet` | none | ring A's tail |
+| enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `near.late`, ring B's tail |
+| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C's tail |
+| dequeue-put | `DequeuePut` | fire; for R wheel alone | `near.settled`, `near.first_copy`, … |
+| deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
+| whoever cancels | | fire | |
+| the three above | `CancelledSet` (wheel/cancelled.py) | fire | the set's table |
+| cleaning | `Cleaning` | fire and wheel; near too, see floor.py | |
+| flush | `Flush` | none | |
+| who calls the store | `Callers` | none | |
+
+Before any service runs, recovery writes them all. Who mends damaged units holds all three locks,
+and writes dequeue-get's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import numpy as np
+
+from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
+from timerstore.timelog.jit.system import poll_words
+from timerstore.wheel.near import NO_COPY
+from timerstore.wheel.slots import NO_UNIT
+
+# The services, in the order in which one thread plays them; with the others, who can own words.
+ENQUEUE_GET: Final = 0
+ENQUEUE_PUT: Final = 1
+DEQUEUE_GET: Final = 2
+DELIVER_LEVELS: Final = 3
+DEQUEUE_PUT: Final = 4
+SERVICE_NAMES: Final = (
+    "enqueue-get",
+    "enqueue-put",
+    "dequeue-get",
+    "deliver-levels",
+    "dequeue-put",
+)
+FLUSH: Final = 5
+CANCEL: Final = 6
+CLEANING: Final = 7
+
+LOST_COUNT_MAX: Final = 4_096
+# Columns of a message that could not be read, and was passed by.
+LOST_MESSAGE: Final = 0
+LOST_INFO: Final = 1  # as in the near wheel's node, or one of these
+LOST_COLUMNS: Final = 2
+INFO_UNLINKED: Final = -1
+INFO_LEVEL: Final = -2
+
+PASS_COUNT_MAX: Final = 64
+# Columns of a pass of cleaning.
+PASS_START: Final = 0  # of the messages that it looks at
+PASS_CURSOR: Final = 1  # those before it were looked at
+PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left where they are
+PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY where there is none
+PASS_COLUMNS: Final = 4
+
+
+@record
+class ServiceThread:
+    """What every service has: written by whoever runs its step, or answers its need."""
+
+    found: MessageParts  # scratch of its step
+    scratch: Bytes  # uint8[64]: scratch of its step
+    lost: Words  # int64[LOST_COUNT_MAX * LOST_COLUMNS]: messages that it could not read
+    clock: Words  # int64[8]: scratch of its thread
+    poll: Words  # int64[8], see wait_readable; its thread's
+    need: int = 0  # why it could not go on, see needs.py; answered by its own thread
+    need_offset: int = 0
+    unreadable_count: int = 0
+    unreadable_offset: int = 0  # of the last one, in the commit log
+    step_count: int = 0
+    done_count: int = 0  # what its steps did: entries read, linked, claimed with taken, appended
+    busy_ns: int = 0  # time spent in steps
+    lost_count: int = 0  # entries of `lost`
+    # Its thread sleeps, or is about to, until this ms; 0: awake. Set to 0 by who wakes it.
+    sleeping_until_ms: Annotated[int, LINE, SHARED] = 0
+    # Its thread sleeps until there is room in the queue that it fills.
+    blocked: Annotated[int, SHARED] = 0
+    token: Annotated[int, LINE, SHARED] = 0  # held by the thread that runs its step
+    step: Annotated[int, LINE] = 0  # odd while one runs: what is unmapped now may be in use
+    eventfd: Annotated[int, LINE] = -1  # what wakes its thread
+
+
+@inlined
+def tell_need(thread: ServiceThread, need: int, offset: int) -> None:
+    """Say what a service cannot go on without, see needs.py.
+
+    The offset first: its own thread may see the need while another one still runs its step.
+    """
+    thread.need_offset = offset
+    publish(thread, "need", need)
+
+
+@record
+class CopyCounts:
+    """What became of the timers that a service copies."""
+
+    fired_count: int = 0
+    dropped_count: int = 0  # cancelled timers that were reached
+    lateness_sum_ms: int = 0
+    lateness_max_ms: int = 0
+
+
+@record
+class EnqueueGet:
+    """Enqueue-get's own."""
+
+    thread: ServiceThread
+    fetched_index: int = 0  # timer queue entries before it are in the enqueue-put queue
+    lost_index: int = -1  # entry of the timer queue whose message is lost: it is passed by
+
+
+@record
+class EnqueuePut:
+    """Enqueue-put's own, under wheel."""
+
+    thread: ServiceThread
+    linked_index: int = 0  # Q: timer queue entries before it have their unit
+    linked_count: int = 0
+    linked_bytes: int = 0  # of their messages
+    collision_count: int = 0  # slots that were needed twice: must stay 0
+    straggler_slot: int = -1  # the latest that stood in for a slot which the front had passed
+
+
+@record
+class DequeueGet:
+    """Dequeue-get's own, under near: of the front, or of what was put aside, see aside.py."""
+
+    thread: ServiceThread  # one for both
+    claimed_slot: int = 0  # C: slots in [R, C) are claimed. Under wheel too
+    walked_slot: int = 0  # slots before it were walked whole
+    claim_offset: int = NO_UNIT  # the unit at which a claim goes on
+    emptied_ms: int = 0  # the near wheel's buckets before it are empty
+    first_count: int = 0  # of what was put aside: work that is still done before all else
+    kept_slot: int = 0  # of the front: the latest slot whose deletes were kept
+
+
+@record
+class DequeuePut:
+    """Dequeue-put's own, under fire."""
+
+    thread: ServiceThread
+    counts: CopyCounts
+    passed_slot: int = 0  # R: all slots before it are fired; never falls. Under wheel
+    front_slot: int = 0  # as R, but for slots that were put aside; R without those. Under wheel
+    aside_stop: int = 0  # slots in [R, this) were put aside; fixed once the store is open
+    front_copy: int = NO_COPY  # the first copy of slots that the front has passed, and R has not
+    frontier_ms: int = 0  # no timer due later than this was ever fired, dropped or rolled
+    rolled_index: int = 0  # timer queue index behind the last roll of a passed slot
+    rolled_count: int = 0
+    rolled_bytes: int = 0  # of the copies that were appended for them
+    settled_bytes: int = 0  # of the messages of all units that are done with
+    # R waits for a newer checkpoint. Cleared by flush
+    flush_wanted: Annotated[int, LINE, SHARED] = 0
+
+
+@record
+class DeliverLevels:
+    """Deliver-levels' own, under fire; the rest is in its LevelTable."""
+
+    thread: ServiceThread
+    counts: CopyCounts
+
+
+@record
+class DoneSources:
+    """The sources that an earlier life copied, each with its copy; fixed once recovered."""
+
+    address: int = 0
+    length: int = 0
+    count: int = 0
+
+
+@record
+class Wakeups:
+    """When waiting consumers were last woken, by whichever thread."""
+
+    woken_ms: Annotated[int, SHARED] = 0
+    fired_count: Annotated[int, SHARED] = 0  # then
+
+
+@record
+class Flush:
+    """Flush's own."""
+
+    checkpointed_slot: int = 0  # R of the last durable checkpoint
+
+
+@record
+class Cleaning:
+    """Cleaning's own, see floor.py."""
+
+    thread: ServiceThread
+    passes: Words  # int64[PASS_COUNT_MAX * PASS_COLUMNS]
+    pass_count: int = 0
+    floor: int = 0  # F: units whose message lies before it are superseded
+    timerlog_start: int = 0  # units before it were removed: chains end there
+    copied_count: int = 0
+    copied_bytes: int = 0
+    settled_bytes: int = 0  # of pending messages that were copied, or dropped
+
+
+@record
+class Callers:
+    """What Python tells the services."""
+
+    stop: int = 0  # the resident kernels shall return
+    take_limit_ms: int = 1 << 62  # nothing behind it is taken; set by a handover
+    fire_from_ms: int = 0  # while the clock is before it nothing is taken or delivered: paused
+    short_way_ended: int = 0  # no put may take the short way any more. Written under the GIL
+    # Of the steps that one thread plays: the service that is next.
+    turn: Annotated[int, LINE] = 0
+
+
+def new_thread(service: int, eventfd: int) -> ServiceThread:
+    """Return what a service has, whose thread an eventfd wakes."""
+    thread = ServiceThread(
+        own(MessageParts(), service),
+        np.zeros(64, np.uint8),
+        np.zeros(LOST_COUNT_MAX * LOST_COLUMNS, np.int64),
+        np.zeros(8, np.int64),
+        poll_words(eventfd),
+        eventfd=eventfd,
+    )
+    return own(thread, service)

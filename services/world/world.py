@@ -1,0 +1,237 @@
+"""What the service kernels work on: all shared arrays of a store.
+
+Four of the services form a pipeline, the fifth stands beside it. Each has a thread of its own:
+
+    timer topic's queue → enqueue-get → [A] → enqueue-put → timer log + wheel
+                                                  └ late arrivals [B] ┐
+    wheel → dequeue-get → near wheel ←────────────────────────────────┘
+            dequeue-get → [C] → dequeue-put → commit log
+    queues of the delay levels → deliver-levels → commit log
+
+The queues between them are rings, see `rings.py`. A full one makes its producer stop; that is the
+flow control.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from timerstore.services.world.level_arrays import LevelTable
+from timerstore.services.world.rings import (
+    RING_COUNT,
+    DequeueRing,
+    EnqueueRing,
+    LateRing,
+    new_dequeue_ring,
+    new_enqueue_ring,
+    new_late_ring,
+)
+from timerstore.services.world.stages import new_stages
+from timerstore.services.world.state import (
+    CANCEL,
+    CLEANING,
+    DELIVER_LEVELS,
+    DEQUEUE_GET,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    ENQUEUE_PUT,
+    FLUSH,
+    LOST_COLUMNS,
+    LOST_INFO,
+    LOST_MESSAGE,
+    PASS_COLUMNS,
+    PASS_COUNT_MAX,
+    Callers,
+    Cleaning,
+    CopyCounts,
+    DeliverLevels,
+    DequeueGet,
+    DequeuePut,
+    DoneSources,
+    EnqueueGet,
+    EnqueuePut,
+    Flush,
+    ServiceThread,
+    Wakeups,
+    new_thread,
+)
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
+from timerstore.timelog.jit.acting import CALLER
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import ServiceLocks
+from timerstore.timelog.jit.record import Bytes, Words, own, record
+from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
+from timerstore.wheel.cancelled import CancelledSet
+from timerstore.wheel.near import NearWheel
+from timerstore.wheel.settings import Settings
+from timerstore.wheel.slots import SlotArray
+
+WAITER_COUNT_MAX: Final = 64
+"""Threads that can wait for messages at once without polling."""
+
+PUTTERS_WOKEN_AT: Final = 2 * WAITER_COUNT_MAX
+"""In `putters`: who waits to put is woken once only so many entries of the timer topic's queue are
+unread; −1 where nobody waits."""
+
+LATENESS_BUCKETS: Final = 512
+"""Lateness histogram: exact below 256 ms, then 8 steps for each doubling."""
+
+
+@record
+class World:
+    """All arrays of an open store that service kernels use."""
+
+    settings: Settings
+    enqueue_get: EnqueueGet
+    enqueue_put: EnqueuePut
+    dequeue_get: DequeueGet
+    aside: DequeueGet  # the same of the slots that were put aside, see aside.py
+    deliver_levels: DeliverLevels
+    dequeue_put: DequeuePut
+    cancelled: CancelledSet
+    done: DoneSources
+    wakeups: Wakeups
+    flush: Flush
+    cleaning: Cleaning
+    callers: Callers
+    fire_lock: Words  # int64[LOCK_WORDS], like the other locks; see services/world/state.py
+    near_lock: Words
+    wheel_lock: Words
+    append_lock: Words  # int64[LOCK_WORDS]
+    commitlog: SegmentTable
+    queues: QueueTable
+    timer_queue: SegmentTable  # the timer topic's queue, to read
+    timerlog: SegmentTable
+    wheel: SlotArray
+    near: NearWheel
+    levels: LevelTable
+    latest_slot: Words  # int64[TABLE_LENGTH]: of all units into a commit log segment, by number
+    enqueue_ring: EnqueueRing
+    late_ring: LateRing
+    dequeue_ring: DequeueRing
+    stage: Stage  # of whoever holds fire: dequeue-put's and deliver-levels'
+    outcome: Words  # of what is taken at once, scratch under fire
+    targets: Words  # int64[2 * RING_COUNT]: who the deletes among them cancel, scratch under fire
+    staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
+    scratch: Bytes  # uint8[64]: scratch of recovery
+    lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
+    stages: Words  # see stages.py
+    waiters: (
+        Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 where its consumer wants to be woken
+    )
+    putters: Words  # int64[2 * WAITER_COUNT_MAX + 1]: as `waiters`, of who waits to put
+    clock: Words  # int64[8]: scratch of clock_ms under fire
+
+
+@inlined
+def service_of(world: World, service: int) -> ServiceThread:
+    """Return what a service has as every one, by its number."""
+    found = world.enqueue_get.thread
+    if service == ENQUEUE_PUT:
+        found = world.enqueue_put.thread
+    elif service == DEQUEUE_GET:
+        found = world.dequeue_get.thread
+    elif service == DELIVER_LEVELS:
+        found = world.deliver_levels.thread
+    elif service == DEQUEUE_PUT:
+        found = world.dequeue_put.thread
+    return found
+
+
+def new_world(
+    settings: Settings,
+    locks: ServiceLocks,
+    append_lock: Words,
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    timer_queue: SegmentTable,
+    timerlog: SegmentTable,
+    wheel: SlotArray,
+    near: NearWheel,
+    levels: LevelTable,
+    cancelled: CancelledSet,
+    eventfds: list[int],
+) -> World:
+    """Return a world over these arrays, with empty queues; `eventfds`: one for each service."""
+    threads = [new_thread(service, eventfd) for service, eventfd in enumerate(eventfds)]
+    return World(
+        settings=own(settings),
+        enqueue_get=own(EnqueueGet(threads[ENQUEUE_GET]), ENQUEUE_GET),
+        enqueue_put=own(EnqueuePut(threads[ENQUEUE_PUT]), ENQUEUE_PUT),
+        dequeue_get=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
+        aside=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
+        deliver_levels=own(
+            DeliverLevels(threads[DELIVER_LEVELS], own(CopyCounts(), DELIVER_LEVELS)),
+            DELIVER_LEVELS,
+        ),
+        dequeue_put=own(
+            DequeuePut(threads[DEQUEUE_PUT], own(CopyCounts(), DEQUEUE_PUT)), DEQUEUE_PUT
+        ),
+        cancelled=own(cancelled, DEQUEUE_PUT, DELIVER_LEVELS, CANCEL),
+        done=own(DoneSources()),
+        wakeups=Wakeups(),
+        flush=own(Flush(), FLUSH),
+        cleaning=own(
+            Cleaning(new_thread(CLEANING, -1), np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)),
+            CLEANING,
+        ),
+        callers=own(Callers(), CALLER),
+        fire_lock=locks.fire.words,
+        near_lock=locks.near.words,
+        wheel_lock=locks.wheel.words,
+        append_lock=append_lock,
+        commitlog=commitlog,
+        queues=queues,
+        timer_queue=timer_queue,
+        timerlog=timerlog,
+        wheel=wheel,
+        near=own(near, DEQUEUE_GET),
+        levels=own(levels, DELIVER_LEVELS, CALLER),
+        latest_slot=np.full(TABLE_LENGTH, -1, np.int64),
+        enqueue_ring=new_enqueue_ring(),
+        late_ring=new_late_ring(),
+        dequeue_ring=new_dequeue_ring(),
+        stage=own(new_stage(), DEQUEUE_PUT, DELIVER_LEVELS, CANCEL, CLEANING),
+        outcome=np.zeros(max(RING_COUNT, STAGE_COUNT_MAX), np.int64),
+        targets=np.zeros(2 * RING_COUNT, np.int64),
+        staged_due=np.zeros(STAGE_COUNT_MAX, np.int64),
+        scratch=np.zeros(64, np.uint8),
+        lateness=np.zeros(LATENESS_BUCKETS, np.int64),
+        stages=new_stages(),
+        waiters=np.full(2 * WAITER_COUNT_MAX, -1, np.int64),
+        putters=np.full(2 * WAITER_COUNT_MAX + 1, -1, np.int64),
+        clock=np.zeros(8, np.int64),
+    )
+
+
+@inlined
+def note_lost(service: ServiceThread, message: int, info: int) -> None:
+    """Note that a service passed a message by; before its next step Python names it."""
+    at = service.lost_count * LOST_COLUMNS
+    service.lost[at + LOST_MESSAGE] = message
+    service.lost[at + LOST_INFO] = info
+    service.lost_count += 1
+    service.unreadable_count += 1
+    service.unreadable_offset = message
+
+
+@inlined
+def lateness_bucket(late_ms: int) -> int:
+    """Return the histogram's bucket of a lateness >= 0."""
+    if late_ms < 256:
+        return late_ms
+    octave = 0
+    while late_ms >= 512 and octave < 31:
+        late_ms >>= 1
+        octave += 1
+    return min(LATENESS_BUCKETS - 1, 256 + octave * 8 + ((late_ms - 256) >> 5))
+
+
+def bucket_lateness_ms(bucket: int) -> int:
+    """Return the smallest lateness of a histogram's bucket."""
+    if bucket < 256:
+        return bucket
+    octave, step = divmod(bucket - 256, 8)
+    return (256 + 32 * step) << octave

@@ -1,0 +1,66 @@
+"""The rules of the house about objects, as a test."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.test_tidy import OURS, ROOT, shown, tree_of
+
+
+def classes_changed(tree: ast.AST) -> Iterator[int]:
+    """Lines that make an object one of another class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if node.attr == "__class__":
+                yield node.lineno
+
+
+def test_an_object_stays_what_it_was_made_as() -> None:
+    found = [f"{shown(path)}:{line}" for path in OURS for line in classes_changed(tree_of(path))]
+    assert found == []
+    bad = ast.parse("self.__class__ = B\na.b.__class__, c = B, 1\nprint(self.__class__)")
+    assert list(classes_changed(bad)) == [1, 2]
+
+
+def vague_parameters(tree: ast.AST) -> Iterator[str]:
+    """Parameters of kernels that do not say their types."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            marks = " ".join(map(ast.unparse, node.decorator_list))
+            if re.search("kernel|inlined|entry|section", marks):
+                given = {each.arg: ast.unparse(each.annotation or node) for each in node.args.args}
+                yield from (f"{node.name}({name})" for name in given if given[name] == "Any")
+
+
+def test_kernels_say_what_they_take() -> None:
+    """Also those that kernels alone call; what generates machine code takes any array."""
+    kernels = [path for path in OURS if "jit" not in path.parts]
+    assert [
+        f"{shown(path)}: {each}" for path in kernels for each in vague_parameters(tree_of(path))
+    ] == []
+    assert list(vague_parameters(ast.parse("@inlined\ndef f(a: Any, b: int): pass"))) == ["f(a)"]
+
+
+KEPT_TO_THEMSELVES = ("aio", "consumer", "consuming", "serving")
+NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+PYTHONS_OWN = NAMED_TUPLE | {"_get_running_loop", "_is_owned"}
+"""What the standard library lets others use, or has no other name for."""
+
+
+def underscores_read(tree: ast.AST) -> Iterator[int]:
+    """Lines that use an underscore name of an object that is not their own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            mine = ast.unparse(node.value) in {"self", "cls", "super()"}
+            if not mine and node.attr not in PYTHONS_OWN:
+                yield node.lineno
+
+
+def test_nobody_reads_an_underscore_of_others() -> None:
+    """What another needs is a public name of an inner class, or is passed to it."""
+    folders = [ROOT / "timerstore" / name for name in KEPT_TO_THEMSELVES]
+    ours = [path for path in OURS if path.parent in folders]
+    found = [f"{shown(path)}:{line}" for path in ours for line in underscores_read(tree_of(path))]
+    assert len(ours) > 40 and found == []
+    bad = ast.parse("a._b\nself._a\nself._a._b\nsuper()._a()\nrow._replace(x=1)\nd[0]._e = 1")
+    assert list(underscores_read(bad)) == [1, 3, 6]

@@ -1,0 +1,50 @@
+"""The table of calls: who makes one takes what it says; what comes back is what it says."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore.ground.put import Put
+from timerstore.serving.askedcalls import AskedCalls
+from timerstore.watching.anystore import CALLS
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[timerstore.TimerStore]:
+    folder: Path = tmp_path_factory.mktemp("calls")
+    with timerstore.open(folder / "s", config=SMALL, clock=timerstore.ManualClock()) as store:
+        yield store
+
+
+def test_a_put_is_a_row_of_its_arguments() -> None:
+    _, *arguments = inspect.signature(CALLS["put"]).parameters.values()
+    fields = inspect.signature(Put).parameters.values()
+    assert [(each.name, each.default) for each in arguments] == [
+        (each.name, each.default) for each in fields
+    ]
+    assert {each.name: each.annotation for each in arguments} == {
+        name: getattr(hint, "__forward_arg__", hint) for name, hint in Put.__annotations__.items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_who_makes_a_call_takes_what_it_takes(store: timerstore.TimerStore, name: str) -> None:
+    _, *names = inspect.signature(CALLS[name]).parameters
+    result = inspect.signature(CALLS[name]).return_annotation
+    asked: Any = AskedCalls.__dict__.get(name)
+    makers = [getattr(store._calls, name), *([asked] if asked else [])]
+    for maker in makers:
+        told = inspect.signature(maker)
+        taken = [each for each in told.parameters if each not in ("self", "carried", "flush")]
+        assert taken == (["given"] if name == "put" else names)
+        assert told.return_annotation in {"Any", result, *(["Bools"] if "many" in name else [])}
+
+
+def test_each_call_says_what_it_does() -> None:
+    for call in CALLS.values():
+        assert len((inspect.getdoc(call) or "").split()) > 3

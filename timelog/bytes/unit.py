@@ -1,0 +1,124 @@
+"""Units of the timer log: kernels that write, check or read one 52-byte unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.crc import START, crc_register
+from timerstore.timelog.jit.intrinsics import (
+    get_i32,
+    get_i64,
+    get_u32,
+    put_i32,
+    put_i64,
+)
+from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.record import Bytes
+
+UNIT_GOOD: Final = 0
+UNIT_BROKEN: Final = 1
+UNIT_BAD_CRC: Final = 2
+WRITE_MS_BITS: Final = 48
+UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
+"""What a unit takes where it is written: behind it a segment can still be closed."""
+
+
+@inlined_always
+def unit_crc(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
+    """Return the CRC of a unit that stands at `offset` of the timer log; `scratch`: uint8[16]."""
+    put_i64(scratch, 0, offset)
+    register = crc_register(scratch, 0, 8, START)
+    register = crc_register(buf, at, fmt.UNIT_CRC_AT, register)
+    register = crc_register(buf, at + fmt.UNIT_EXTRA_AT, 4, register)
+    return register ^ START
+
+
+@inlined
+def next_unit_offset(segment_bytes: int, end: int) -> int:
+    """Return where the next unit goes: at `end`, or at the next segment's start."""
+    left = segment_bytes - end % segment_bytes
+    if UNIT_ROOM_BYTES > left:
+        return end + left
+    return end
+
+
+@inlined
+def put_timerlog_blank(segment: Bytes, position: int) -> None:
+    """Close a segment of the timer log at `position`."""
+    left = len(segment) - position
+    if left >= fmt.TIMERLOG_BLANK_BYTES:
+        put_i32(segment, position, left)
+        put_i64(segment, position + 4, 0)
+        put_i32(segment, position + 12, fmt.BLANK_MAGIC)
+
+
+@inlined_always
+def put_unit(
+    buf: Bytes,
+    at: int,
+    offset: int,
+    prev_pos: int,
+    magic: int,
+    write_ms: int,
+    unit_ms: int,
+    slot_ms: int,
+    message_offset: int,
+    message_size: int,
+    topic_hash: int,
+    due_ms: int,
+    scratch: Bytes,
+) -> None:
+    """Write a unit at `at`, which is `offset` of the timer log. O(1).
+
+    `unit_ms`: the unit's time; `slot_ms`: its slot's start; `due_ms`: the exact due time.
+    """
+    write_ms = min(max(write_ms, slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX), slot_ms)
+    extra = due_ms // 1000
+    if magic & fmt.UNIT_ROLL == 0:
+        extra = due_ms - unit_ms
+    if extra < 0 or extra > fmt.EXTRA_READ_MESSAGE:
+        extra = fmt.EXTRA_READ_MESSAGE
+    put_i32(buf, at + fmt.UNIT_SIZE_AT, fmt.UNIT_BYTES)
+    put_i64(buf, at + fmt.UNIT_PREV_AT, prev_pos)
+    put_i32(buf, at + fmt.UNIT_MAGIC_AT, magic)
+    put_i64(buf, at + fmt.UNIT_WRITE_AT, write_ms)
+    put_i32(buf, at + fmt.UNIT_DELTA_AT, unit_ms - write_ms)
+    put_i64(buf, at + fmt.UNIT_MESSAGE_AT, message_offset)
+    put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, message_size)
+    put_i32(buf, at + fmt.UNIT_HASH_AT, topic_hash)
+    put_i32(buf, at + fmt.UNIT_EXTRA_AT, extra)
+    put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, scratch))
+
+
+@inlined
+def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
+    """Check a unit's structure and, where it is ours, its CRC: a UNIT_ constant."""
+    if len(buf) - at < fmt.UNIT_BYTES or get_i32(buf, at + fmt.UNIT_SIZE_AT) != fmt.UNIT_BYTES:
+        return UNIT_BROKEN
+    if get_i32(buf, at + fmt.UNIT_MAGIC_AT) | fmt.UNIT_MAGIC_BITS != fmt.UNIT_MAGIC_BITS:
+        return UNIT_BROKEN
+    prev_pos = get_i64(buf, at + fmt.UNIT_PREV_AT)
+    if prev_pos >= offset or prev_pos < -1 or get_i32(buf, at + fmt.UNIT_DELTA_AT) < 0:
+        return UNIT_BROKEN
+    if (
+        get_i64(buf, at + fmt.UNIT_WRITE_AT) >> WRITE_MS_BITS != 0
+    ):  # negative, or past the year 9999
+        return UNIT_BROKEN
+    if is_broker_unit(buf, at):
+        return UNIT_GOOD
+    if unit_crc(buf, at, offset, scratch) != get_u32(buf, at + fmt.UNIT_CRC_AT):
+        return UNIT_BAD_CRC
+    return UNIT_GOOD
+
+
+@inlined
+def is_broker_unit(buf: Bytes, at: int) -> bool:
+    """Tell whether a broker wrote the unit: its reserved eight bytes are 0."""
+    return get_u32(buf, at + fmt.UNIT_CRC_AT) == 0 and get_u32(buf, at + fmt.UNIT_EXTRA_AT) == 0
+
+
+@inlined
+def unit_ms(buf: Bytes, at: int) -> int:
+    """Return a unit's time."""
+    return get_i64(buf, at + fmt.UNIT_WRITE_AT) + get_i32(buf, at + fmt.UNIT_DELTA_AT)

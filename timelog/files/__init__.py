@@ -1,0 +1,19 @@
+"""How bytes reach a disk: files, maps, locks; small files, which are read whole.
+
+segments.py      a log over segment files
+segmenttable.py  by which kernels find a byte of it
+blocks.py        its blocks, allocated ahead and opened before a write
+epochs.py        what is dropped while kernels look at it
+pinned.py        segments that stay in a table of one's own
+disk.py          the one place through which bytes reach a disk
+names.py         the names that files of a store can have
+nonzero.py       where memory that others may change is not zero
+sharing.py       a lock on a log's folder, for who reads it
+lockfile.py      one process at a time has a store open
+smallfile.py     small files read whole
+steady.py        small files as of one moment
+jsonfile.py      JSON that a broker reads or writes
+identity.py      what a store was made with: its tag, its sizes
+checkpoint.py    which cursors are durable
+oserrors.py      what the operating system refuses, told as an error of ours
+"""

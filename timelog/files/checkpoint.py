@@ -1,0 +1,243 @@
+"""The checkpoint files: which cursors are durable.
+
+`config/timercheck` begins with the 56 bytes that RocketMQ reads and writes. Behind them stand ours,
+with an echo of the 56 and a CRC. Two copies are written one after the other, each made durable, so
+that a torn write leaves one that holds. `checkpoint` is RocketMQ's file of flush times.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.blank import SEALED_NOWHERE
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import Identity
+from timerstore.timelog.files.steady import Read, read_file
+
+_BASE_BYTES = fmt.TIMER_CHECKPOINT.itemsize
+_FLOOR_BYTES = fmt.CHECKPOINT_EXTENSION["floor"].itemsize
+_CRC_BYTES = fmt.CHECKPOINT_EXTENSION["crc"].itemsize
+_CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - _CRC_BYTES
+
+
+@dataclass
+class Checkpoint:
+    """Durable cursors. The first seven are RocketMQ's 56 bytes."""
+
+    read_ms: int = 0
+    timerlog_flushed: int = 0
+    queue_index: int = 0
+    state_version: int = 0
+    state_timestamp: int = 0
+    state_counter: int = 0
+    # ours
+    sequence: int = 0
+    scan_from: int = 0  # L: the oldest copy whose source is not settled
+    floor: int = 0  # F: units whose message lies before it are superseded; 0: nobody said
+    commitlog_flushed: int = 0
+    claimed_slot: int = 0
+    frontier_ms: int = 0
+    clean: bool = False
+    handed_over: bool = False
+    """Closed cleanly by a handover: a broker can go on with the files."""
+    cancelled_count: int = 0
+    store_tag: int = 0
+    identity: Identity | None = field(default=None, compare=False)
+    """What the store was made with, to be written beside it."""
+    level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
+    knows_floor: bool = True
+    """False: it was written before there was a floor."""
+    by_broker: bool = False
+    """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
+    echo: bytes = field(default=b"", repr=False, compare=False)
+    """The 56 bytes as our extension repeats them; of a checkpoint that was read."""
+
+    @property
+    def needed_offset(self) -> int:
+        """Where the commit log begins at the latest: what lies from here on is never removed."""
+        return min(self.floor, self.scan_from, self.commitlog_flushed)
+
+    def lost_from(self, start: int) -> int | None:
+        """Return from where on a log that begins at `start` lacks what is never removed.
+
+        None where it lacks nothing, or a broker may have removed it, or nobody noted the floor.
+        """
+        is_known = self.knows_floor and not self.by_broker
+        return self.needed_offset if is_known and start > self.needed_offset else None
+
+    @property
+    def floor_offset(self) -> int:
+        """F; 0, before all messages, where a broker wrote since and nobody knows it."""
+        return 0 if self.by_broker else self.floor
+
+    def base(self) -> np.ndarray:
+        """Return RocketMQ's 56 bytes; the master's index equals ours, as on a master."""
+        base = np.zeros(1, fmt.TIMER_CHECKPOINT)
+        base[0] = (
+            *(self.read_ms, self.timerlog_flushed, self.queue_index, self.queue_index),
+            *(self.state_version, self.state_timestamp, self.state_counter),
+        )
+        return base
+
+    def encode(self) -> bytes:
+        """Return the 56 bytes with the extension behind them, and what the store was made with."""
+        base = self.base()
+        extension = np.zeros(1, fmt.CHECKPOINT_EXTENSION)
+        extension["mark"] = fmt.CHECKPOINT_MARK
+        extension["echo"] = base
+        extension["clean"] = 2 if self.handed_over else int(self.clean)
+        for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+            extension[name] = getattr(self, name)
+        extension["cancelled_count"] = self.cancelled_count
+        extension["store_tag"] = self.store_tag
+        extension["level_offsets"] = self.level_offsets
+        extension["floor"] = self.floor
+        extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
+        data = base.tobytes() + extension.tobytes()
+        if self.identity is None:
+            return data
+        return data.ljust(fmt.IDENTITY_AT, b"\0") + self.identity.encode()
+
+
+def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
+    """Return from which commit log offset on a blank must be sealed to count.
+
+    Behind what was flushed a segment may hold a blank of an earlier use. Not where a broker may
+    have written since, whose blanks have no seal: it wrote the checkpoint, or closed the store that
+    we left open. After a clean close nothing old is left behind the log's end, and a broker that
+    runs without a timer wheel goes on from there.
+    """
+    if checkpoint is None or checkpoint.by_broker or checkpoint.clean or not was_open:
+        return SEALED_NOWHERE
+    return checkpoint.commitlog_flushed
+
+
+def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
+    """Decode one copy: the checkpoint, and whether its echo holds; None where it is torn."""
+    content = _whole_extension(data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize])
+    if content is None:
+        return None
+    extension = np.frombuffer(content, fmt.CHECKPOINT_EXTENSION)[0]
+    checkpoint = _from_base(data)
+    for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
+        setattr(checkpoint, name, int(extension[name]))
+    checkpoint.clean = bool(extension["clean"])
+    checkpoint.handed_over = int(extension["clean"]) == 2
+    checkpoint.cancelled_count = int(extension["cancelled_count"])
+    checkpoint.store_tag = int(extension["store_tag"])
+    checkpoint.floor = int(extension["floor"])
+    checkpoint.knows_floor = content.startswith(fmt.CHECKPOINT_MARK)
+    checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
+    checkpoint.echo = extension["echo"].tobytes()
+    return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
+
+
+def _whole_extension(data: bytes) -> bytes | None:
+    """Return an extension whose CRC holds, with a floor of 0 where it has none; else None."""
+    crc_at = _CRC_AT
+    if data.startswith(fmt.CHECKPOINT_MARK_NO_FLOOR):
+        crc_at -= _FLOOR_BYTES
+    elif not data.startswith(fmt.CHECKPOINT_MARK):
+        return None
+    crc = data[crc_at : crc_at + _CRC_BYTES]
+    if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
+        return None
+    return data[:crc_at].ljust(_CRC_AT, b"\0") + crc
+
+
+def _is_mix(data: bytes, old: Checkpoint, new: Checkpoint) -> bool:
+    """Tell whether each of the 56 bytes is one of the older or of the newer checkpoint."""
+    return all(data[i] in both for i, both in enumerate(zip(old.echo, new.echo, strict=True)))
+
+
+def _is_damaged(base: bytes, echo: bytes) -> bool:
+    """Tell whether the 56 bytes are what damage leaves, and no broker writes."""
+    bits = int.from_bytes(base, "big") ^ int.from_bytes(echo, "big")
+    return not any(base) or bits.bit_count() == 1
+
+
+def _from_base(data: bytes) -> Checkpoint:
+    base = np.frombuffer(data[:_BASE_BYTES], fmt.TIMER_CHECKPOINT)[0]
+    return Checkpoint(
+        read_ms=int(base["read_ms"]),
+        timerlog_flushed=int(base["timerlog_flushed"]),
+        queue_index=int(base["queue_index"]),
+        state_version=int(base["state_version"]),
+        state_timestamp=int(base["state_timestamp"]),
+        state_counter=int(base["state_counter"]),
+    )
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint | None:
+    """Decide what a timercheck file says; None where it says nothing.
+
+    - The first copy is valid and its echo equals the 56 bytes: it holds.
+    - It is valid, but each of the 56 bytes is the echo's or that of a newer second copy: the write
+      was torn within them, and the second copy holds.
+    - It is valid, and the 56 bytes are zeros, or differ from the echo in one bit: no broker wrote
+      them, for whoever moves a cursor moves it by a multiple of 5, or two of them; the echo holds.
+    - It is valid but the echo differs otherwise: a broker wrote the 56 bytes; they alone hold.
+    - It is invalid: it was torn, and the second copy holds.
+    - Neither was ever ours: a broker's file.
+    """
+    first = _decode(data)
+    second = _decode(data[fmt.CHECKPOINT_COPY_AT :])
+    if first is not None and first[1]:
+        return first[0]
+    if first is not None:
+        if second is not None and second[1] and second[0].sequence > first[0].sequence:
+            if _is_mix(data, first[0], second[0]):
+                return second[0]
+        if _is_damaged(data[:_BASE_BYTES], first[0].echo):
+            whole = _decode(first[0].echo + data[_BASE_BYTES:])
+            assert whole is not None
+            return whole[0]
+        checkpoint = _from_base(data)
+        checkpoint.by_broker, checkpoint.store_tag = True, first[0].store_tag
+        checkpoint.sequence = first[0].sequence
+        return checkpoint
+    if second is not None and second[1]:
+        return second[0]
+    if len(data) < _BASE_BYTES or not any(data[:_BASE_BYTES]):
+        return None
+    checkpoint = _from_base(data)
+    checkpoint.by_broker = True
+    return checkpoint
+
+
+def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
+    """Read config/timercheck; None where there is none. `read`: reads a file."""
+    data = read(path)
+    return None if data is None else decode_checkpoint(data)
+
+
+def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Write both copies, the second first, each durable before the next; durable on return."""
+    disk.make_folder(path.parent)
+    new = not path.exists()
+    fd = disk.open_file(path, create=True)
+    try:
+        data = checkpoint.encode()
+        if new:
+            disk.write_at(fd, bytes(fmt.CHECKPOINT_BYTES), 0, path)
+        disk.write_at(fd, data, fmt.CHECKPOINT_COPY_AT, path)
+        disk.sync(fd, path)
+        disk.write_at(fd, data, 0, path)
+        disk.sync(fd, path)
+    finally:
+        os.close(fd)
+    if new:
+        disk.sync_folder(path.parent)
+
+
+def write_store_checkpoint(disk: Disk, path: Path, flushed_ms: int, confirmed_offset: int) -> None:
+    """Write RocketMQ's `checkpoint`; durable on return."""
+    content = np.zeros(1, fmt.STORE_CHECKPOINT)
+    content[0] = (flushed_ms, flushed_ms, 0, 0, confirmed_offset)
+    disk.replace(path, content.tobytes().ljust(fmt.CHECKPOINT_BYTES, b"\0"))

@@ -1,0 +1,493 @@
+"""The one place through which bytes reach a disk.
+
+Files are made, mapped, written, made durable, renamed and removed here alone, so that a test can
+watch every such step, or interrupt it, by overriding `Disk.event`. Mapped files are changed in
+memory by kernels; `Disk.sync` is what makes those bytes durable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
+from timerstore.timelog.files.oserrors import kind_of, store_error
+from timerstore.timelog.files.sharing import take_alone
+from timerstore.timelog.files.steady import list_names, ranges_of, read_file
+from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
+from timerstore.timelog.jit.record import Bytes
+
+_MADV_DONTNEED = 4
+_MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
+_RENAME = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_RENAME_NOREPLACE = 1
+_AT_CWD = -100
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+SPARE_BYTES = 1 << 20
+"""A checkpoint with all small files, and pages of the wheel, fits into it many times over."""
+SEGMENT_SIZES = "Open the store with the segment sizes it was made with."
+
+
+class WrongSizeError(NotAStoreError):
+    """A file has another size than the store was made with."""
+
+    def __init__(self, path: Path, size: int, expected: int, setting: str) -> None:
+        """Name the file; `setting`: what to open the store with, if it is the setting's fault."""
+        self.path, self.offset = path, min(size, expected)
+        self.reason = f"the file has {size} bytes where {expected} were expected"
+        super().__init__(f"{path} has {size} bytes where {expected} were expected. {setting}")
+
+
+class MappedFile:
+    """A file and its writable mapping.
+
+    `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
+    view is made from the buffer's address, and owns the buffer, as does each view of it (see
+    mapping.py). No descriptor is kept: there is a file for each topic, and a process may have 1,024
+    open.
+    """
+
+    owner: MapOwner
+    """What all arrays over the bytes keep: as long as it lives, somebody may read them."""
+
+    keeps_changes = False
+    """True: what was written to the mapping is nowhere else, so it must not be dropped."""
+    allocated_bytes = 0
+    """So many bytes from its beginning on have their blocks, as far as this process knows. Zeros
+    behind that may be a hole, which must not be written to."""
+
+    def __init__(self, path: Path, fd: int, length: int) -> None:
+        """Map `length` bytes of the open file `fd`, and close it."""
+        self.length = length
+        name = str(path)
+        if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
+            name = f"/proc/self/fd/{fd}"  # Arrow takes no name that is not UTF-8
+        with pa.memory_map(name, "r+") as mapped:
+            buffer = mapped.read_buffer(length)
+        self.owner, self.address = MapOwner(buffer, path), int(buffer.address)
+        self.view: Bytes = bytes_at(self.address, length, self.owner)
+        os.close(fd)
+
+    @property
+    def path(self) -> Path:
+        """Whose bytes these are; a file that is renamed is told here."""
+        assert self.owner.path is not None
+        return self.owner.path
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self.owner.path = path
+
+    def unfault(self, start: int, stop: int) -> None:
+        """Take whole pages in [start, stop) out of the page table; they stay in the page cache.
+
+        Else fdatasync has to write-protect each one that is mapped, with an interrupt to the other
+        processors for each: 213 against 105 ms for 256 MiB.
+        """
+        start, stop = -(-start // PAGE_BYTES) * PAGE_BYTES, stop // PAGE_BYTES * PAGE_BYTES
+        if _MADVISE is not None and stop > start:
+            address = ctypes.c_void_p(self.address + start)
+            _MADVISE(address, ctypes.c_size_t(stop - start), _MADV_DONTNEED)
+
+    def sync(self) -> None:
+        """Make the whole file durable; raises OSError."""
+        sync_mapping(self.address, self.length)
+
+
+class Zeros(MappedFile):
+    """Zeros in the place of a file that is missing."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        """Make `length` zeros, which take memory only where they are read."""
+        self.length = self.allocated_bytes = length
+        self.view: Bytes = np.zeros(length, np.uint8)
+        self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
+
+    def unfault(self, start: int, stop: int) -> None:
+        """Do nothing: there is no file behind it."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+
+class Disk:
+    """The operating system's file calls that a store uses."""
+
+    writes = True
+    """False: nothing is written, and what is read may be another process's."""
+    is_shared = False
+    """True: another process may write to these files meanwhile."""
+    spare: Path | None = None
+    """A file that keeps SPARE_BYTES of the disk; it is given up for what makes room elsewhere."""
+    spare_bytes = 0
+    change_count = 0
+    """Grows whenever a segment takes blocks, or gives some back."""
+    is_opening = False
+    """True: what a store needs to open may take the spare file's room."""
+
+    def event(self, kind: str, path: Path) -> None:
+        """Do nothing; tests override this to watch or to interrupt."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder (and its parents) for the owner alone; it must not be a symbolic link."""
+        if path.is_symlink():
+            raise NotAStoreError(f"{path} is a symbolic link. Pass the folder it points to.")
+        if path.is_dir():
+            return
+        try:
+            self.event("mkdir", path)
+            missing = [path]
+            while not missing[-1].parent.exists():
+                missing.append(missing[-1].parent)
+            for folder in reversed(missing):
+                folder.mkdir(FOLDER_MODE, exist_ok=True)
+                self.sync_folder(folder.parent)
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a small file's content; None where there is none."""
+        return read_file(path)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a log's folder."""
+        return list_names(folder)
+
+    def block_bytes(self, path: Path) -> int:
+        """Return how much of the disk a file takes; 0 where there is none."""
+        try:
+            return path.stat().st_blocks * 512
+        except OSError:  # it went meanwhile
+            return 0
+
+    def size(self, path: Path) -> int:
+        """Return how many bytes a segment's file has."""
+        try:
+            return path.stat().st_size
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def open_file(self, path: Path, *, create: bool = False) -> int:
+        """Open a file for reading and writing, without following a symbolic link."""
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return os.open(path, flags, FILE_MODE)
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def _open_to_map(self, path: Path, *, create: bool = False) -> int:
+        try:
+            return self.open_file(path, create=create)
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def create_mapped(self, path: Path, length: int) -> MappedFile:
+        """Create a zero-filled file without any block, and map it; see `allocate`."""
+        fd = -1
+        try:
+            self.event("create", path)
+            fd = self._open_to_map(path, create=True)
+            os.ftruncate(fd, 0)  # what an interrupted renaming left there
+            os.ftruncate(fd, length)
+            return MappedFile(path, fd, length)
+        except OSError as e:
+            if fd >= 0:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+            raise self.full(e, path) from e
+
+    def allocate(self, file: MappedFile, stop: int) -> None:
+        """Allocate a file's blocks up to byte `stop`, which may then be written to.
+
+        So a full disk is an error here, StoreFullError, and never a SIGBUS later. What has its
+        blocks already stays as it is.
+        """
+        start = file.allocated_bytes
+        if stop <= start:
+            return
+        fd = -1
+        try:
+            self.event("allocate", file.path)
+            fd = self.open_file(file.path)
+            self._allocate(fd, start, stop, file)
+        except OSError as e:
+            raise self.full(e, file.path) from e
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        file.allocated_bytes = stop
+        self.change_count += 1
+
+    def _allocate(self, fd: int, start: int, stop: int, file: MappedFile) -> None:
+        wanted_bytes = 0 if self.spare is None else SPARE_BYTES - self.spare_bytes
+        try:
+            # What fails half-way keeps what it got; a checkpoint shall find that room instead.
+            if start and _free_bytes(fd) < stop - start + wanted_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
+            os.posix_fallocate(fd, start, stop - start)
+        except OSError as e:
+            # XFS wants room for blocks, too, that a file has from an earlier life. Were one of them
+            # missing, the system would not open its page.
+            has_blocks = stop < file.length and os.fstat(fd).st_blocks * 512 >= stop
+            if e.errno != errno.ENOSPC or not (has_blocks or self.is_opening):
+                raise
+            if not has_blocks:
+                if not self.give_up_spare():
+                    raise
+                os.posix_fallocate(fd, start, stop - start)
+                self.keep_spare()
+
+    def open_pages(self, file: MappedFile, start: int, stop: int) -> None:
+        """Let bytes [start, stop) that have their blocks be written to now; see the mapping's.
+
+        Raises StoreFullError, where the write would be a SIGBUS.
+        """
+        if file.allocated_bytes < file.length and stop > start:
+            if not open_pages(file.address + start, stop - start):
+                raise self.full(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), file.path)
+
+    def map_existing(self, path: Path, length: int) -> MappedFile:
+        """Map a file that must be exactly `length` bytes long.
+
+        One that is shorter and all zeros was about to be made when a process ended; it is finished.
+        """
+        fd = self._open_to_map(path)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAStoreError(
+                    f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
+                )
+            if status.st_size > length or (status.st_size < length and _has_content(fd)):
+                raise WrongSizeError(path, status.st_size, length, SEGMENT_SIZES)
+            if status.st_size < length:
+                os.ftruncate(fd, length)
+            return MappedFile(path, fd, length)
+        except OSError as e:
+            os.close(fd)
+            raise self.full(e, path) from e
+        except NotAStoreError:
+            os.close(fd)
+            raise
+
+    def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
+        """Return the ranges of a mapped file that are no holes, which read as zeros.
+
+        To read a hole through a map takes memory where files lie in memory, a page each: on a full
+        tmpfs that is a SIGBUS.
+        """
+        fd = self.open_file(file.path)
+        try:
+            return list(ranges_of(fd, 0, file.length))
+        finally:
+            os.close(fd)
+
+    def full(self, error: OSError, path: Path) -> Exception:
+        """Return the error to raise where allocating or writing failed."""
+        if error.errno == errno.ENOMEM or _is_mapping_error(error):
+            return StoreFullError(
+                f"{path} could not be mapped: no memory, or too many mappings (vm.max_map_count). "
+                "Raise that limit, or use fewer topics in one process."
+            )
+        return store_error(error, path)
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        """Make everything written to a file durable; a failure is final, see FlushFailedError."""
+        try:
+            self.event("sync", path)
+            if isinstance(file, int):
+                os.fdatasync(file)
+            else:
+                file.sync()
+        except OSError as e:
+            raise FlushFailedError(
+                f"{path} could not be made durable ({e.strerror}). "
+                "Check the disk, then reopen the store: it keeps what was flushed before."
+            ) from e
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable.
+
+        Raises StoreFullError where no descriptor is left: then nothing is lost, and it can be tried
+        again.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            raise self.full(e, path) from e
+        try:
+            self.event("sync_folder", path)
+            os.fsync(fd)
+        except OSError as e:
+            raise FlushFailedError(
+                f"{path} could not be made durable ({e.strerror}). Check the disk, then reopen."
+            ) from e
+        finally:
+            os.close(fd)
+
+    def find_spare(self, path: Path) -> None:
+        """Say which file is the spare one; it may be there."""
+        self.spare, self.spare_bytes = path, 0
+        if path.is_file() and not path.is_symlink():
+            self.spare_bytes = path.stat().st_size
+            if _free_bytes(path) < SPARE_BYTES:
+                self.give_up_spare()  # opening needs it, if only to read holes: see `used_ranges`
+
+    def keep_spare(self) -> None:
+        """Take SPARE_BYTES of the disk for when nothing else is left, or as much as there is."""
+        if self.spare is None or self.spare_bytes >= SPARE_BYTES:
+            return
+        try:
+            fd = self.open_file(self.spare, create=True)
+        except (OSError, TimerStoreError):  # it is kept where that is possible
+            return
+        try:
+            size = SPARE_BYTES
+            while size > max(self.spare_bytes, PAGE_BYTES):
+                try:
+                    os.posix_fallocate(fd, 0, size)
+                    self.spare_bytes = size
+                except OSError:
+                    os.ftruncate(fd, self.spare_bytes)
+                    size //= 2
+        finally:
+            os.close(fd)
+
+    def give_up_spare(self) -> bool:
+        """Give the room back that `keep_spare` took; False where there was none."""
+        if self.spare is None or not self.spare_bytes:
+            return False
+        self.spare_bytes = 0
+        self.spare.unlink(missing_ok=True)
+        return True
+
+    def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
+        """Write all of `data` at a position of an open file."""
+        view = memoryview(data)  # type: ignore[arg-type]
+        try:
+            self.event("write", path)
+            while len(view):
+                try:
+                    written = os.pwrite(fd, view, at)
+                except OSError as e:
+                    if e.errno != errno.ENOSPC or not self.give_up_spare():
+                        raise
+                    written = os.pwrite(fd, view, at)
+                    self.keep_spare()
+                view, at = view[written:], at + written
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace a small file so that at any moment either the old or the new content is there."""
+        try:
+            self._replace(path, data)
+        except StoreFullError:
+            if not self.give_up_spare():
+                raise
+            self._replace(path, data)
+            self.keep_spare()
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            self.event("replace", path)
+            fd = self.open_file(temporary, create=True)
+            try:
+                os.ftruncate(fd, 0)
+                self.write_at(fd, data, 0, temporary)
+                self.sync(fd, temporary)
+            finally:
+                os.close(fd)
+            temporary.rename(path)
+        except OSError as e:
+            raise self.full(e, path) from e
+        self.sync_folder(path.parent)
+
+    def take_over(self, path: Path, name: Path) -> bool:
+        """Give a log's file another name in its folder, durably on return.
+
+        False, and nothing has changed, where somebody else may look into it, there is such a name
+        already, or the file system cannot do it in one step. Raises StoreFullError,
+        FlushFailedError.
+        """
+        alone = take_alone(path.parent)
+        if alone < 0:
+            return False
+        try:
+            if not _is_sole(path):
+                return False
+            self.event("rename", path)
+            if not self.rename(path, name):
+                return False
+        except OSError as e:
+            raise self.full(e, path) from e
+        finally:
+            os.close(alone)
+        self.sync_folder(path.parent)
+        return True
+
+    def rename(self, path: Path, name: Path) -> bool:
+        """Rename a file unless that name exists; False where it cannot be done."""
+        done = _RENAME is not None and _RENAME(
+            _AT_CWD, os.fsencode(path), _AT_CWD, os.fsencode(name), _RENAME_NOREPLACE
+        )
+        if done == 0:
+            return True
+        code = ctypes.get_errno()
+        if _RENAME is not None and code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+            raise OSError(code, os.strerror(code), str(path))
+        return False
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        try:
+            self.event("remove", path)
+            path.unlink(missing_ok=True)
+            self.change_count += 1
+            self.keep_spare()
+        except OSError as e:  # also to remove takes room, where files are copied on write
+            raise self.full(e, path) from e
+
+
+def _is_sole(path: Path) -> bool:
+    """Tell whether a name is a file's only one."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
+def has_room_for_holes(fd: int) -> bool:
+    """Tell whether all holes of an open file can be read through a map, wherever it lies."""
+    status = os.fstat(fd)
+    return _free_bytes(fd) >= status.st_size - status.st_blocks * 512
+
+
+def _free_bytes(place: int | Path) -> int:
+    """Return how many bytes a file system has left for whoever owns this process."""
+    status = os.statvfs(place)
+    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
+
+
+def _is_mapping_error(error: OSError) -> bool:
+    """Tell whether Arrow could not map a file: it does not say why, and there is one reason."""
+    return error.errno is None and "mapping" in str(error)
+
+
+def _has_content(fd: int) -> bool:
+    """Tell whether an open file holds anything but zeros."""
+    at = 0
+    while chunk := os.pread(fd, 1 << 20, at):
+        if chunk.strip(b"\0"):
+            return True
+        at += len(chunk)
+    return False

@@ -1,0 +1,524 @@
+"""A log over segment files: a row of mapped files that together are one long byte sequence.
+
+An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
+(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`.
+Bytes are borrowed in three ways, and in no other:
+
+- `view` gives an array. It owns its map, as does each view of it.
+- `with log.reading() as table` gives the table that the services share. What a kernel finds there
+  stays mapped until the block ends (epochs.py). It may be dropped from the table meanwhile: so a
+  kernel looks a segment up once, and what it does not find is mapped again.
+- `PinnedLog` (pinned.py) gives a table of one's own, in which all that was asked for stays.
+
+Only the services' kernels look into `shared_table` without a block: what is dropped is let go once
+no step is under way that may still look into it (`Engine.let_go`).
+
+A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
+writes, in steps that grow with the rate. Who writes to a place that was never written to asks
+`can_write` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS, and so is one
+beside a hole, where the page cache keeps both in one folio (`mapping.open_pages`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from timerstore.errors import (
+    CorruptStoreError,
+    FlushFailedError,
+    NotAStoreError,
+    StoreFullError,
+)
+from timerstore.timelog.files.blocks import Blocks, step_bytes
+from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
+from timerstore.timelog.files.epochs import Epoch, Epochs, Reading
+from timerstore.timelog.files.names import segment_name, segment_offset
+from timerstore.timelog.files.nonzero import used_pages
+from timerstore.timelog.files.segmenttable import (
+    ALL_ZEROED,
+    TABLE_LENGTH,
+    apron_bytes,
+    leave,
+    new_segment_table,
+)
+from timerstore.timelog.jit.mapping import MapOwner
+from timerstore.timelog.jit.record import Bytes, Words
+
+
+class SegmentedFile(Blocks):
+    """A folder of segment files of one size."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        *,
+        open_count_max: int,
+        for_kernels: bool = True,
+        is_gone: bool = False,
+        name: str = "",
+    ) -> None:
+        """List the segments that exist; none is mapped yet. With `is_gone` there are none.
+
+        `name`: what errors call it; the folder's where there is none. `for_kernels`: whether they
+        look segments up in its table. A whole one takes half a megabyte, and there is a consume
+        queue for each topic.
+        """
+        self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
+        self.open_count_max = open_count_max
+        self.name = name or folder.name
+        self.flushed_end = 0
+        """Everything before this offset was made durable by an earlier life."""
+        self.gaps_are_zeros = False
+        """True: a segment that is missing between two reads as zeros; no message begins there."""
+        self.lock = threading.RLock()
+        self.for_kernels = for_kernels
+        self.shared_table = new_segment_table(
+            segment_bytes, TABLE_LENGTH if for_kernels else 1, apron_bytes(segment_bytes)
+        )
+        self._mapped: dict[int, MappedFile] = {}
+        self._clock = itertools.count(1)
+        self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
+        self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
+        self._names_made = self._names_synced = 0  # how many names of segments there were
+        self._closed = False
+        self._epochs = Epochs(self.shared_table)
+        self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
+        self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
+        self.reach_bytes = 0
+        """So far behind the log's end one append may go."""
+        self.reusable_from = ALL_ZEROED
+        """No segment before this number is used again; a broker may have written it."""
+        self.ahead_max = 0
+        """So many segments behind the one at the log's end are worth keeping."""
+        self.reused_count = 0
+        self._ahead_bytes = step_bytes(segment_bytes)
+        """So much is allocated ahead of the log's end; a segment at most."""
+        self._seen_end = -1  # the log's end at the last tick
+        self.numbers: list[int] = [] if is_gone else sorted(self._list())
+
+    def _list(self) -> Iterator[int]:
+        for name in self.disk.names(self.folder):
+            path, offset = self.folder / name, segment_offset(name)
+            if offset is None:
+                raise NotAStoreError(f"{path} is no segment. Move it out of the store.")
+            if offset % self.segment_bytes:
+                raise NotAStoreError(
+                    f"{path} does not start at a multiple of {self.segment_bytes} bytes. "
+                    "Open the store with the segment sizes it was made with."
+                )
+            yield offset // self.segment_bytes
+
+    # --- where the log begins and ends
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that is kept."""
+        return self.numbers[0] * self.segment_bytes if self.numbers else 0
+
+    @property
+    def files_end(self) -> int:
+        """Offset behind the last segment file."""
+        return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
+
+    @property
+    def end(self) -> int:
+        """The append position."""
+        return self.shared_table.end
+
+    @end.setter
+    def end(self, offset: int) -> None:
+        self.shared_table.end = offset
+
+    def path(self, number: int) -> Path:
+        """Return the path of a segment."""
+        return self.folder / segment_name(number * self.segment_bytes)
+
+    # --- what is lost
+
+    def _check_length(self, number: int) -> None:
+        """Raise CorruptStoreError where a segment's file is shorter than it was made, or longer."""
+        path = self.path(number)
+        size = self.disk.size(path)
+        if size != self.segment_bytes:
+            reason = f"{path.name} has {size} bytes where {self.segment_bytes} were flushed"
+            offset = number * self.segment_bytes + min(size, self.segment_bytes)
+            raise CorruptStoreError(self.name, offset, reason)
+
+    def forget_unmade(self) -> None:
+        """Forget the last segment if its file is empty: a process ended while it was made.
+
+        Nothing was ever written to it. Whoever needs it makes it again.
+        """
+        if self.numbers and self.disk.size(self.path(self.numbers[-1])) == 0:
+            self.numbers.pop()
+
+    def find_lost(self, *, whole: bool = False) -> CorruptStoreError | None:
+        """Say which file before `flushed_end` is missing or too short; O(segments).
+
+        With `whole` each file that is there must have its full length.
+        """
+        stop = self.files_end if whole else self.flushed_end
+        offset = self.start
+        for number in self.numbers:
+            if number * self.segment_bytes >= stop:
+                return None
+            if number * self.segment_bytes != offset:
+                return CorruptStoreError(self.name, offset, "this segment is missing")
+            try:
+                self._check_length(number)
+            except CorruptStoreError as e:
+                return e
+            offset += self.segment_bytes
+        if offset < stop:
+            return CorruptStoreError(self.name, offset, "this segment is missing")
+        return None
+
+    # --- mapping
+
+    def ensure(self, number: int) -> MappedFile:
+        """Map a segment, creating it if it does not exist."""
+        with self.lock:
+            file = self._mapped.get(number)
+            if file is None or isinstance(file, Zeros):
+                if number in self.numbers:
+                    if number * self.segment_bytes < max(self.flushed_end, self.end):
+                        self._check_length(number)
+                    file = self.disk.map_existing(self.path(number), self.segment_bytes)
+                else:
+                    self.disk.make_folder(self.folder)
+                    file = self.disk.create_mapped(self.path(number), self.segment_bytes)
+                    self.shared_table.zeroed[number % len(self.shared_table.number)] = ALL_ZEROED
+                    self._names_made += 1
+                    self.numbers.append(number)
+                    self.numbers.sort()
+                # First kept, then told to kernels: a signal may fall between any two steps.
+                self._alive.add(file.owner)
+                self._mapped[number] = file
+            self._enter(number, file)
+            return file
+
+    def _enter(self, number: int, file: MappedFile) -> None:
+        """Tell kernels where a segment is mapped."""
+        slot = number % len(self.shared_table.number)
+        stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
+        table.allocated[slot] = number * self.segment_bytes + stop
+        table.address[slot] = file.address  # which may have been that of zeros in its place
+        table.number[slot] = number
+        self._used[number] = next(self._clock)
+
+    def existing(self, number: int) -> MappedFile:
+        """Map a segment that must exist."""
+        file = self._mapped.get(number)
+        if file is not None and self._is_entered(number):
+            self._used[number] = next(self._clock)
+            return file  # without the lock, which is held for long while a segment is being made
+        with self.lock:
+            if number not in self.numbers:
+                if self.gaps_are_zeros and self.numbers:
+                    if self.numbers[0] < number < self.numbers[-1]:
+                        return self.readable(number)
+                offset = number * self.segment_bytes
+                raise CorruptStoreError(self.name, offset, "this segment is missing")
+            return self.ensure(number)
+
+    def _is_entered(self, number: int) -> bool:
+        """Tell whether kernels find a segment: a signal may have ended what put it in or out."""
+        return not self.for_kernels or self.shared_table.number[number % TABLE_LENGTH] == number
+
+    def readable(self, number: int) -> MappedFile:
+        """Map a segment to be read; zeros in its place where it is missing."""
+        with self.lock:
+            if number in self.numbers:
+                return self.existing(number)
+            file = self._mapped.get(number)
+            if file is None:
+                file = self._mapped[number] = Zeros(self.path(number), self.segment_bytes)
+            self._enter(number, file)
+            return file
+
+    def pin(self, start: int, stop: int) -> list[MappedFile]:
+        """Map all segments with offsets in [start, stop); they stay mapped while referenced.
+
+        Kernels may find them no more, see `reading`.
+        """
+        first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
+        return [self.existing(number) for number in range(first, last + 1)]
+
+    def view(self, offset: int) -> Bytes:
+        """Return the bytes from `offset` to its segment's end; they keep its map."""
+        number, position = divmod(offset, self.segment_bytes)
+        return self.existing(number).view[position:]
+
+    def used_end(self) -> int:
+        """Return the offset behind which there are holes alone, which read as zeros."""
+        for number in reversed(self.numbers):
+            used = self.disk.used_ranges(self.existing(number))
+            if used:
+                return number * self.segment_bytes + used[-1][1]
+        return self.start
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return a copy of bytes that may cross segments."""
+        parts = []
+        while count > 0:
+            part = self.view(offset)[:count].tobytes()
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return b"".join(parts)
+
+    def trim(self) -> None:
+        """Drop the maps that were unused the longest, down to the limit. See the ground rules.
+
+        What whoever appends may be writing to stays, and does not count but for two: what services
+        read behind the log's end must find room beside it, or they drop each other's for ever.
+        """
+        with self.lock:
+            first, last = self.end, self.end + self.reach_bytes
+            kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
+            counted = len(self._mapped.keys() - kept[2:])
+            for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
+                if counted <= self.open_count_max:
+                    return
+                if number not in kept:
+                    self._unmap(number)
+                    counted -= 1
+
+    def drop(self, number: int) -> None:
+        """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
+        with self.lock:
+            file = self._mapped.get(number)
+            if file is not None and not file.keeps_changes:
+                self._unmap(number)
+
+    def reading(self) -> Reading:
+        """Borrow the table that the services share, for kernels that are called in the block."""
+        return self._epochs.reading()
+
+    def seal(self) -> list[Epoch]:
+        """Return what was dropped by now, to be given to `release`: see epochs.py."""
+        with self.lock:
+            return self._epochs.seal()
+
+    def release(self, ended: list[Epoch]) -> None:
+        """Unmap what was dropped; no step of a service is under way that began before `seal`."""
+        with self.lock:
+            self._epochs.release(ended)
+
+    def _forget(self, number: int) -> None:
+        """Take a segment out of the table; it is unmapped when nobody reads it any more.
+
+        A signal may fall between any two steps: the map is held until the last of them, and who
+        asks for it puts it into the table again.
+        """
+        file = self._mapped.get(number)
+        if file is not None:
+            slot = number % len(self.shared_table.number)
+            if self.shared_table.number[slot] == number:
+                self.shared_table.number[slot] = -1
+                self.shared_table.allocated[slot] = 0
+            if self.for_kernels:
+                self._epochs.hold(file)
+            del self._mapped[number]
+        self._used.pop(number, None)
+        self._block_bytes_seen.pop(number, None)
+
+    def _unmap(self, number: int) -> None:
+        # What was written must be durable before it is forgotten: `flush` takes what is not mapped
+        # for durable.
+        self.disk.sync(self._mapped[number], self.path(number))
+        self._forget(number)
+
+    # --- growing, shrinking, flushing
+
+    def detach_before(self, offset: int) -> None:
+        """Forget the segments that end at or before `offset`; `remove_detached` removes them.
+
+        See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
+        """
+        with self.lock:
+            for number in self.numbers:
+                if (number + 1) * self.segment_bytes <= offset and number not in self._detached:
+                    self._detached.append(number)
+            self._detach()
+
+    def _detach(self) -> None:
+        """Forget what is to be removed, also what an earlier call began that a signal ended."""
+        for number in self._detached:
+            self._forget(number)
+            if number in self.numbers:
+                self.numbers.remove(number)
+
+    @property
+    def detached_count(self) -> int:
+        """How many segments are still to be removed."""
+        return len(self._detached)
+
+    def remove_detached(self) -> None:
+        """Remove detached segments, the oldest first, each durably before the next.
+
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier. Where
+        this raises, the rest is to be removed before any other. One that may be used again, and is
+        wanted, becomes the log's last segment instead.
+        """
+        with self.lock:
+            self._detach()
+        while self._detached:
+            path = self.path(self._detached[0])
+            if not self._reuse(path):
+                self.disk.remove(path)
+                self.disk.sync_folder(self.folder)
+            self._detached.pop(0)
+
+    def _reuse(self, path: Path) -> bool:
+        """Make the file of a removed segment the one behind the log's last; False where it must
+        not be, or is not wanted. O(1), with a sync of the folder.
+
+        Its new name is durable before a byte is written to it: were its old name to come back in a
+        power cut, it would hold what does not belong there. Its head is zeroed before any kernel
+        finds it, the rest by the appender as it goes (`append.py`).
+        """
+        with self.lock:
+            number = self.numbers[-1] + 1 if self.numbers else 0
+            ahead = number - 1 - self.end // self.segment_bytes
+            old = int(path.name) // self.segment_bytes
+            if old < self.reusable_from or ahead >= self.ahead_max or not self.numbers:
+                return False
+            if any(owner.path == path for owner in self._alive) or not path.exists():
+                return False
+            file = self.disk.map_existing(path, self.segment_bytes)
+            try:
+                self.disk.allocate(file, self.segment_bytes)
+            except StoreFullError:  # it makes room by going
+                return False
+            if not self.disk.take_over(path, self.path(number)):
+                return False
+            file.path = self.path(number)
+            head_bytes = apron_bytes(self.segment_bytes)
+            file.view[:head_bytes] = 0
+            start = number * self.segment_bytes
+            self.shared_table.zeroed[number % len(self.shared_table.number)] = start + head_bytes
+            self._alive.add(file.owner)
+            self.numbers.append(number)
+            self._mapped[number] = file
+            self._enter(number, file)
+            self.reused_count += 1
+            return True
+
+    def drop_last(self, ahead_max: int, lock: Words, reach_bytes: int) -> bool:
+        """Remove the last segment, where more than `ahead_max` lie behind the one at the log's end.
+
+        `lock`: the append lock's words. `reach_bytes`: how far behind the log's end whoever appends
+        may look without it; a segment that is that near stays. O(1), with a sync of the folder.
+        """
+        with self.lock:
+            number = self.numbers[-1] if self.numbers else 0
+            if number - self.end // self.segment_bytes <= ahead_max:
+                return False
+            if not leave(self.shared_table, lock, number, reach_bytes):
+                return False
+            self._forget(number)
+            self.numbers.pop()
+        self.disk.remove(self.path(number))
+        self.disk.sync_folder(self.folder)
+        return True
+
+    def clear_behind(self) -> None:
+        """Leave nothing of an earlier use behind the log's end, durably; while nobody appends.
+
+        It costs what is left of the last segment, where that was used before; else nothing.
+        """
+        with self.lock:
+            last = self.end // self.segment_bytes
+            for number in reversed(self.numbers):
+                if number > last and not self._is_zeroed(number):
+                    self._remove(number)
+            if last in self.numbers and not self._is_zeroed(last):
+                file = self.existing(last)
+                file.view[self.end - last * self.segment_bytes :] = 0
+                self.disk.sync(file, file.path)
+
+    def drop_from(self, offset: int) -> None:
+        """Remove the segments from `offset` on; while nobody appends or reads."""
+        with self.lock:
+            for number in reversed(self.numbers.copy()):
+                if number * self.segment_bytes >= offset:
+                    self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Remove a segment, durably; while nobody appends or reads."""
+        self._forget(number)
+        self.numbers.remove(number)
+        self.disk.remove(self.path(number))
+        self.disk.sync_folder(self.folder)
+
+    def _is_zeroed(self, number: int) -> bool:
+        """Tell whether all of a segment that lies behind the log's end is zeros."""
+        zeroed = int(self.shared_table.zeroed[number % len(self.shared_table.number)])
+        return zeroed >= (number + 1) * self.segment_bytes
+
+    def distrust(self, offset: int) -> None:
+        """Take nothing behind `offset` for zeros: the appender zeroes it as it goes."""
+        for number in self.numbers:
+            if (number + 1) * self.segment_bytes > offset:
+                start = max(offset, number * self.segment_bytes)
+                self.shared_table.zeroed[number % len(self.shared_table.number)] = start
+
+    def zero_from(self, offset: int) -> None:
+        """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
+        for number in list(self.numbers):
+            start = number * self.segment_bytes
+            if start + self.segment_bytes <= offset:
+                continue
+            file = self.existing(number)
+            for first, last in self.disk.used_ranges(file):
+                for used in used_pages(file.view[:last], max(first, offset - start)):
+                    self.disk.open_pages(file, used.start, used.stop)
+                    file.view[used] = 0
+            self.disk.sync(file, file.path)
+
+    def cut_from(self, offset: int) -> None:
+        """Leave zeros alone from `offset` on, durably: what a crash has undone must not come back.
+
+        Segments behind the one that `offset` lies in are removed, the last first, where they hold
+        anything; so none of them is missed.
+        """
+        for number in reversed(self.numbers.copy()):
+            if number * self.segment_bytes <= offset:
+                break
+            file = self.existing(number)
+            if any(file.view[first:last].any() for first, last in self.disk.used_ranges(file)):
+                del file
+                self._remove(number)
+        self.zero_from(offset)
+
+    def flush(self, start: int, stop: int) -> None:
+        """Make the bytes in [start, stop) durable, and the names of new segments."""
+        if stop > start:
+            if self._closed:
+                raise FlushFailedError(f"{self.folder} was closed before all of it was durable.")
+            for number in range(start // self.segment_bytes, (stop - 1) // self.segment_bytes + 1):
+                file = self._mapped.get(number)
+                if file is not None:  # what is not mapped was synced when it was unmapped
+                    first = number * self.segment_bytes
+                    file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
+                    self.disk.sync(file, file.path)
+        made = self._names_made  # before it: a name that is made meanwhile counts again
+        if made != self._names_synced:
+            self.disk.sync_folder(self.folder)
+            self._names_synced = made
+
+    def close(self) -> None:
+        """Drop all maps without flushing."""
+        with self.lock:
+            self._closed = True
+            self.shared_table.number[:] = -1
+            for file in self._mapped.values():
+                self._epochs.hold(file)
+            self._mapped.clear()
+            self._epochs.release_all()

@@ -1,0 +1,204 @@
+"""The small files of a store as they stood at one moment, though somebody may write there.
+
+A reader fixes its end first: the last checkpoint, as one consistent read. It copies the wheel with
+it: if the checkpoint is the same afterwards, no slot that it needs was used again. What the writer
+has begun for its next checkpoint may be among it, as it may be after a crash, and recovery knows
+how to take it back. Else the reader starts again.
+
+Segments are listed and mapped before and after that, and stay mapped. What the checkpoint needs was
+there before it, or is there behind it: retention removes only by a later checkpoint, and that it
+makes and removes a segment between the two is out of the question.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from timerstore.errors import TimerStoreError
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.oserrors import store_error
+from timerstore.timelog.files.smallfile import read_head, read_small
+
+Read = Callable[[Path], bytes | None]
+
+_CURSORS: Final = "timercheck"
+KEPT_MAX: Final = 1 << 14
+"""Segments of one store that a reader keeps open; Linux allows a process 65,530 maps."""
+TRIES_MAX: Final = 200
+_WAIT_S_MAX: Final = 0.02
+_READS_MAX: Final = 100
+_PIECE_BYTES: Final = 1 << 20
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return a small file's content; None where there is none."""
+    try:
+        if path.name == _CURSORS:
+            return read_head(path, 2 * fmt.CHECKPOINT_BYTES)
+        return read_small(path)
+    except FileNotFoundError:
+        return None
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder; none where it is missing, or no folder."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as e:
+        raise store_error(e, folder) from e
+
+
+def list_segments(
+    list_now: Callable[[], Iterable[int]], exists: Callable[[int], bool]
+) -> list[int]:
+    """Return the numbers of a log's segments, while some may be made at its end or removed.
+
+    A folder is not listed at one moment: a segment may be seen though one behind it was removed
+    before that one's turn came, or missed though one behind it was made later. What stays a gap is
+    one.
+    """
+    numbers: list[int] = []
+    for _ in range(_READS_MAX):
+        numbers = sorted(list_now())
+        gaps = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1]
+        if not any(exists(numbers[i - 1] + 1) for i in gaps):
+            removed = [i for i in gaps if not exists(numbers[i - 1])]
+            return numbers[removed[-1] :] if removed else numbers
+    return numbers
+
+
+def tries() -> Iterator[int]:
+    """Yield the number of each try to see a store that stands still, waiting longer and longer."""
+    wait_s = 0.000_5
+    for number in range(1, TRIES_MAX + 1):
+        yield number
+        time.sleep(wait_s * random.random())
+        wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+
+class Steady:
+    """The small files of a store; `read` returns them for as long as this object lives."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the checkpoint, then everything that is not a log, until it goes together."""
+        self.path = path
+        self._checkpoint_path = path / "config" / _CURSORS
+        for _ in tries():
+            self._look()
+            if self.holds():
+                break
+
+    def _look(self) -> None:
+        path = self.path
+        self.checkpoint_data = self._read_whole()
+        self.is_open = (path / "abort").exists()
+        self.wheel = WheelCopy(path / "timerwheel")
+        self._errors: dict[Path, TimerStoreError] = {}
+        self._files = {self._checkpoint_path: self.checkpoint_data}
+        if self.is_open:
+            self._files[path / "abort"] = read_file(path / "abort") or b""
+        for each in self._small_files():
+            if each not in self._files:
+                try:
+                    self._files[each] = read_file(each)
+                except TimerStoreError as e:
+                    self._errors[each] = e
+
+    def _small_files(self) -> Iterator[Path]:
+        """Yield what is read; never the lock, for whoever closes it in its process lets it go."""
+        yield from (self.path / name for name in ("timerstore.json", "checkpoint"))
+        yield from (self.path / "config" / name for name in list_names(self.path / "config"))
+
+    def _read_whole(self) -> bytes | None:
+        """Read the checkpoint as one write left it: until it reads the same twice."""
+        before = read_file(self._checkpoint_path)
+        for _ in range(_READS_MAX):
+            again = read_file(self._checkpoint_path)
+            if again == before:
+                break
+            before = again
+        return before
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a small file's content as it stood; None where there was none."""
+        if path in self._errors:
+            raise self._errors[path]
+        if path in self._files:
+            return self._files[path]
+        if path.parent in (self.path, self.path / "config"):
+            return None
+        return read_file(path)
+
+    def files(self) -> dict[str, bytes]:
+        """Return all small files by their paths below the store's; raises what hindered reading."""
+        for error in self._errors.values():
+            raise error
+        return {
+            str(each.relative_to(self.path)): data
+            for each, data in sorted(self._files.items())
+            if data is not None
+        }
+
+    def holds(self) -> bool:
+        """Tell whether the checkpoint is still the same."""
+        if (self.path / "abort").exists() != self.is_open:
+            return False
+        return self._read_whole() == self.checkpoint_data
+
+
+class WheelCopy:
+    """A copy of the wheel's file, in memory without a name; its holes stay holes."""
+
+    def __init__(self, path: Path) -> None:
+        """Copy the file; `fd` is −1 where there is none."""
+        self.fd, self.ranges, self.length = -1, list[tuple[int, int]](), 0
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            source = os.open(path, flags)
+        except OSError:  # whoever needs it says what is wrong
+            return
+        try:
+            if not stat.S_ISREG(os.fstat(source).st_mode):
+                return
+            self.length = os.fstat(source).st_size
+            self.fd = os.memfd_create(path.name)
+            os.ftruncate(self.fd, self.length)
+            for start, stop in ranges_of(source, 0, self.length):
+                self.ranges.append((start, stop))
+                while start < stop:
+                    piece = os.pread(source, min(_PIECE_BYTES, stop - start), start)
+                    if not piece:
+                        break
+                    start += os.pwrite(self.fd, piece, start)
+        finally:
+            os.close(source)
+
+    def __del__(self) -> None:
+        """Close the copy; maps of it live on."""
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def ranges_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of [start, stop) of an open file that are no holes."""
+    stop = min(stop, os.fstat(fd).st_size)
+    while start < stop:
+        try:
+            first = os.lseek(fd, start, os.SEEK_DATA)
+            last = os.lseek(fd, first, os.SEEK_HOLE)
+        except OSError as e:
+            if e.errno == errno.ENXIO:  # a hole up to the end
+                return
+            first, last = start, stop  # the file system knows no holes
+        if first < stop:
+            yield first, min(last, stop)
+        start = last

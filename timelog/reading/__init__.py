@@ -1,0 +1,14 @@
+"""What was appended, read again: messages, units as rows, past what is damaged.
+
+scan.py        a range of the commit log as rows of numbers
+pull.py        a run of queue entries as columns
+columns.py     messages as columns: texts, properties
+units.py       units of the timer log as columns
+copies.py      which message is a copy of which, where a broker does not say
+reader.py      a store's directory, for reading alone
+logend.py      where a log ends that was not closed
+pastdamage.py  where reading goes on past what is damaged
+logranges.py   which offsets lie in one of many ranges
+audit.py       messages or units as an auditor looks at them
+lostcopies.py  what a lost copy said of its source
+"""

@@ -1,0 +1,378 @@
+"""Kernels that look at messages or units the way an auditor does: at all of them, past damage.
+
+What stops recovery, a bad unit say, is only noted here, and the next one is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    MessageParts,
+    identify,
+    identify_target,
+    identify_timer,
+    is_ours,
+    java_hash,
+    read_frame,
+    read_message,
+)
+from timerstore.timelog.bytes.unit import (
+    UNIT_GOOD,
+    check_unit,
+    is_broker_unit,
+    next_unit_offset,
+    unit_ms,
+)
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.reading.scan import ROW_OFFSET
+
+# Bits of a message's mark.
+MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
+MARK_OURS: Final = 2  # this store made it, or the timer that it is a copy of
+
+# Columns of an audited unit.
+AUDIT_OFFSET: Final = 0
+AUDIT_UNIT_MS: Final = 1
+AUDIT_MAGIC: Final = 2
+AUDIT_MESSAGE: Final = 3
+AUDIT_BROKER: Final = 4
+AUDIT_VERDICT: Final = 5
+AUDIT_QUEUE_INDEX: Final = 6  # of its message; −1 where that cannot be read
+AUDIT_PREV: Final = 7
+AUDIT_HIGH: Final = 8  # identity of its timer, of a delete's target; 0 where it cannot be read
+AUDIT_LOW: Final = 9
+AUDIT_WRITE_MS: Final = 10
+AUDIT_DUE_MS: Final = 11  # what its message says; −1 where that cannot be read
+AUDIT_SIZE: Final = 12  # of its message, as the unit says it
+AUDIT_HASH: Final = 13  # of its message's real topic, as the unit says it
+AUDIT_COLUMNS: Final = 14
+
+# Verdicts on a queue entry.
+ENTRY_NONE: Final = 0
+ENTRY_GOOD: Final = 1
+ENTRY_BLANK: Final = 2
+ENTRY_REMOVED: Final = 3  # its message is before the log's start
+ENTRY_BEHIND: Final = 4  # its message would stand behind the log's end
+ENTRY_WRONG: Final = 5
+
+# Verdicts on a unit; the first three are those of `check_unit`.
+SOUND: Final = 0
+NO_MESSAGE: Final = 3
+OTHER_SIZE: Final = 4
+OTHER_TOPIC: Final = 5
+OTHER_KIND: Final = 6
+OTHER_TIME: Final = 7
+OTHER_SLOT: Final = 8
+REMOVED: Final = 9  # its message is before the log's start
+TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
+DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
+"""The unit may be right, and its message wrong."""
+VERDICTS: Final = (
+    "sound",
+    "this is no unit",
+    "the unit's checksum does not match",
+    "the unit points to no timer message",
+    "the unit's message has another size",
+    "the unit's message has another topic",
+    "a delete and a timer are mixed up between the unit and its message",
+    "the unit's time is not its message's",
+    "the unit's prev_pos is no unit of its slot",
+    "the unit's message was removed, and its slot lies ahead",
+    "the unit's slot is before its due time, and nothing was copied from its message",
+)
+
+_TRANSACTION: Final = 0xC
+_COMMITTED: Final = 0x8
+_TIMER_TOPIC_BYTES: Final = len(fmt.TIMER_TOPIC)
+_TIMER_TOPIC_WORD = as_word(fmt.TIMER_TOPIC)
+
+
+@kernel_later
+def mark_messages(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, marks: Words
+) -> None:
+    """Mark scanned messages; `marks`: int64[n], written. Their segments are mapped. O(bytes)."""
+    for i in range(len(rows)):
+        marks[i] = 0
+        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
+        at = rows[i, ROW_OFFSET] % commitlog.segment_bytes
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+            continue
+        ours = is_ours(buf, found, tag)
+        if ours:
+            marks[i] |= MARK_OURS
+        transaction = get_i32(buf, at + fmt.MESSAGE_SYSTEM_FLAG_AT) & _TRANSACTION
+        if transaction != 0 and transaction != _COMMITTED:
+            marks[i] |= MARK_NOT_INDEXED
+
+
+@inlined
+def _judge_roll(
+    buf: Bytes, at: int, due_ms: int, hop_ms: int, window_ms: int, precision_ms: int
+) -> int:
+    """Judge where a roll waits: on its timer's own grid, or where a broker's third rule puts it."""
+    ms, write_ms = unit_ms(buf, at), get_i64(buf, at + fmt.UNIT_WRITE_AT)
+    if ms >= due_ms:
+        return OTHER_TIME
+    if not is_broker_unit(buf, at):
+        return UNIT_GOOD if hop_ms <= 0 or (due_ms - ms) % hop_ms == 0 else OTHER_TIME
+    delta_ms, ahead_ms = ms - write_ms, due_ms - write_ms
+    if window_ms <= 0:  # it is delta, or twice that; either way the due time lies a third beyond
+        return UNIT_GOOD if 3 * (ahead_ms + precision_ms) >= 4 * delta_ms else OTHER_TIME
+    expected_ms = window_ms
+    if ahead_ms - window_ms < window_ms // precision_ms // 3 * precision_ms:
+        expected_ms = window_ms // precision_ms // 2 * precision_ms
+    return UNIT_GOOD if ahead_ms >= window_ms and delta_ms == expected_ms else OTHER_TIME
+
+
+@inlined
+def _judge_message(
+    source: Bytes,
+    place: int,
+    message: int,
+    buf: Bytes,
+    at: int,
+    hop_ms: int,
+    window_ms: int,
+    precision_ms: int,
+    found: MessageParts,
+) -> int:
+    """Compare a unit with the message it points to: a verdict."""
+    if read_message(source, place, found, False) != GOOD:
+        return NO_MESSAGE
+    if get_i64(source, place + fmt.MESSAGE_OFFSET_AT) != message or found.due_ms < 0:
+        return NO_MESSAGE
+    same = get_word(source, found.topic_at) == _TIMER_TOPIC_WORD
+    if found.topic_bytes != _TIMER_TOPIC_BYTES or not same or found.real_topic_bytes < 0:
+        return NO_MESSAGE
+    if found.size != get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT):
+        return OTHER_SIZE
+    topic_hash = java_hash(source, found.real_topic_at, found.real_topic_bytes)
+    if topic_hash != get_i32(buf, at + fmt.UNIT_HASH_AT):
+        return OTHER_TOPIC
+    magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    if (magic & fmt.UNIT_DELETE != 0) != (found.deletes_bytes >= 0):
+        return OTHER_KIND
+    if magic & fmt.UNIT_ROLL != 0:
+        return _judge_roll(buf, at, found.due_ms, hop_ms, window_ms, precision_ms)
+    # A handover puts a delete beside its timer, also where that is a roll.
+    if magic & fmt.UNIT_DELETE != 0 and not is_broker_unit(buf, at):
+        return UNIT_GOOD
+    # A timer that came after its slot had passed waits in a later one; a broker's does not.
+    ms = unit_ms(buf, at)
+    if is_broker_unit(buf, at):
+        return UNIT_GOOD if ms == found.due_ms else OTHER_TIME
+    return TOO_EARLY if ms < found.due_ms else UNIT_GOOD
+
+
+@kernel_later
+def audit_units(
+    timerlog: SegmentTable,
+    commitlog: SegmentTable,
+    start: int,
+    stop: int,
+    from_slot: int,
+    log_start: int,
+    log_end: int,
+    floor: int,
+    precision_ms: int,
+    hop_ms: int,
+    window_ms: int,
+    tag: int,
+    units: Rows,
+    found: MessageParts,
+    scratch: Bytes,
+    state: Words,
+) -> int:
+    """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
+
+    `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
+    has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
+    Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
+    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
+    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0: unknown.
+    """
+    segment_bytes = timerlog.segment_bytes
+    count = 0
+    missing = -1
+    if state[1] == 1:
+        missing = state[2] // segment_bytes
+    state[1] = 0
+    while count < len(units):
+        offset = next_unit_offset(segment_bytes, state[0])
+        if offset >= stop:
+            state[0] = offset
+            break
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            state[1] = 1
+            state[2] = offset
+            break
+        at = offset % segment_bytes
+        unit = units[count]
+        unit[AUDIT_OFFSET] = offset
+        unit[AUDIT_UNIT_MS] = unit_ms(buf, at)
+        unit[AUDIT_MAGIC] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+        unit[AUDIT_MESSAGE] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+        unit[AUDIT_BROKER] = 1 if is_broker_unit(buf, at) else 0
+        unit[AUDIT_QUEUE_INDEX] = -1
+        unit[AUDIT_PREV] = get_i64(buf, at + fmt.UNIT_PREV_AT)
+        unit[AUDIT_HIGH] = 0
+        unit[AUDIT_LOW] = 0
+        unit[AUDIT_WRITE_MS] = get_i64(buf, at + fmt.UNIT_WRITE_AT)
+        unit[AUDIT_DUE_MS] = -1
+        unit[AUDIT_SIZE] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+        unit[AUDIT_HASH] = get_i32(buf, at + fmt.UNIT_HASH_AT)
+        verdict = check_unit(buf, at, offset, scratch)
+        if verdict == UNIT_GOOD:
+            slot = unit_ms(buf, at) // precision_ms
+            previous = unit[AUDIT_PREV]
+            if previous >= start and previous // segment_bytes == missing:
+                verdict = OTHER_SLOT
+            elif previous >= start:
+                other = segment_at(timerlog, previous)
+                if len(other) == 0:
+                    state[1] = 1
+                    state[2] = previous
+                    break
+                position = previous % segment_bytes
+                aligned = (
+                    position % fmt.UNIT_BYTES == 0 and position + fmt.UNIT_BYTES <= segment_bytes
+                )
+                if not aligned or unit_ms(other, position) // precision_ms != slot:
+                    verdict = OTHER_SLOT
+            elif previous != -1 and (previous < 0 or (slot >= from_slot and floor == 0)):
+                verdict = OTHER_SLOT
+            message = unit[AUDIT_MESSAGE]
+            if message < log_start:
+                if message < 0 or (slot >= from_slot and message >= floor):
+                    verdict = REMOVED
+            elif message >= log_end:
+                verdict = NO_MESSAGE
+            else:
+                source = segment_at(commitlog, message)
+                if len(source) == 0:
+                    state[1] = 2
+                    state[2] = message
+                    break
+                place = message % commitlog.segment_bytes
+                judged = _judge_message(
+                    source, place, message, buf, at, hop_ms, window_ms, precision_ms, found
+                )
+                if judged != UNIT_GOOD:
+                    verdict = judged
+                if judged != NO_MESSAGE:
+                    unit[AUDIT_QUEUE_INDEX] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
+                    unit[AUDIT_DUE_MS] = found.due_ms
+                    if found.deletes_bytes >= 0:
+                        identify_target(source, found, tag)
+                    else:
+                        identify_timer(source, found, tag)
+                    unit[AUDIT_HIGH] = found.identity_high
+                    unit[AUDIT_LOW] = found.identity_low
+        unit[AUDIT_VERDICT] = verdict
+        count += 1
+        state[0] = offset + fmt.UNIT_BYTES
+    return count
+
+
+@kernel_later
+def identify_copies(
+    commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, high: Words, low: Words
+) -> None:
+    """Fill the identities of scanned copies, whose own topic is their timer's; int64[n] each.
+
+    Their segments are mapped. O(bytes).
+    """
+    for i in range(len(rows)):
+        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
+        at = rows[i, ROW_OFFSET] % commitlog.segment_bytes
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+            continue
+        topic_at, topic_bytes = found.topic_at, found.topic_bytes
+        key_bytes = max(0, found.key_bytes)
+        identify(buf, topic_at, topic_bytes, found.key_at, key_bytes, tag, found)
+        high[i] = found.identity_high
+        low[i] = found.identity_low
+
+
+@kernel_later
+def judge_entries(
+    commitlog: SegmentTable,
+    entries: ReadBytes,
+    first: int,
+    topic: ReadBytes,
+    queue_id: int,
+    log_start: int,
+    log_stop: int,
+    found: MessageParts,
+    verdicts: Words,
+    state: Words,
+) -> int:
+    """Judge queue entries by the messages they point to; return how many. O(entries).
+
+    `entries`: uint8, 20 bytes each, of indexes from `first` on. `topic`: uint8. `verdicts`:
+    int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the offset of a
+    segment that has to be mapped first, or −1.
+    """
+    state[1] = -1
+    i = state[0]
+    while i < len(verdicts):
+        at = i * fmt.ENTRY_BYTES
+        message, size = (
+            get_i64(entries, at + fmt.ENTRY_OFFSET_AT),
+            get_i32(entries, at + fmt.ENTRY_SIZE_AT),
+        )
+        verdict = ENTRY_WRONG
+        if size == 0 and message == 0 and get_i64(entries, at + fmt.ENTRY_TAGS_AT) == 0:
+            verdict = ENTRY_NONE
+        elif message == 0 and size == fmt.QUEUE_BLANK_SIZE:
+            verdict = ENTRY_BLANK
+        elif 0 <= message < log_start:
+            verdict = ENTRY_REMOVED
+        elif message >= log_stop:
+            verdict = ENTRY_BEHIND
+        elif message >= 0:
+            buf = segment_at(commitlog, message)
+            if len(buf) == 0:
+                state[1] = message
+                break
+            place = message % commitlog.segment_bytes
+            if _is_of_queue(buf, place, message, size, first + i, topic, queue_id, found):
+                verdict = ENTRY_GOOD
+        verdicts[i] = verdict
+        i += 1
+    state[0] = i
+    return i
+
+
+@inlined
+def _is_of_queue(
+    buf: Bytes,
+    place: int,
+    message: int,
+    size: int,
+    index: int,
+    topic: Bytes,
+    queue_id: int,
+    found: MessageParts,
+) -> bool:
+    """Tell whether the message at `place` is the one that an entry of a queue stands for."""
+    if len(buf) - place < fmt.MESSAGE_BYTES_MIN or read_frame(buf, place, found) != GOOD:
+        return False
+    if found.size != size or get_i64(buf, place + fmt.MESSAGE_OFFSET_AT) != message:
+        return False
+    if get_i64(buf, place + fmt.MESSAGE_QUEUE_INDEX_AT) != index:
+        return False
+    if get_i32(buf, place + fmt.MESSAGE_QUEUE_ID_AT) != queue_id or found.topic_bytes != len(topic):
+        return False
+    for i in range(len(topic)):
+        if get_u8(buf, found.topic_at + i) != topic[i]:
+            return False
+    return True

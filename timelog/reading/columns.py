@@ -1,0 +1,212 @@
+"""Kernels that turn messages into columns: numbers, texts, properties.
+
+They fill plain arrays, whose memory Arrow takes over as it is, so that a table of a million rows is
+made with no Python object for each of them. What a message is, and where its parts lie, is decided
+by `message.py` and `scan.py` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, MessageParts, find_byte, is_plain, read_message
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.intrinsics import copy_bytes, get_i32, get_u8
+from timerstore.timelog.jit.kernel import inlined, kernel_later
+from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Rows, Words
+from timerstore.timelog.reading.scan import ROW_OFFSET
+
+# Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
+# offset and count of bytes, −1 where there is none.
+PART_BODY: Final = 0
+PART_BODY_BYTES: Final = 1
+PART_PROPERTIES: Final = 2
+PART_PROPERTIES_BYTES: Final = 3
+PART_KEYS: Final = 4
+PART_KEYS_BYTES: Final = 5
+PART_TAGS: Final = 6
+PART_TAGS_BYTES: Final = 7
+PART_FLAG: Final = 8
+PART_SYSTEM_FLAG: Final = 9
+PART_RECONSUMES: Final = 10
+PART_IS_PLAIN: Final = 11  # 1: the user gave no property but key and tag, see `is_plain`
+PART_COLUMNS: Final = 12
+
+
+@kernel_later
+def find_parts(commitlog: SegmentTable, rows: Rows, found: MessageParts, parts: Rows) -> None:
+    """Find the parts of scanned messages whose segments are mapped. O(bytes of properties).
+
+    `rows`: int64[n, ROW_COLUMNS] of sound messages. `found`: scratch.
+    `parts`: int64[n, PART_COLUMNS], written.
+    """
+    segment_bytes = commitlog.segment_bytes
+    for i in range(len(rows)):
+        part = parts[i]
+        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
+        at = rows[i, ROW_OFFSET] % segment_bytes
+        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+            for k in range(PART_COLUMNS):
+                part[k] = -1
+            continue
+        fill_parts(buf, at, rows[i, ROW_OFFSET] - at, found, part)
+
+
+@inlined
+def fill_parts(buf: Bytes, at: int, base: int, found: MessageParts, part: Words) -> None:
+    """Write where the parts of a message lie that was read; `base`: the segment's offset."""
+    system_flag = get_i32(buf, at + fmt.MESSAGE_SYSTEM_FLAG_AT)
+    moved = 0
+    if system_flag & fmt.SYSTEM_FLAG_BORN_V6:
+        moved += fmt.HOST_V6_EXTRA_BYTES
+    if system_flag & fmt.SYSTEM_FLAG_STORE_V6:
+        moved += fmt.HOST_V6_EXTRA_BYTES
+    part[PART_BODY] = base + found.body_at
+    part[PART_BODY_BYTES] = found.body_bytes
+    part[PART_PROPERTIES] = base + found.properties_at
+    part[PART_PROPERTIES_BYTES] = found.properties_bytes
+    part[PART_KEYS] = base + found.keys_at
+    part[PART_KEYS_BYTES] = found.keys_bytes
+    part[PART_TAGS] = base + found.tags_at
+    part[PART_TAGS_BYTES] = found.tags_bytes
+    part[PART_FLAG] = get_i32(buf, at + fmt.MESSAGE_FLAG_AT)
+    part[PART_SYSTEM_FLAG] = system_flag
+    part[PART_RECONSUMES] = get_i32(buf, at + fmt.MESSAGE_RECONSUME_AT + moved)
+    part[PART_IS_PLAIN] = 1 if is_plain(buf, found) else 0
+
+
+@kernel_later
+def copy_texts(commitlog: SegmentTable, places: Words, starts: Int32s, data: Bytes) -> None:
+    """Copy texts one behind the other; their segments are mapped. O(bytes).
+
+    `places`: int64[n], commit log offsets. `starts`: int32[n + 1], where each begins in `data`,
+    uint8, written. A text lies in one segment.
+    """
+    segment_bytes = commitlog.segment_bytes
+    for i in range(len(places)):
+        count = starts[i + 1] - starts[i]
+        if count > 0:
+            buf = segment_at(commitlog, places[i])
+            copy_bytes(data, starts[i], buf, places[i] % segment_bytes, count)
+
+
+@inlined
+def _comes_again(buf: Bytes, start: int, count: int, after: int, end: int) -> bool:
+    """Tell whether a property of the same name follows in [after, end): the last one counts."""
+    while after < end:
+        stop = find_byte(buf, after, end, fmt.VALUE_END)
+        if stop - after > count and get_u8(buf, after + count) == fmt.NAME_END:
+            same = True
+            for i in range(count):
+                if get_u8(buf, after + i) != get_u8(buf, start + i):
+                    same = False
+                    break
+            if same:
+                return True
+        after = stop + 1
+    return False
+
+
+class Names(NamedTuple):
+    """Some names of properties, one behind the other."""
+
+    data: ReadBytes
+    starts: Words  # int64[n + 1]
+
+
+class PropertyTexts(NamedTuple):
+    """What `copy_properties` writes of m properties."""
+
+    name_starts: Int32s  # int32[m + 1]
+    names: Bytes
+    value_starts: Int32s  # int32[m + 1]
+    values: Bytes
+
+
+@inlined
+def _is_among(buf: Bytes, start: int, count: int, names: Names) -> bool:
+    """Tell whether a property's name is one of some names. O(names)."""
+    for each in range(len(names.starts) - 1):
+        first = names.starts[each]
+        if names.starts[each + 1] - first == count:
+            same = True
+            for i in range(count):
+                if get_u8(buf, start + i) != names.data[first + i]:
+                    same = False
+                    break
+            if same:
+                return True
+    return False
+
+
+@inlined
+def _counts(buf: Bytes, start: int, middle: int, stop: int, end: int, hidden: Names) -> bool:
+    """Tell whether a property, its name ending at `middle`, is its name's last and not hidden."""
+    count = middle - start
+    return not _comes_again(buf, start, count, stop + 1, end) and not _is_among(
+        buf, start, count, hidden
+    )
+
+
+@kernel_later
+def count_properties(
+    commitlog: SegmentTable, places: Words, lengths: Words, hidden: Names, counts: Rows
+) -> None:
+    """Count the properties of messages, whose segments are mapped. O(bytes).
+
+    `places`, `lengths`: int64[n], of the properties. `hidden`: names that do not count. `counts`:
+    int64[n, 3], written: how many have different names, bytes of their names, of their values.
+    """
+    segment_bytes = commitlog.segment_bytes
+    for i in range(len(places)):
+        counts[i, 0] = 0
+        counts[i, 1] = 0
+        counts[i, 2] = 0
+        if lengths[i] <= 0:
+            continue
+        buf = segment_at(commitlog, places[i])
+        start = places[i] % segment_bytes
+        end = start + lengths[i]
+        while start < end:
+            stop = find_byte(buf, start, end, fmt.VALUE_END)
+            middle = find_byte(buf, start, stop, fmt.NAME_END)
+            if middle < stop and _counts(buf, start, middle, stop, end, hidden):
+                counts[i, 0] += 1
+                counts[i, 1] += middle - start
+                counts[i, 2] += stop - middle - 1
+            start = stop + 1
+
+
+@kernel_later
+def copy_properties(
+    commitlog: SegmentTable,
+    places: Words,
+    lengths: Words,
+    hidden: Names,
+    texts: PropertyTexts,
+) -> None:
+    """Copy the properties that `count_properties` counted into `texts`. O(bytes)."""
+    name_starts, names, value_starts, values = texts
+    segment_bytes = commitlog.segment_bytes
+    at = 0
+    name_starts[0] = 0
+    value_starts[0] = 0
+    for i in range(len(places)):
+        if lengths[i] <= 0:
+            continue
+        buf = segment_at(commitlog, places[i])
+        start = places[i] % segment_bytes
+        end = start + lengths[i]
+        while start < end:
+            stop = find_byte(buf, start, end, fmt.VALUE_END)
+            middle = find_byte(buf, start, stop, fmt.NAME_END)
+            if middle < stop and _counts(buf, start, middle, stop, end, hidden):
+                if middle > start:
+                    copy_bytes(names, name_starts[at], buf, start, middle - start)
+                if stop > middle + 1:
+                    copy_bytes(values, value_starts[at], buf, middle + 1, stop - middle - 1)
+                name_starts[at + 1] = name_starts[at] + middle - start
+                value_starts[at + 1] = value_starts[at] + stop - middle - 1
+                at += 1
+            start = stop + 1

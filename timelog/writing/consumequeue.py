@@ -1,0 +1,416 @@
+"""Consume queues: 20-byte entries of each topic's queue, pointing into the commit log.
+
+The appender writes them through a `QueueTable`; here are the files behind its rows, and reading.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreFullError,
+)
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.names import is_topic, number_of
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.jit.signatures import read_only
+from timerstore.timelog.reading import scan
+from timerstore.timelog.writing.append import (
+    NAME_STRIDE,
+    QUEUE_COUNT_MAX,
+    QueueTable,
+    new_queue_table,
+)
+
+TIMER_ROW = 0
+READ_MAPS_MAX: Final = 4_096
+"""Segments of all queues that stay mapped to be read. With two that each of QUEUE_COUNT_MAX queues
+writes to, a store takes 37,000 maps at most; Linux allows a process 65,530 (vm.max_map_count)."""
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def is_gap(indexes: Words, steps: Words, segment_entries: int) -> Flags:
+    """Tell before which indexes a broker has left out the first entry of a segment.
+
+    It takes the first entry of a queue's last file for one, though the file was only made ahead.
+    `steps`: from the index before to each.
+    """
+    found: Flags = (steps == 2) & ((indexes - 1) % segment_entries == 0)
+    return found
+
+
+@inlined
+def _bucket(buf: Bytes, at: int, count: int, queue_id: int) -> int:
+    code = queue_id
+    for i in range(count):
+        code = (code * 31 + get_u8(buf, at + i)) & 0xFFFFFFFF
+    return code & (2 * QUEUE_COUNT_MAX - 1)
+
+
+@inlined
+def find_row(queues: QueueTable, buf: Bytes, at: int, count: int, queue_id: int) -> int:
+    """Return the row of a topic's queue, or −1. O(1) expected."""
+    bucket = _bucket(buf, at, count, queue_id)
+    while True:
+        row = queues.lookup[bucket]
+        if row < 0:
+            return -1
+        if queues.name_bytes[row] == count and queues.queue_id[row] == queue_id:
+            same = True
+            for i in range(count):
+                if queues.name[row * NAME_STRIDE + i] != get_u8(buf, at + i):
+                    same = False
+                    break
+            if same:
+                return row
+        bucket = (bucket + 1) & (2 * QUEUE_COUNT_MAX - 1)
+
+
+@kernel_later
+def find_rows(queues: QueueTable, commitlog: SegmentTable, rows: Rows, result: Words) -> int:
+    """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
+
+    So it does where a message's segment is not mapped: whoever reads its topic maps it.
+    """
+    for i in range(len(rows)):
+        offset = rows[i, scan.ROW_TOPIC]
+        buf = segment_at(commitlog, offset)
+        if len(buf) == 0:
+            return i
+        at = offset % commitlog.segment_bytes
+        row = find_row(queues, buf, at, rows[i, scan.ROW_TOPIC_BYTES], rows[i, scan.ROW_QUEUE_ID])
+        if row < 0:
+            return i
+        result[i] = row
+    return -1
+
+
+@kernel_ahead
+def _free_bucket(queues: QueueTable, buf: ReadBytes, count: int, queue_id: int) -> int:
+    bucket = _bucket(buf, 0, count, queue_id)
+    while queues.lookup[bucket] >= 0:
+        bucket = (bucket + 1) & (2 * QUEUE_COUNT_MAX - 1)
+    return bucket
+
+
+def enter_queue(table: QueueTable, row: int, topic: bytes, queue_id: int) -> None:
+    """Give a queue its row, so that `find_row` finds it."""
+    name = np.frombuffer(topic, np.uint8)
+    table.name[row * NAME_STRIDE : row * NAME_STRIDE + len(name)] = name
+    table.name_bytes[row] = len(name)
+    table.queue_id[row] = queue_id
+    table.lookup[_free_bucket(table, name, len(name), queue_id)] = row
+    table.count = row + 1
+
+
+class ConsumeQueues:
+    """All consume queues of a store. A row, once given, stays."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        *,
+        open_count_max: int,
+        is_gone: bool = False,
+    ) -> None:
+        """Find the queues that exist on disk; row 0 is always the timer topic's queue 0.
+
+        With `is_gone` there are none, whatever is there.
+        """
+        if segment_bytes % fmt.ENTRY_BYTES:
+            raise InvalidArgumentError(
+                f"consumequeue_segment_bytes is {segment_bytes}. "
+                f"Use a multiple of {fmt.ENTRY_BYTES}."
+            )
+        self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
+        self.open_count_max, self.is_gone = open_count_max, is_gone
+        self.segment_entries = segment_bytes // fmt.ENTRY_BYTES
+        self.table: QueueTable = new_queue_table(self.segment_entries)
+        self.lock = threading.RLock()
+        self.files: list[SegmentedFile] = []
+        self.topics: list[bytes] = []
+        self._topic_rows: dict[bytes, list[int]] = {}
+        self._rows: dict[tuple[bytes, int], int] = {}
+        self._prepared = np.zeros(QUEUE_COUNT_MAX, np.int64)  # its end when it was prepared last
+        self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
+        self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
+        self._maps_lock = threading.Lock()
+        self.row(fmt.TIMER_TOPIC, 0)
+        if folder.is_dir() and not is_gone:
+            for topic in sorted(folder.iterdir()):
+                for queue in sorted(topic.iterdir()):
+                    queue_id = number_of(queue.name)
+                    if queue_id is None:
+                        raise NotAStoreError(f"{queue} is no queue. Move it out of the store.")
+                    self.row(topic.name.encode("utf-8", "surrogateescape"), queue_id)
+
+    def row(self, topic: bytes, queue_id: int = 0) -> int:
+        """Return the row of a queue, making one if needed. Files are made with the first entry."""
+        row = self._rows.get((topic, queue_id))
+        if row is not None:
+            return row
+        with self.lock:
+            self._finish()
+            row = len(self.files)
+            if (topic, queue_id) in self._rows:
+                return self._rows[topic, queue_id]
+            if row == QUEUE_COUNT_MAX:
+                raise StoreFullError(
+                    f"The store has {row} queues already. Use fewer topics, or a second store."
+                )
+            if not is_topic(topic) or number_of(str(queue_id)) is None:
+                raise NotAStoreError(
+                    f"{topic!r} cannot be a topic, or {queue_id} no queue of it. "
+                    "Look where it was read."
+                )
+            name = topic.decode("utf-8", "surrogateescape")
+            path = self.folder / name / str(queue_id)
+            file = SegmentedFile(
+                self.disk,
+                path,
+                self.segment_bytes,
+                open_count_max=self.open_count_max,
+                for_kernels=row == TIMER_ROW,
+                is_gone=self.is_gone,
+                name=f"consumequeue/{name}/{queue_id}",
+            )
+            self._unfinished = row, topic, queue_id, file
+            self._finish()
+        return row
+
+    def _finish(self) -> None:
+        """Make a row known; each step once, also where a signal ended the call that began it."""
+        if self._unfinished is None:
+            return
+        row, topic, queue_id, file = self._unfinished
+        # What a kernel finds in the table Python has already; whoever counts the files finds the
+        # rest of them.
+        self.table.queue_id[row] = queue_id
+        if len(self.topics) == row:
+            self.topics.append(topic)
+        if len(self.files) == row:
+            self.files.append(file)
+        if row not in self._topic_rows.setdefault(topic, []):
+            self._topic_rows[topic].append(row)
+        if self.table.count == row:  # from here on kernels may use it
+            enter_queue(self.table, row, topic, queue_id)
+        self._rows[topic, queue_id] = row
+        self._unfinished = None
+
+    def rows(self, topic: bytes) -> list[int]:
+        """Return the rows of all queues of a topic."""
+        return self._topic_rows.get(topic, [])
+
+    def name(self, row: int) -> str:
+        """Return a queue's folder, inside the store's, as an error names it."""
+        return f"consumequeue/{text(self.topics[row])}/{self.table.queue_id[row]}"
+
+    def next_index(self, row: int) -> int:
+        """Return the index that the next entry of a queue will have."""
+        return int(load_acquire_word(self.table.next_index, row))
+
+    def seen_index(self, row: int) -> int:
+        """Return the same, for who looks at those entries only in a kernel that it calls later.
+
+        A call of a kernel for one load lets the GIL go; this keeps it. Calling the next one is what
+        keeps loads in their order.
+        """
+        return int(self.table.next_index[row])
+
+    def first_index(self, row: int) -> int:
+        """Return the smallest index that is kept."""
+        return self.files[row].start // fmt.ENTRY_BYTES
+
+    def first_kept(self, row: int, commitlog_start: int) -> int:
+        """Return the smallest index whose message is kept, or the queue's end. O(log entries).
+
+        A queue's first segment may begin with entries of removed messages, or with blanks.
+        """
+        while True:
+            first = self.first_index(row)
+            try:
+                return self._first_kept(row, first, commitlog_start)
+            except CorruptStoreError:
+                if self.first_index(row) == first:  # else retention removed what was looked at
+                    raise
+
+    def _first_kept(self, row: int, low: int, commitlog_start: int) -> int:
+        high = self.next_index(row)
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.read(row, middle, 1)[0]
+            blank = entry["offset"] == 0 and entry["size"] == fmt.QUEUE_BLANK_SIZE
+            if blank or 0 <= entry["offset"] < commitlog_start:
+                low = middle + 1
+            else:  # also what is damaged: whoever reads it sees that
+                high = middle
+        return low
+
+    def fill_blanks(self, row: int, index: int) -> None:
+        """Fill a new queue's first segment with blanks up to its first entry."""
+        number, position = divmod(index, self.segment_entries)
+        blanks = np.zeros(position, fmt.QUEUE_ENTRY)
+        blanks["size"] = fmt.QUEUE_BLANK_SIZE
+        data = np.frombuffer(blanks.tobytes(), np.uint8)
+        file, start = self.files[row], number * self.segment_bytes
+        file.ensure(number)
+        file.reserve(start, start + len(data))
+        file.existing(number).view[: len(data)] = data
+
+    def prepare(self, row: int, *, ahead: bool = False, index: int = -1) -> None:
+        """Map the segment that the next entry goes to; with `ahead` the one behind it as well.
+
+        With `index` there is room up to that entry, and all segments up to it are mapped: messages
+        that go together may need several. With `ahead` there is room further ahead.
+        """
+        file, table = self.files[row], self.table
+        with file.lock:
+            next_index = int(table.next_index[row])
+            number, position = divmod(next_index, self.segment_entries)
+            late = ahead and 2 * position >= self.segment_entries
+            last = max(number + late, index // self.segment_entries)
+            file.end = next_index * fmt.ENTRY_BYTES
+            file.ensure(number)
+            if ahead:
+                file.prepare_next()
+            if index >= next_index:
+                file.make_room((index + 1) * fmt.ENTRY_BYTES)
+            # No append writes any more to what lies before the next entry's segment.
+            places = self._places(row)
+            is_left = (table.allocated[places] > 0) & (table.number[places] < number)
+            left = table.number[places][is_left].tolist()
+            table.allocated[places][is_left] = 0
+            for each in range(number, last + 1):
+                place, mapped = self._place(row, each), file.ensure(each)
+                table.address[place] = mapped.address
+                table.number[place] = each
+                entries = each * self.segment_entries + mapped.allocated_bytes // fmt.ENTRY_BYTES
+                table.allocated[place] = entries  # last: from here on kernels may use it
+        for each in left:  # without the lock: others are taken
+            self._bound_maps(row, each, each)
+
+    def _place(self, row: int, number: int) -> int:
+        """Return the place of a row's segment in the table, as `queue_place` does for kernels."""
+        count = self.table.places
+        return row * count + number % count
+
+    def _places(self, row: int) -> slice:
+        """Return where a row's places are in the table."""
+        count = self.table.places
+        return slice(row * count, (row + 1) * count)
+
+    def prepare_ahead(self) -> None:
+        """Prepare what is ahead of each queue that was written to since the last call."""
+        count = len(self.files)
+        self.table.opened[: self._places(count).start] = 0  # they may be written back by now
+        ends = self.table.next_index[:count].copy()
+        for row in np.flatnonzero(ends != self._prepared[:count]).tolist():
+            self.prepare(row, ahead=True)
+            self._prepared[row] = ends[row]
+
+    def read(self, row: int, index: int, count: int) -> fmt.Entries:
+        """Return a copy of entries [index, index + count), which must exist: QUEUE_ENTRY[count]."""
+        data = self.files[row].read(index * fmt.ENTRY_BYTES, count * fmt.ENTRY_BYTES)
+        first = index // self.segment_entries
+        self._bound_maps(row, first, max(first, (index + count - 1) // self.segment_entries))
+        return np.frombuffer(data, fmt.QUEUE_ENTRY)
+
+    def run(self, row: int, index: int, count: int) -> tuple[Bytes, int, object]:
+        """Return bytes that hold entries [index, index + count), which must exist, and where.
+
+        They are those of the file itself where one segment holds all of them. Keep the third as
+        long as the bytes are used.
+        """
+        number, position = divmod(index, self.segment_entries)
+        if position + count > self.segment_entries:
+            entries = self.read(row, index, count)
+            return read_only(entries.view(np.uint8)), 0, None
+        file = self.existing(row, number)
+        return read_only(file.view), position * fmt.ENTRY_BYTES, file
+
+    def _bound_maps(self, row: int, first: int, last: int) -> None:
+        """Note that segments [first, last] were used; drop those unused the longest, over a limit.
+
+        Kernels look up segments of the timer queue, and those that are being written to: these
+        stay.
+        """
+        if row == TIMER_ROW:
+            return
+        dropped = []
+        with self._maps_lock:
+            maps = self._read_maps
+            for number in range(first, last + 1):
+                maps.pop((row, number), None)
+                maps[row, number] = None
+            while len(maps) > READ_MAPS_MAX:
+                each = next(iter(maps))
+                del maps[each]
+                dropped.append(each)
+        for other, number in dropped:
+            file = self.files[other]
+            with file.lock:  # `prepare` holds it as well
+                place = self._place(other, number)
+                if self.table.number[place] != number or not self.table.allocated[place]:
+                    file.drop(number)
+
+    def set_end(self, row: int, index: int) -> None:
+        """Say that the next entry of a queue is `index`."""
+        self.table.next_index[row] = self.table.planned[row] = index
+        self.table.allocated[self._places(row)] = 0
+        self.table.opened[self._places(row)] = 0
+        self.files[row].end = index * fmt.ENTRY_BYTES
+
+    def existing(self, row: int, number: int) -> MappedFile:
+        """Map a segment that must exist, to be read by whoever keeps what this returns."""
+        file = self.files[row].existing(number)
+        self._bound_maps(row, number, number)
+        return file
+
+    def drop_behind(self) -> None:
+        """Remove what was made ahead of each queue's end; while nobody appends or reads.
+
+        A broker takes the first entry of a queue's last file for one, unread. The first file of a
+        queue without entries stays: it says that there never was one.
+        """
+        for row, file in enumerate(self.files):
+            if end := self.next_index(row):
+                file.drop_from(end * fmt.ENTRY_BYTES)
+
+    def trim_timer_queue(self) -> None:
+        """Drop maps over the limit; only while no kernel runs that did not pin them."""
+        file = self.files[TIMER_ROW]
+        with file.lock:
+            file.end = int(self.table.next_index[TIMER_ROW]) * fmt.ENTRY_BYTES
+            file.trim()
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all segment files."""
+        return sum(file.disk_bytes for file in self.files)
+
+    def close(self) -> None:
+        """Drop all maps without flushing."""
+        self.table.allocated[: self._places(len(self.files)).start] = 0
+        for file in self.files:
+            file.close()
+
+
+@kernel_ahead
+def load_acquire_word(words: Words, index: int) -> int:
+    """Load one word that another thread stores with release order."""
+    return load_acquire(words, index)

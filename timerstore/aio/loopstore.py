@@ -1,0 +1,268 @@
+"""The store for asyncio: each public call of `timerstore.TimerStore`, awaited where it may wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from copy import copy
+from functools import partial, wraps
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, next_run
+from timerstore.aio.side import LoopSide
+from timerstore.consuming import consuming
+from timerstore.errors import TimerStoreError
+from timerstore.ground.kinds import check_int, check_timeout
+from timerstore.ground.staying import Stays
+from timerstore.pending.timers import Timer
+from timerstore.pending.verdict import is_foreign
+from timerstore.store import store
+from timerstore.watching.anystore import AnyStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Call = Callable[Concatenate[Any, P], R]
+Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+HERE_COUNT_MAX: Final = 1_024
+"""Timers that one call puts or cancels in the loop's thread; more go to another one."""
+HERE_BYTES_MAX: Final = 1 << 20
+"""Bytes of their bodies likewise: half a millisecond."""
+_LISTED_AT_ONCE: Final = 256
+
+
+def _awaited(call: Call[P, R]) -> Callable[[Callable[..., Any]], Awaited[P, R]]:
+    """Let a function stand for a call of a store: its arguments, and its document, are those."""
+
+    def stand_for(function: Callable[..., Any]) -> Awaited[P, R]:
+        return wraps(call)(function)
+
+    return stand_for
+
+
+def _apart(call: Call[P, R]) -> Awaited[P, R]:
+    """Have another thread make a call."""
+    name = call.__name__
+
+    @_awaited(call)
+    async def ask(self: TimerStore, *args: Any, **given: Any) -> Any:
+        return await self.side.apart(getattr(self.sync, name), *args, **given)
+
+    return ask
+
+
+def _by_id(call: Call[P, R]) -> Awaited[P, R]:
+    """Make a call on one timer; a broker's is searched, by another thread."""
+    name = call.__name__
+
+    @_awaited(call)
+    async def ask(self: TimerStore, id: str, **given: Any) -> Any:
+        self.side.check()
+        make = self.side.apart if is_foreign(self.sync.core, id) else self.side.append
+        return await make(getattr(self.sync, name), id, **given)
+
+    return ask
+
+
+class TimerStore(Stays):
+    """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
+
+    Any number of its tasks may use it. A task that is cancelled while it waits for durability has
+    put, cancelled or moved its timer all the same; one that waits for room, or for messages, has
+    done nothing, taken nothing.
+
+    Its calls are those of `timerstore.TimerStore`, by the same names, awaited; `consume` and
+    `pending` are asynchronous iterators. `sync` is the store underneath. The loop's thread makes
+    what waits for nothing but durability: `put`, `put_many` of a thousand or of 1 MiB at most,
+    `cancel`, `reschedule`, `get`, `count`, `consume`, `pull`. Those that are awaited at the same
+    time share an fsync. Another thread makes all others, and what is on condition or has to be
+    searched for: a put with `if_absent` or `replace`, a timer that a broker put.
+
+    >>> async with timerstore.aio.open("timers/") as store:  # doctest: +SKIP
+    ...     id = await store.put(b"hello", delay=timedelta(minutes=5))
+    """
+
+    def __init__(self, side: LoopSide, *, owns: bool) -> None:
+        """Take what `open` or `attach` made; `owns`: closing closes the store underneath."""
+        self.side, self._owns = side, owns
+        self.sync = side.store
+        """The store underneath, for threads; its calls may block."""
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self.sync.path
+
+    async def __aenter__(self) -> TimerStore:
+        """Return the store; leaving the block closes it."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    def __repr__(self) -> str:
+        """Show the path."""
+        closed = ", closed" if self.sync.core.closed else ""
+        return f"<timerstore.aio.TimerStore {str(self.path)!r}{closed}>"
+
+    # --- putting
+
+    @_awaited(AnyStore.put)
+    async def put(self, body: bytes, **described: Any) -> str:
+        conditions = described.get("if_absent", False), described.get("replace", False)
+        is_conditional = any(each is not False for each in conditions)
+        make = self.side.apart if is_conditional else self.side.append
+        return await make(self.sync.put, body, **described)
+
+    @_awaited(AnyStore.put_many)
+    async def put_many(self, bodies: Any, **described: Any) -> Any:
+        put = partial(self.sync.put_many, bodies, **described)
+        if self.sync.putting.admission.is_limited or not _is_little(bodies):
+            return await self.side.apart(put)
+        self.side.check()
+        await self.side.turn()
+        ids = self.side.here(put)
+        try:
+            await self.side.durable()
+        except TimerStoreError as e:
+            error = copy(e)
+            error.ids = ids
+            raise error from e
+        return ids
+
+    cancel = _by_id(AnyStore.cancel)
+    cancel_many = _apart(AnyStore.cancel_many)
+    cancel_key = _apart(AnyStore.cancel_key)
+    reschedule = _by_id(AnyStore.reschedule)
+
+    # --- looking
+
+    @_awaited(AnyStore.get)
+    async def get(self, id: str) -> Timer | None:
+        self.side.check()
+        if is_foreign(self.sync.core, id):
+            return await self.side.apart(self.sync.get, id)
+        await self.side.turn()
+        return self.sync.get(id)
+
+    find = _apart(AnyStore.find)
+    get_key = _apart(AnyStore.get_key)
+
+    def pending(
+        self,
+        *,
+        topic: str | None = None,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        limit: int | None = None,
+        key: str | None = None,
+    ) -> AsyncIterator[Timer]:
+        """Yield pending timers in the order of due time; see `timerstore.TimerStore.pending`."""
+        self.side.check()
+        timers = self.sync.pending(
+            topic=topic, start_ms=start_ms, end_ms=end_ms, limit=limit, key=key
+        )
+        return self._listed(timers)
+
+    async def _listed(self, timers: Iterator[Timer]) -> AsyncIterator[Timer]:
+        def next_part() -> list[Timer]:
+            return list(islice(timers, _LISTED_AT_ONCE))
+
+        while part := await self.side.apart(next_part):
+            for timer in part:
+                yield timer
+
+    pending_columns = _apart(AnyStore.pending_columns)
+
+    @_awaited(AnyStore.count)
+    async def count(self, topic: str | None = None) -> int:
+        self.side.check()
+        await self.side.turn()
+        return self.sync.count(topic)
+
+    horizon = _apart(AnyStore.horizon)
+    upcoming = _apart(AnyStore.upcoming)
+    stats = _apart(AnyStore.stats)
+    health = _apart(AnyStore.health)
+
+    # --- consuming
+
+    def consume(
+        self, topic: str, *, group: str = "default", timeout: float | None = None
+    ) -> Messages:
+        """Yield each message of a topic once it is due, to be acknowledged with `ack`.
+
+        As `timerstore.TimerStore.consume`. What was not yielded goes back to the group when the
+        iterator is closed, or dropped: a task that is cancelled keeps only what it holds.
+        """
+        self.side.check()
+        self.sync.consume(topic, group=group, timeout=timeout)  # it checks; nothing is begun
+        reader = self.sync.consuming.group(topic, group)
+        return Messages(self.side, reader, check_timeout(timeout))
+
+    async def pull(
+        self,
+        topic: str,
+        *,
+        group: str = "default",
+        max_count: int = 1_024,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Return up to `max_count` due messages by columns; see `timerstore.TimerStore.pull`.
+
+        It takes 4,096 at most, so that the loop's turn stays short. A task that is cancelled has
+        taken nothing.
+        """
+        self.side.check()
+        self.sync.consume(topic, group=group, timeout=timeout)  # it checks; nothing is begun
+        check_int(max_count, "max_count", 1, consuming.PULL_COUNT_MAX)
+        await self.side.turn()
+        reader = self.sync.consuming.group(topic, group)
+        count_max = min(max_count, PULL_COUNT_MAX)
+        run = await next_run(self.side, reader, count_max, check_timeout(timeout))
+        return Batch(LoopRun(self.side, run or reader.empty()))
+
+    dead_letters = _apart(AnyStore.dead_letters)
+    redrive = _apart(AnyStore.redrive)
+    drop_dead_letters = _apart(AnyStore.drop_dead_letters)
+
+    # --- operating
+
+    pause = _apart(AnyStore.pause)
+    resume = _apart(AnyStore.resume)
+    flush = _apart(AnyStore.flush)
+    backup = _apart(store.TimerStore.backup)
+    clean = _apart(AnyStore.clean)
+    handover = _apart(store.TimerStore.handover)
+
+    async def close(self) -> None:
+        """Stop the services, flush, and let the directory go; see `timerstore.TimerStore.close`.
+
+        Of a store that was attached to, only what this loop has of it. Tasks that wait for messages
+        come to an end. A task that is cancelled meanwhile leaves it closing, to the end.
+        """
+        if self._owns:
+            if not self.sync.core.ended and not self.sync.core.forked:
+                await self.side.apart_always(self.sync.close)
+        elif not self.side.stopped:
+            await self.side.stop()
+
+
+def _is_little(bodies: Any) -> bool:
+    """Tell whether so many are put in the loop's thread; what is no list of bytes is refused."""
+    if isinstance(bodies, np.ndarray | pa.Array | pa.ChunkedArray):
+        return len(bodies) <= HERE_COUNT_MAX and bodies.nbytes <= HERE_BYTES_MAX
+    try:
+        return len(bodies) <= HERE_COUNT_MAX and sum(map(len, bodies)) <= HERE_BYTES_MAX
+    except TypeError:
+        return True

@@ -1,0 +1,88 @@
+"""Building a store beside its place: it gets its name once it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timerstore.backups.points import BackupLock
+from timerstore.core.core import Core
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.config import Config
+from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.services.world.clock import ManualClock
+from timerstore.timelog.files.disk import Disk
+
+
+@contextmanager
+def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
+    """Yield an empty folder, which becomes `target` at the end; where that fails, nothing stays."""
+    if target.is_symlink() or not _is_free(target):
+        raise InvalidArgumentError(
+            f"{target} is there already. Pass a folder that does not exist, or is empty."
+        )
+    building = target.with_name(f".{target.name}.building")
+    disk.make_folder(building)
+    lock = BackupLock(building, alone=True)
+    try:
+        for each in list(building.iterdir()):  # of a run that was ended
+            remove_tree(disk, each) if each.is_dir() else disk.remove(each)
+        yield building
+        building.rename(target)
+        disk.sync_folder(target.parent)
+    except BaseException as e:
+        remove_tree(disk, building)
+        _name(e, building, target)
+        raise
+    finally:
+        lock.release()
+
+
+def _name(error: BaseException, building: Path, target: Path) -> None:
+    """Have an error name the folder that was asked for, not the one that is gone."""
+    error.args = tuple(
+        each.replace(str(building), str(target)) if isinstance(each, str) else each
+        for each in error.args
+    )
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        error.filename = error.filename.replace(str(building), str(target))
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether a path is that of nothing, or of an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
+def remove_tree(disk: Disk, folder: Path) -> None:
+    """Remove a folder with its files; where that is interrupted, some of them are left."""
+    for each in sorted(folder.iterdir()):
+        if each.is_dir() and not each.is_symlink():
+            remove_tree(disk, each)
+        else:
+            disk.remove(each)
+    folder.rmdir()
+
+
+def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
+    """Write small files into a folder; durable on return, but for the folder's name."""
+    disk.make_folder(folder)
+    for name, data in files.items():
+        disk.make_folder((folder / name).parent)
+        disk.replace(folder / name, data)
+
+
+def bring_to_life(
+    path: Path, disk: Disk, config: Config, clock: ManualClock | None
+) -> RecoveryFindings:
+    """Recover a store whose indexes are missing, so that they are there; nothing fires.
+
+    It is left as a kill would leave it: a clean close says that whatever has its copy was claimed.
+    """
+    core = Core(path, disk, clock)
+    try:
+        core.lock(create=False)
+        core.open(config)
+        return core.findings
+    finally:
+        core.give_up_opening()

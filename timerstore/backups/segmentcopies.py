@@ -1,0 +1,106 @@
+"""Copying the bytes of a log's segments, with a checksum that goes on where the last one ended."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.backups.points import Mark
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.files.disk import Disk
+
+PIECE_BYTES: Final = 1 << 20
+Told = Callable[[int], None]
+"""Takes how many bytes were done since the last call."""
+
+
+def append_bytes(
+    disk: Disk, path: Path, length: int, view: Any, start: int, stop: int, crc: int, told: Told
+) -> int:
+    """Write bytes [start, stop) of a segment to its copy, of which the first `start` stay.
+
+    Zeros follow up to `length`; zeros stay holes. Returns the CRC-32 of the first `stop` bytes,
+    where `crc` is that of the first `start`. Durable on return. O(stop − start).
+    """
+    fd = disk.open_file(path, create=True)
+    try:
+        try:
+            os.ftruncate(fd, start)  # what an interrupted run left behind it
+            os.ftruncate(fd, length)
+        except OSError as e:
+            raise disk.full(e, path) from e
+        for at in range(start, stop, PIECE_BYTES):
+            piece = view[at : min(at + PIECE_BYTES, stop)]
+            crc = zlib.crc32(piece, crc)
+            if piece.any():
+                disk.write_at(fd, piece, at, path)
+            told(len(piece))
+        disk.sync(fd, path)
+    finally:
+        os.close(fd)
+    return crc
+
+
+class CheckedFile:
+    """A segment of a backup, read from its beginning; each mark that is passed is checked."""
+
+    def __init__(self, path: Path, name: str, offset: int, marks: list[Mark]) -> None:
+        """Open it. `name`, `offset`: what errors say."""
+        self._name, self._offset, self._marks = name, offset, sorted(marks)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError as e:
+            raise CorruptStoreError(name, offset, "this segment is missing") from e
+        self._at = self._crc = 0
+
+    def __enter__(self) -> CheckedFile:
+        """Return this object; leaving the block closes the file."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def read(self, stop: int) -> bytes:
+        """Return the next bytes, up to a piece, a mark, or `stop`. Raises CorruptStoreError."""
+        marks = [count for count, _ in self._marks if count > self._at]
+        piece = os.pread(
+            self._fd, min(PIECE_BYTES, stop - self._at, *(m - self._at for m in marks)), self._at
+        )
+        if not piece and self._at < stop:
+            raise CorruptStoreError(self._name, self._offset + self._at, "the file ends here")
+        self._at += len(piece)
+        self._crc = zlib.crc32(piece, self._crc)
+        for count, crc in self._marks:
+            if count == self._at and crc != self._crc:
+                raise CorruptStoreError(
+                    self._name, self._offset, "its checksum is not what was written there"
+                )
+        return piece
+
+
+def copy_checked(
+    disk: Disk, source: CheckedFile, target: Path, length: int, stop: int, told: Told
+) -> None:
+    """Write the first `stop` bytes to a new file of `length` bytes; durable on return."""
+    fd = disk.open_file(target, create=True)
+    try:
+        try:
+            os.ftruncate(fd, length)
+        except OSError as e:
+            raise disk.full(e, target) from e
+        at = 0
+        while at < stop:
+            piece = source.read(stop)
+            if np.frombuffer(piece, np.uint8).any():
+                disk.write_at(fd, piece, at, target)
+            at += len(piece)
+            told(len(piece))
+        disk.sync(fd, target)
+    finally:
+        os.close(fd)

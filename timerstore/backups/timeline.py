@@ -1,0 +1,52 @@
+"""Whether a store is still the one whose backup was taken, or was restored to an earlier point.
+
+What was restored goes on from the end that it was cut to, under the same tag. A file of the store,
+`config/restored.json`, says so, one restore after the other, and comes along into its next backups.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.backups.points import BackupList, BackupPoint
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.jsonfile import read_json, write_json
+from timerstore.timelog.files.steady import Read, read_file
+from timerstore.timelog.reading.reader import StoreReader
+
+RESTORED_FILE: Final = "config/restored.json"
+
+Restores = list[dict[str, Any]]
+
+
+def read_restores(path: Path, read: Read = read_file) -> Restores:
+    """Return how a store was restored, the first time first; nothing where it never was."""
+    content = read_json(path / RESTORED_FILE, read) or {}
+    restores = content.get("restores", [])
+    if not isinstance(restores, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("log_end"), int) for each in restores
+    ):
+        raise CorruptStoreError(RESTORED_FILE, 0, "it is no list of restores")
+    return restores
+
+
+def note_restore(disk: Disk, path: Path, log_end: int) -> None:
+    """Say that a store goes on from `log_end`; durable on return."""
+    restores = [*read_restores(path), {"log_end": log_end, "name": uuid.uuid4().hex}]
+    write_json(disk, path / RESTORED_FILE, {"restores": restores})
+
+
+def find_divergence(reader: StoreReader, listed: BackupList, point: BackupPoint) -> None:
+    """Raise InvalidArgumentError where the store is not what became of a point."""
+    before = read_restores(listed.point_folder(point.number))
+    since = read_restores(reader.path, reader.steady.read)
+    if since[: len(before)] == before:
+        if all(each["log_end"] >= point.log_end for each in since[len(before) :]):
+            return
+    raise InvalidArgumentError(
+        f"{reader.path} was restored to a time before the last point in {listed.path}: their logs "
+        "are two by now. Pass a new folder for it."
+    )

@@ -1,0 +1,291 @@
+"""Commands that change what is pending: put, cancel, reschedule."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from timerstore.cli.app import (
+    CHANGE,
+    TIME,
+    AsJson,
+    ConfigFile,
+    OfTopic,
+    StorePath,
+    answering,
+    app,
+    read_instant,
+    tell_instant,
+    topics_of,
+)
+from timerstore.cli.coming import check_is_there, check_known
+from timerstore.cli.output import Output
+from timerstore.cli.owner import Changer, changing
+from timerstore.cli.status import TOO_LATE
+from timerstore.cli.texts import shown_time
+from timerstore.cli.times import Instant, now_ms, parse_delay
+from timerstore.errors import InvalidArgumentError
+
+LINES_AT_ONCE = 10_000
+"""Lines of standard input that `put --lines` puts together."""
+NOTHING_FIRES = (
+    "Nothing fires until a process has the store open: your program, or timerstore consume."
+)
+TopicToPut = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
+]
+Delay = Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")]
+At = Annotated[str | None, typer.Option(help=f"When: {TIME}.")]
+AtMs = Annotated[int | None, typer.Option(help="When: UTC epoch milliseconds.")]
+
+
+# --- put
+
+
+@app.command(rich_help_panel=CHANGE)
+def put(
+    path: StorePath,
+    body: Annotated[
+        str | None, typer.Argument(help="What to put; - or nothing: standard input.")
+    ] = None,
+    topic: TopicToPut = "default",
+    delay: Delay = None,
+    at: At = None,
+    at_ms: AtMs = None,
+    delay_level: Annotated[
+        int | None, typer.Option(help="Which of the store's delay levels, counted from 1.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="A key.")] = None,
+    tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE; may be repeated.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Put each line of standard input as a timer.")
+    ] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Put a timer, making the store where there is none; write its id.
+
+    Example: timerstore put timers/ 'order:42' --topic reminders --at 'tomorrow 09:00'
+    """
+    with answering(as_json=as_json) as out:
+        check_one_time(delay, at, at_ms, delay_level)
+        due_ms = read_due(out, delay, at, at_ms)
+        times = {"at_ms": due_ms, "delay_level": delay_level}
+        pairs = parse_properties(properties or [])
+        if lines:
+            if body not in (None, "-") or key is not None or pairs:
+                raise InvalidArgumentError(
+                    "--lines reads bodies from standard input. Leave out BODY, --key, --property."
+                )
+        else:
+            data = read_body(body)
+        is_new = not path.exists()
+        with changing(path, config, create=True) as changer:
+            check_level(changer, delay_level)
+            if lines:
+                if delay_level is None and due_ms is None:
+                    times["at_ms"] = now_ms()
+                put_lines(out, changer, {"topic": topic, "tag": tag} | times)
+            else:
+                described = {"key": key, "tag": tag, "properties": pairs or None}
+                show_ids(out, [changer.call("put", body=data, topic=topic, **described, **times)])
+            is_owner = changer.is_owner
+        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+
+
+def tell_made(out: Output, path: Path, *, is_new: bool, is_owner: bool) -> None:
+    """Say on standard error what somebody who put something may not expect."""
+    if out.as_json:
+        return
+    if is_new:
+        out.note(f"{path} was made: there was no store.")
+    if not is_owner:
+        out.note(NOTHING_FIRES)
+
+
+def check_one_time(*given: object) -> None:
+    """Refuse more than one way to say when."""
+    if sum(each is not None for each in given) > 1:
+        raise InvalidArgumentError("Pass one of --delay, --at, --at-ms and --delay-level.")
+
+
+def read_due(out: Output, delay: str | None, at: str | None, at_ms: int | None) -> int | None:
+    """Return the due time that was typed, as epoch ms; say which instant was understood."""
+    if delay is None:
+        return at_ms if at is None else read_instant(out, at, "due")
+    delay_us = round(parse_delay(delay).total_seconds() * 1_000_000)
+    due_ms = now_ms() - (-delay_us // 1_000)
+    if out.on_terminal:
+        tell_instant(out, Instant(due_ms, False), "due")
+    return due_ms
+
+
+def check_level(changer: Changer, level: int | None) -> None:
+    """Refuse a delay level that the store does not have; its own call would take the highest."""
+    if level is None:
+        return
+    count = len(changer.call("stats")["levels"])
+    if not 1 <= level <= count:
+        raise InvalidArgumentError(f"--delay-level is {level}. This store has 1 to {count}.")
+
+
+def read_body(body: str | None) -> bytes:
+    """Return the body that was given, or standard input."""
+    if body is not None and body != "-":
+        return body.encode("utf-8", "surrogateescape")
+    if body is None and sys.stdin.isatty():
+        raise InvalidArgumentError("There is no body. Pass one, or - to type it.")
+    return sys.stdin.buffer.read()
+
+
+def parse_properties(pairs: list[str]) -> dict[str, str]:
+    """Read NAME=VALUE pairs."""
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidArgumentError(f"The property {pair!r} has no =. Write NAME=VALUE.")
+        properties[name] = value
+    return properties
+
+
+def put_lines(out: Output, changer: Changer, options: dict[str, Any]) -> None:
+    """Put each line that is not empty, many at once."""
+    waiting: list[bytes] = []
+
+    def put_waiting() -> None:
+        if waiting:
+            show_ids(out, changer.call("put_many", bodies=waiting, **options))
+            waiting.clear()
+
+    for line in sys.stdin.buffer:
+        if body := line.rstrip(b"\r\n"):
+            waiting.append(body)
+        if len(waiting) == LINES_AT_ONCE:
+            put_waiting()
+    put_waiting()
+
+
+def show_ids(out: Output, ids: Iterable[str]) -> None:
+    """Write ids, one a line."""
+    from timerstore.ground.ids import parse_id
+
+    for id in ids:
+        if out.as_json:
+            parsed = parse_id(id)
+            due_ms = parsed.due_ms if parsed else None
+            out.json({"id": id, "due_ms": due_ms, "due": due_ms and shown_time(due_ms)})
+        else:
+            out.line(id)
+
+
+# --- cancel, reschedule
+
+
+@app.command(rich_help_panel=CHANGE)
+def cancel(
+    path: StorePath,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="-: from standard input.")
+    ] = None,
+    topic: OfTopic = None,
+    key: Annotated[str | None, typer.Option(help="All of this key; with --topic.")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="All whose key begins so; with --topic.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Cancel timers by their ids, or by a key. Exit status 1: one was too late, or there is none.
+
+    Example: timerstore cancel timers/ --topic billing --key user:7
+    """
+    with answering(as_json=as_json) as out:
+        if sum((bool(ids), key is not None, key_prefix is not None)) != 1:
+            raise InvalidArgumentError("Pass ids, or --key, or --key-prefix.")
+        if (topic is None) != bool(ids):
+            raise InvalidArgumentError("--topic goes with --key or --key-prefix. Pass both.")
+        if topic is not None:
+            count = cancel_keys(path, config, topic, key, key_prefix)
+            out.status = out.status if count else TOO_LATE
+            if as_json:
+                out.json({"topic": topic, "key": key, "prefix": key_prefix, "cancelled": count})
+            else:
+                out.line(str(count))
+            return
+        ids = sys.stdin.read().split() if ids == ["-"] else ids or []
+        with changing(path, config) as changer:
+            verdicts = changer.call("cancel_many", ids=ids)
+        if not all(verdicts):
+            out.status = TOO_LATE
+        if as_json:
+            for id, worked in zip(ids, verdicts, strict=True):
+                out.json({"id": id, "cancelled": worked})
+            return
+        words = ["cancelled" if worked else "too late" for worked in verdicts]
+        out.table(["id", "verdict"], list(zip(ids, words, strict=True)))
+
+
+def cancel_keys(
+    path: Path, config: Path | None, topic: str, key: str | None, prefix: str | None
+) -> int:
+    """Cancel all of a topic with a key, or whose key begins with `prefix`; return how many."""
+    from timerstore.serving.entrance import open as open_store
+
+    if key is not None:
+        with changing(path, config) as changer:
+            count: int = changer.call("cancel_key", topic=topic, key=key)
+            if not count:
+                check_known("topic", topic, changer.call("stats"))
+            return count
+    check_is_there(path)
+    with open_store(path, read_only=True) as store:
+        table = store.pending_columns(topic=topic, columns=["id", "key"])
+    pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
+    ids = [id for id, each in pairs if each is not None and each.startswith(prefix or "")]
+    with changing(path, config) as changer:
+        if not ids:
+            check_known("topic", topic, changer.call("stats"))
+        return sum(changer.call("cancel_many", ids=ids)) if ids else 0
+
+
+@app.command(rich_help_panel=CHANGE)
+def reschedule(
+    path: StorePath,
+    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    delay: Delay = None,
+    at: At = None,
+    at_ms: AtMs = None,
+    body: Annotated[
+        str | None, typer.Option(help="A new body; -: standard input. Alone: the time stays.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", help="NAME=VALUE, instead of all that it had."),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Move a timer to another time, or change it; write its new id. Exit status 1: too late.
+
+    Example: timerstore reschedule timers/ 019C0F3A5B7C00000000000051C4D1E0 --delay 2h
+    """
+    with answering(as_json=as_json) as out:
+        check_one_time(delay, at, at_ms)
+        due_ms = read_due(out, delay, at, at_ms)
+        if due_ms is None and body is None and not properties:
+            raise InvalidArgumentError(
+                "There is no new time, nor a new body. "
+                "Pass --delay, --at, --at-ms, --body or --property."
+            )
+        data = None if body is None else read_body(body)
+        payload = {"body": data, "properties": parse_properties(properties or []) or None}
+        with changing(path, config) as changer:
+            show_ids(out, [changer.call("reschedule", id=id, at_ms=due_ms, **payload)])

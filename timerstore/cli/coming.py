@@ -1,0 +1,205 @@
+"""How a command comes to a store: to look, or to change it.
+
+Looking takes no lock and fires nothing, so it works beside the process that has the store open.
+Changing is asked of that process where there is one (`owner.py`), else the store is opened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timerstore.cli.app import settings
+from timerstore.cli.output import Output
+from timerstore.cli.texts import shown_time
+from timerstore.cli.times import now_ms
+from timerstore.control.wire import from_json, to_json
+from timerstore.errors import (
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreClosedError,
+)
+from timerstore.ground.kinds import unknown_name
+
+if TYPE_CHECKING:
+    from timerstore.control.asking import Owner
+    from timerstore.pending.timers import Timer
+    from timerstore.store.store import TimerStore
+
+
+class Look:
+    """A store that is looked at: its owner is asked what that is quick to tell, else its files.
+
+    `as_of_ms`: what had been put by then is seen.
+    """
+
+    def __init__(self, out: Output, path: Path, config_file: Path | None) -> None:
+        """Open nothing yet."""
+        self._out, self._path, self._config_file = out, path, config_file
+        self._stack = ExitStack()
+        self._who = held_by(path)
+        self.as_of_ms = now_ms()
+        self.owner: Owner | None = None
+        if self._who is not None:
+            with suppress(StoreAccessError):  # another user's; its files may be readable
+                self.owner = find_owner(path)
+        if self._who is not None:
+            seen = shown_time(self.as_of_ms)
+            out.note(f"As of {seen}: {path} is open in another process{self._who}.")
+
+    @cached_property
+    def store(self) -> TimerStore:
+        """The store, opened from its files to be looked at."""
+        from timerstore.serving import entrance
+
+        config = settings(self._config_file)
+        store = entrance.open(self._path, read_only=True, config=config)
+        self._stack.push(store)
+        if self._who is None and not store.stats().recovery["clean"]:
+            self._out.note(f"{self._path} was not closed: this is what the next opening will find.")
+        return store
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics: the owner's own, where there is one."""
+        told: dict[str, Any] = self._ask("stats")
+        return told
+
+    def count(self, topic: str | None) -> int:
+        """Return how many timers are pending."""
+        number: int = self._ask("count", topic=topic)
+        if not number:
+            self.check_topic(topic)
+        return number
+
+    def check_topic(self, topic: str | None) -> None:
+        """Refuse a topic of which nothing was found, where the store has never seen it."""
+        self._check_name("topic", topic)
+
+    def check_group(self, group: str) -> None:
+        """Refuse a group of which nothing was found, where the store has never seen it."""
+        self._check_name("group", group)
+
+    def _check_name(self, what: str, name: str | None) -> None:
+        if name is not None:
+            check_known(what, name, self.stats())
+
+    def get(self, id: str) -> Timer | None:
+        """Return a pending timer."""
+        from timerstore.pending.timers import Timer
+
+        told = self._ask("get", id=id)
+        return None if told is None else Timer(**told)
+
+    def find(self, id: str) -> dict[str, Any]:
+        """Return what became of a timer."""
+        told: dict[str, Any] = self._ask("find", id=id)
+        return told
+
+    def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
+        """Return a group's dead letters."""
+        told: list[dict[str, Any]] = self._ask("dead_letters", group=group, limit=limit)
+        return told
+
+    def _ask(self, name: str, **arguments: Any) -> Any:
+        """Ask the owner; look at the files where it does not answer any more."""
+        if self.owner is not None:
+            try:
+                return self.owner.call(name, **arguments)
+            except (StoreAccessError, StoreClosedError) as e:
+                self._out.note(f"{e} Looking at its files.")
+                self.owner = None
+        return make_here(self.store, name, arguments)
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._stack.close()
+
+
+def make_here(store: Any, name: str, arguments: dict[str, Any]) -> Any:
+    """Make a call of an open store; return its result as its owner would say it, from JSON."""
+    return from_json(to_json(getattr(store, name)(**arguments)))
+
+
+def never_seen(what: str, name: str, stats: dict[str, Any]) -> str | None:
+    """Say that a store has never seen a topic or group, by its statistics; None if it has."""
+    rows = [*stats["groups"], *(stats["topics"] if what == "topic" else [])]
+    known = {each[what] for each in rows} - {""}
+    return None if name in known else unknown_name(what, name, known)
+
+
+def check_known(what: str, name: str, stats: dict[str, Any]) -> None:
+    """Refuse the name of a topic or group that a store has never seen."""
+    text = never_seen(what, name, stats)
+    if text is not None:
+        raise InvalidArgumentError(text)
+
+
+def check_is_there(path: Path) -> None:
+    """Refuse what is no store's folder, before anything is made there."""
+    from timerstore.timelog.files.oserrors import told_of
+
+    with told_of(path):
+        if not path.exists():
+            raise NotAStoreError(f"There is no {path}. Pass a store's folder.")
+        if not (path.is_dir() and any(path.iterdir())):
+            raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
+
+
+@contextmanager
+def looking(out: Output, path: Path, config_file: Path | None = None) -> Iterator[Look]:
+    """Look at a store; say as of when, where that is not plain."""
+    check_is_there(path)
+    with closing(Look(out, path, config_file)) as look:
+        yield look
+
+
+def open_to_change(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> TimerStore:
+    """Open a store with the settings of a file, or of the environment.
+
+    `is_bulk`: what is put need not be durable before `flush`.
+    """
+    from timerstore.serving import entrance
+
+    if not create:
+        check_is_there(path)
+    config = settings(config_file)
+    if is_bulk:
+        config = replace(config, durability="process")
+    return entrance.open(path, create=create, config=config)
+
+
+def held_by(path: Path) -> str | None:
+    """Return who has a store open, such as " (pid 7)", or None; take no lock, change nothing."""
+    from timerstore.timelog.files.lockfile import holder
+    from timerstore.timelog.files.oserrors import store_error
+
+    try:
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise store_error(e, path / "lock") from e
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+    except BlockingIOError:
+        return holder(path)
+    finally:
+        os.close(fd)
+    return None
+
+
+def find_owner(path: Path) -> Owner | None:
+    """Return the process that has a store open, if it can be asked."""
+    from timerstore.control.asking import find_owner as find
+
+    return find(path)

@@ -1,0 +1,86 @@
+"""The command `consume`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timerstore.cli.app import CONSUME, AsJson, ConfigFile, StorePath, answering, app, topics_of
+from timerstore.cli.coming import never_seen, open_to_change
+from timerstore.cli.output import Output
+from timerstore.cli.texts import body_field, shown_body, shown_time
+
+if TYPE_CHECKING:
+    from timerstore.consuming.delivery import Batch, Delivery
+
+PULL_COUNT = 512
+
+
+@app.command(rich_help_panel=CONSUME)
+def consume(
+    path: StorePath,
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
+    ] = "default",
+    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
+    timeout: Annotated[
+        float | None, typer.Option(help="End after so many seconds of nothing; 0: what is there.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many.")] = None,
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Acknowledge what was written, or only look.")
+    ] = True,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Write each message of a topic once it is due; in a pipe its body alone.
+
+    It has the store open meanwhile. What was written is acknowledged, and nothing else: where the
+    reader leaves, as head does, the rest comes again; a pipe has taken some more than head shows,
+    so say --count to have no more than that.
+
+    Example: timerstore consume timers/ --topic reminders --count 10 --json
+    """
+    with answering(as_json=as_json) as out, open_to_change(path, config) as store:
+        text = None if as_json else never_seen("topic", topic, store.stats().to_dict())
+        if text is not None:
+            out.note(f"{text} What is put to it is awaited.")
+        left = sys.maxsize if count is None else count
+        while left > 0:
+            batch = store.pull(topic, group=group, max_count=min(left, PULL_COUNT), timeout=timeout)
+            if len(batch) == 0:
+                return
+            show_batch(out, batch, ack=ack)
+            left -= len(batch)
+
+
+def show_batch(out: Output, batch: Batch, *, ack: bool) -> None:
+    """Write messages, and acknowledge those that standard output took."""
+    written: list[Delivery] = []
+    try:
+        for delivery in batch:
+            show_delivery(out, delivery)
+            sys.stdout.flush()
+            written.append(delivery)
+    finally:
+        if ack and len(written) == len(batch):
+            batch.ack()
+        elif ack:
+            for delivery in written:
+                delivery.ack()
+
+
+def show_delivery(out: Output, delivery: Delivery) -> None:
+    """Write one message."""
+    if out.as_json:
+        names = ("id", "topic", "key", "tag", "properties", "due_ms", "fired_ms", "lateness_ms")
+        fields = {name: getattr(delivery, name) for name in (*names, "attempt")}
+        out.json(fields | body_field(delivery.body))
+    elif out.on_terminal:
+        due, late = shown_time(delivery.due_ms), f"{delivery.lateness_ms:+d} ms"
+        out.line(due, f"{late:>9}", delivery.id, shown_body(delivery.body))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(delivery.body + b"\n")

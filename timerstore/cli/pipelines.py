@@ -1,0 +1,194 @@
+"""Commands about many stores in one run: what they hold as tables, with a verdict."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timerstore.cli.app import CHECK, AsJson, ConfigFile, answering, app, settings
+from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measured
+from timerstore.cli.output import Output
+from timerstore.cli.status import DAMAGED, WARNED
+from timerstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from timerstore.pipeline import RunResult
+
+FINDINGS_SHOWN = 5
+"""Of one store; all are in the table `findings`, and in `--json`."""
+
+pipeline = typer.Typer(no_args_is_help=True)
+OutPath = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the result tables.")]
+
+
+@pipeline.callback()
+def of_pipeline() -> None:
+    """Read many stores in one run, keep what they hold as tables, judge how it is distributed.
+
+    Example: timerstore pipeline run tables/ stores/*
+    """
+
+
+@pipeline.command("run")
+def run_(
+    out: OutPath,
+    stores: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STORE...]", help="Stores, folders of stores, or patterns."),
+    ] = None,
+    list_file: Annotated[
+        Path | None,
+        typer.Option("--list", help="A CSV file with the columns name and path, instead."),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Its name; the same one again replaces what it wrote.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="A TOML file that says from where on rules warn and fail.")
+    ] = None,
+    fire_rate: FireRate = None,
+    measure: Measure = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(help="Spark's master, such as spark://host:7077; else local[*].")
+    ] = None,
+    upto: Upto = None,
+    roll_window: RollWindow = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Read each store once, write the result tables, judge all rules; change no store.
+
+    A store that is damaged, or gone, is a row, not the end. What the tables hold, and what each
+    rule means, stands in docs/pipeline.md. Exit status 1: a rule fails, or a store could not be
+    read; 5: a rule warns.
+
+    Example: timerstore pipeline run tables/ stores/* --run nightly --thresholds limits.toml
+    """
+    with answering(as_json=as_json) as out_:
+        if measure and fire_rate is not None:
+            raise InvalidArgumentError("--measure and --fire-rate exclude each other. Pass one.")
+        if bool(stores) == (list_file is not None):
+            raise InvalidArgumentError("Pass either stores or --list.")
+        options: dict[str, Any] = {"run": run, "upto": upto, "roll_window_slots": roll_window}
+        options["delay_levels"] = settings(config).delay_levels
+        options["thresholds"] = _limits(out_, thresholds, fire_rate, measure)
+        named = stores if list_file is None else read_list(list_file)
+        found = _run(out_, named, out, options, spark=spark or master is not None, master=master)
+        out_.status = {"ok": out_.status, "warn": WARNED, "fail": DAMAGED}[found.verdict]
+        if as_json:
+            out_.json(found.to_dict())
+        else:
+            show_run(out_, found)
+
+
+@pipeline.command()
+def report(
+    out: OutPath,
+    page: Annotated[
+        Path | None, typer.Argument(metavar="[PAGE]", help="The page; else report.html in OUT.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="The run; else the last one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page about a run: findings, due times, the wheel, lateness, drift.
+
+    It stands by itself, without a server or a network. Write where.
+
+    Example: timerstore pipeline report tables/ report.html
+    """
+    with answering(as_json=as_json) as out_:
+        from timerstore.pipeline import report as write
+
+        with out_.progress(f"reading {out}"):
+            path = write(out, page, run=run)
+        if as_json:
+            out_.json({"page": str(path)})
+        else:
+            out_.line(str(path))
+
+
+app.add_typer(pipeline, name="pipeline", rich_help_panel=CHECK)
+
+
+def read_list(path: Path) -> dict[str, str]:
+    """Read the names and paths of stores."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise InvalidArgumentError(f"{path} cannot be read: {e}. Pass a CSV file.") from e
+    if not rows or not {"name", "path"} <= rows[0].keys():
+        raise InvalidArgumentError(f"{path} lacks rows with the columns name and path. Add them.")
+    names = [row["name"] for row in rows]
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise InvalidArgumentError(f"{path} names {twice[0]!r} twice. Name each store otherwise.")
+    return {row["name"]: row["path"] for row in rows}
+
+
+def _limits(out: Output, file: Path | None, rate: float | None, measure: bool) -> Any:
+    from dataclasses import replace
+
+    from timerstore.pipeline import Thresholds
+
+    limits = Thresholds() if file is None else Thresholds.from_toml(file)
+    if measure:
+        rate = measured(out)
+    if rate is not None:
+        if not rate > 0:
+            raise InvalidArgumentError(f"--fire-rate is {rate:g}. Use a number above 0.")
+        limits = replace(limits, fire_rate_per_s=rate)
+    return limits
+
+
+def _run(
+    out: Output,
+    stores: Any,
+    tables: Path,
+    options: dict[str, Any],
+    *,
+    spark: bool,
+    master: str | None,
+) -> RunResult:
+    from timerstore.pipeline import run
+
+    if not spark:
+        with out.progress("reading stores"):
+            return run(stores, tables, **options)
+    try:
+        from timerstore.spark import session
+    except ImportError as e:
+        raise InvalidArgumentError(str(e)) from e
+    with out.progress("reading stores on Spark"):
+        running = session(app_name="timerstore pipeline", master=master or "local[*]")
+        try:
+            return run(stores, tables, spark=running, **options)
+        finally:
+            running.stop()
+
+
+def show_run(out: Output, found: RunResult) -> None:
+    """Write the verdict, a row for each store, then what is wrong with those that are not ok."""
+    out.say(f"{found.run}: {found.verdict}, {len(found.stores):,} stores in {found.seconds:.1f} s")
+    cells = [
+        (each.name, each.state, f"{each.messages:,}", f"{each.units:,}", each.verdict)
+        for each in found.stores
+    ]
+    out.table(["store", "state", ">messages", ">units", "verdict"], cells)
+    told = []
+    for each in found.stores:
+        if each.error is not None:
+            told.append((each.name, "fail", "", each.error))
+        worst_first = sorted(each.findings, key=lambda finding: finding.verdict)
+        for finding in worst_first[:FINDINGS_SHOWN]:
+            told.append((each.name, finding.verdict, finding.rule, finding.says))
+    if told:
+        if out.on_terminal:
+            out.say()
+        out.table(["store", "verdict", "rule", "says"], told)

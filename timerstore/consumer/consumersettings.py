@@ -1,0 +1,72 @@
+"""What a consumer was told when it was made, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal
+
+from timerstore.consumer.hooks import Hook
+from timerstore.consumer.retry_rules import check_backoff
+from timerstore.consuming.starting import Start, check_start
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import check_group
+from timerstore.ground.kinds import check_bool, check_duration, check_int, check_kind
+
+ATTEMPTS_MAX: Final = 1 << 30
+PULL_COUNT_MAX: Final = 4_096
+"""Messages pulled at once; more would leave the other threads without any."""
+BROADCAST_PREFIX: Final = "%BROADCAST%"
+Ordered = Literal[False, True, "key"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerSettings:
+    """The arguments that all consumers have; `Consumer` says what each is for."""
+
+    group: str
+    batch_count: int
+    pull_count: int
+    max_attempts: int | None
+    backoff: Sequence[timedelta] | None
+    timeout: timedelta
+    broadcast: bool
+    instance: str
+    ordered: Ordered
+    hooks: Sequence[Hook]
+    start: Start
+    attempts_max: int = field(init=False)
+    waits: tuple[timedelta, ...] = field(init=False)  # as `backoff` says
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        check_int(self.pull_count, "pull_count", 1, PULL_COUNT_MAX)
+        check_int(self.batch_count, "batch_count", 1, self.pull_count)
+        self.attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts
+        check_int(self.attempts_max, "max_attempts", 0, ATTEMPTS_MAX)
+        if check_duration(self.timeout, "timeout") <= timedelta(0):
+            raise InvalidArgumentError(f"timeout is {self.timeout!r}. Pass a positive timedelta.")
+        check_start(self.start)
+        check_group(self.group)
+        check_kind(self.instance, str, "instance")
+        check_bool(self.broadcast, "broadcast")
+        check_kind(self.hooks, Sequence, "hooks")
+        if not isinstance(self.ordered, bool | str) or self.ordered not in (True, False, "key"):
+            raise InvalidArgumentError(f'ordered is {self.ordered!r}. Pass True, "key", or False.')
+        if self.ordered and (self.broadcast or self.batch_count > 1):
+            raise InvalidArgumentError(
+                "An ordered consumer hands out one message at a time, to one of its group. Leave "
+                "out batch_count and broadcast."
+            )
+        if self.instance and not self.broadcast:
+            raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
+        check_group(self.reads_as)
+        self.waits, self.hooks = check_backoff(self.backoff), tuple(self.hooks)
+
+    @property
+    def reads_as(self) -> str:
+        """The group whose offsets are its own."""
+        if not self.broadcast:
+            return self.group
+        return BROADCAST_PREFIX + self.group + (self.instance and "%" + self.instance)

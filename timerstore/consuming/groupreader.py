@@ -1,0 +1,85 @@
+"""Who reads a topic for a group: what its runs share with who hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from timerstore.consuming.cursors import Flight
+from timerstore.consuming.grouptally import GroupTally
+from timerstore.consuming.putacks import PutAcks
+from timerstore.consuming.retries import GroupRetries
+from timerstore.errors import CorruptStoreError, TooLateError
+from timerstore.putting.putting import Putting
+from timerstore.timelog.bytes.decode import Message, decode_message
+
+Place = tuple[int, int]
+"""A queue's row, and an index in it."""
+
+
+class Reader:
+    """A group at one topic; `Group` hands out for it."""
+
+    def __init__(
+        self,
+        retries: GroupRetries,
+        putting: Putting,
+        put_acks: PutAcks,
+        tally: GroupTally,
+        topic: str,
+    ) -> None:
+        """`retries`: what all groups of its name share."""
+        self.core, self.topic, self.name = retries.core, topic, retries.name
+        self.gate, self.putting, self.put_acks = retries.core.gate, putting, put_acks
+        self.retries, self.lock, self.tally = retries, retries.lock, tally
+        self.claimed: set[Place] = set()
+        """What is being appended again."""
+        self.keeps_ahead = False
+        """Whether the offsets file is to know what is done behind the committed indexes."""
+
+    def claim(self, flight: Flight, place: Place) -> bool:
+        """Take a message for who appends what comes in its place; False: it is too late for that.
+
+        Of several that try only one may; to settle it ends that, or `release`.
+        """
+        self.core.check_process()
+        with self.lock:
+            if flight.is_done(place[1]) or place in self.claimed:
+                return False
+            self.claimed.add(place)
+            return True
+
+    def release(self, place: Place) -> None:
+        """Say that nothing came in its place."""
+        self.core.check_process()
+        with self.lock:
+            self.claimed.discard(place)
+
+    @contextmanager
+    def claiming(self, flight: Flight, place: Place) -> Iterator[None]:
+        """Claim a message; where an exception comes out, it is released."""
+        if not self.claim(flight, place):
+            raise TooLateError("The message was acknowledged or sent back before.")
+        try:
+            yield
+        except BaseException:
+            self.release(place)
+            raise
+
+    def count_failed(self, failed: int, retried: int, dead: int) -> None:
+        """Count what failed, and what became of it: sent back, or given up."""
+        self.core.check_process()
+        with self.lock:
+            self.tally.failed += failed
+            self.tally.retried += retried
+            self.tally.dead += dead
+
+    def decode(self, offset: int, pins: list[Any]) -> Message:
+        """Decode a message whose segment is pinned."""
+        segment_bytes = self.core.engine.commitlog.segment_bytes
+        for file in pins:
+            start = int(file.path.name)
+            if start <= offset < start + segment_bytes:
+                return decode_message(file.view[offset - start :], offset)
+        raise CorruptStoreError("commitlog", offset, "its segment is gone")

@@ -1,0 +1,253 @@
+"""A run: entries of one queue that were handed out together, until each is done or given back.
+
+Ground rules: any thread may call anything. The flight and the cursor are changed under the group's
+lock alone. Places count from 0 in the run, indexes in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+from timerstore.consuming.ackput import Put, ack_and_put
+from timerstore.consuming.batchcolumns import Columns
+from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.delivery import Delivery, HandedOut, Int64s
+from timerstore.consuming.failures import Failure
+from timerstore.consuming.groupreader import Place, Reader
+from timerstore.consuming.retries import RetryCursor
+from timerstore.consuming.sendback import DEAD, Wait, send_back, send_to_dead
+from timerstore.ground.kinds import check_int
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.reading.pull import (
+    RUN_DUE_MS,
+    RUN_FIRED_MS,
+    RUN_INDEX,
+    RUN_OFFSET,
+    RUN_TAGS,
+)
+
+
+class Run(HandedOut):
+    """What `Group.pull` hands out."""
+
+    __slots__ = (
+        *("_bodies", "_count", "_decoded", "_ids", "_index_of", "_pulled_ms"),
+        *("columns", "cursor", "flight", "pins", "reader", "topic"),
+    )
+
+    def __init__(
+        self,
+        reader: Reader,
+        cursor: QueueCursor,
+        flight: Flight,
+        columns: Columns,
+        count: int,
+        pins: list[Any],
+    ) -> None:
+        """Hold the first `count` places of the columns."""
+        self.reader, self.topic = reader, reader.topic
+        self.cursor, self.flight = cursor, flight
+        self.columns, self._count, self.pins = columns, count, pins
+        self._pulled_ms = reader.core.steady_ms()
+        self._bodies: Any = None
+        self._ids: Any = None
+        self._decoded: dict[int, Message] = {}
+        self._index_of: list[int] = []  # of each delivery, once there are any
+
+    # --- looking
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return self._count
+
+    @property
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+        return self.reader.name
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        if self._bodies is None:
+            self._bodies = self.columns.arrow_bodies(self._count)
+        return self._bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        if self._ids is None:
+            self._ids = self.columns.arrow_ids(self._count)
+        return self._ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._numbers(RUN_DUE_MS)
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._numbers(RUN_FIRED_MS)
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._numbers(RUN_TAGS)
+
+    @property
+    def indexes(self) -> Int64s:
+        """Where each stands in its queue."""
+        return self._numbers(RUN_INDEX)
+
+    @property
+    def offsets(self) -> Int64s:
+        """Where each begins in the commit log."""
+        return self._numbers(RUN_OFFSET)
+
+    def _numbers(self, row: int) -> Int64s:
+        return self.columns.numbers[row, : self._count]
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether they were sent back before."""
+        return isinstance(self.cursor, RetryCursor)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+        self._index_of = self.indexes.tolist()
+        return super().__iter__()
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        check_int(i, "i", 0, self._count - 1)
+        if i not in self._decoded:
+            self._decoded[i] = self.reader.decode(int(self.offsets[i]), self.pins)
+        return self._decoded[i]
+
+    def is_done(self, i: int) -> bool:
+        """Tell whether one was acknowledged."""
+        return self.flight.is_done(int(self.indexes[i]))
+
+    def say_failed(self, i: int, attempt: int, first_ms: int) -> None:
+        """Have a message in memory say how often it failed, and since when."""
+        message = self.message(i)
+        properties = message.properties | {fmt.PROPERTY_FIRST_FAILED.decode(): str(first_ms)}
+        self._decoded[i] = message._replace(reconsume_times=attempt, properties=properties)
+
+    # --- taking back
+
+    def settle_all(self) -> None:
+        """Acknowledge all. O(1) for a whole run."""
+        reader, flight = self.reader, self.flight
+        reader.core.check_open()
+        if self._count == 0:
+            return
+        now_ms = reader.core.steady_ms()
+        with reader.lock:
+            before = flight.left
+            if flight.done is None and flight.left == self._count:
+                flight.left = 0
+            else:
+                for index in self.indexes.tolist():
+                    if flight.left:
+                        flight.settle(index)
+            done = before - flight.left
+            reader.tally.handled += done
+            self.cursor.trim()
+        if done:
+            reader.tally.respond(now_ms, now_ms - self._pulled_ms, done)
+        reader.core.check_open()  # else its offset may be kept without them
+
+    def settle(self, i: int, *, handled: bool = True, held: bool = False) -> None:
+        """Acknowledge one that was `handled`, or sent elsewhere; `held`: closing waits."""
+        reader, flight = self.reader, self.flight
+        core = reader.core
+        if core.closed and not held:
+            core.check_open()
+        try:
+            index = self._index_of[i]
+        except IndexError:  # nobody has gone through them
+            index = int(self.indexes[i])
+        with reader.lock:
+            if flight.left:
+                if flight.settle(index) and handled:
+                    reader.tally.handled += 1
+                if flight.left == 0:
+                    self.cursor.trim()
+            if reader.claimed:
+                reader.claimed.discard((self.cursor.row, index))
+        if core.closed and not held:  # its offset may be kept without it
+            core.check_open()
+
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+        reader, flight, indexes = self.reader, self.flight, self.indexes
+        if reader.core.closed:
+            reader.core.check_open()
+        with reader.lock:
+            before = flight.left
+            if flight.done is None and flight.left == len(places):
+                flight.left = 0
+            else:
+                for place in places:
+                    if flight.left:
+                        flight.settle(int(indexes[place]))
+            reader.tally.handled += before - flight.left if handled else 0
+            if flight.left == 0:
+                self.cursor.trim()
+            if reader.claimed:
+                reader.claimed.difference_update(
+                    (self.cursor.row, int(indexes[place])) for place in places
+                )
+        reader.core.check_open()
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to whoever asks."""
+        self.reader.core.check_process()
+        with self.reader.lock:
+            indexes = self.indexes[list(places)].tolist()
+            self.cursor.take_back(self.topic, self.flight, indexes)
+
+    # --- what is appended again, or has a put in its place
+
+    def claiming(self, i: int) -> AbstractContextManager[None]:
+        """Claim a message; where an exception comes out, it is released."""
+        return self.reader.claiming(self.flight, self._place(i))
+
+    def _place(self, i: int) -> Place:
+        return self.cursor.row, int(self.indexes[i])
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Put a message again as a timer for the group's retry topic, then acknowledge it."""
+        reader = self.reader
+        with reader.gate:
+            with self.claiming(i):
+                send_back(reader.putting, reader.name, self.message(i), delay=delay)
+            self.settle(i, handled=False, held=True)
+            reader.count_failed(1, 1, 0)
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; False where a put has acknowledged it."""
+        if self.is_done(i):
+            return False
+        putting, name, message = self.reader.putting, self.reader.name, self.message(i)
+        with self.claiming(i):
+            if wait == DEAD:
+                send_to_dead(putting, name, message, failure, wait=False)
+            elif isinstance(wait, timedelta):
+                send_back(putting, name, message, delay=wait, wait=False)
+            else:
+                send_back(putting, name, message, delay_level=wait, wait=False)
+        return True
+
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
+
+        def settle() -> None:
+            self.settle(i, held=True)
+
+        return ack_and_put(self.reader, self.flight, self._place(i), settle, puts)

@@ -1,0 +1,107 @@
+"""The shell's end: finds a store's owner, asks, raises the errors that it raised."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.control.socketfile import connect
+from timerstore.control.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    SOCKET_NAME,
+    Header,
+    LostError,
+    Part,
+    Wire,
+    error_from_json,
+    from_json,
+    to_json,
+)
+from timerstore.errors import StoreAccessError, StoreClosedError
+from timerstore.timelog.files.lockfile import holder
+
+TIMEOUT_S: Final = 60.0
+"""How long an answer may take: a fsync on a disk that is busy takes its time."""
+NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
+"""What connecting fails with where no process listens."""
+
+
+class Owner:
+    """The process that has a store open; any number of threads may ask it.
+
+    Each call is a connection of its own, so that whoever thinks between two of them keeps nobody
+    out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Made by `find_owner`."""
+        self.path = path
+        self.timeout_s = TIMEOUT_S
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Make a call in the owner's process; return its result as JSON says it.
+
+        Raises what the call raised there; StoreClosedError where the owner ended meanwhile, of
+        which it is not known whether it made the call.
+        """
+        return from_json(self.ask(name, **arguments)[0]["result"])
+
+    def ask(self, name: str, **arguments: Any) -> tuple[Header, list[Part]]:
+        """Make a call as `call` does; return what is answered, with its columns."""
+        question = {"protocol": PROTOCOL, "call": name, "with": to_json(arguments)}
+        try:
+            wire = self._send(question)
+            try:
+                header, parts = wire.receive()
+            finally:
+                wire.close()
+        except (OSError, LostError) as e:
+            if isinstance(e.__cause__, BlockingIOError):
+                raise StoreAccessError(
+                    f"{self.path} is open in another process{holder(self.path)}, which does not "
+                    f"answer within {self.timeout_s:g} s. Look whether it was stopped, or waits "
+                    "for a disk."
+                ) from e
+            raise StoreClosedError(
+                f"The process that had {self.path} open ended before it answered. Look whether it "
+                "made the call, then try again."
+            ) from e
+        if "error" in header:
+            raise error_from_json(header)
+        return header, parts
+
+    def _send(self, question: Header) -> Wire:
+        """Return a connection on which the whole question was sent."""
+        until_s = time.monotonic() + self.timeout_s
+        while True:
+            wire = Wire(connect(self.path, SOCKET_NAME, self.timeout_s))
+            try:
+                wire.limit(self.timeout_s, self.timeout_s)
+                wire.send(question, bytes_max=FRAME_BYTES_MAX)
+                return wire
+            except BaseException as e:
+                wire.close()
+                # Sent away before it had asked, for others: where very many came at once.
+                is_lost = isinstance(e, LostError) and not isinstance(e.__cause__, BlockingIOError)
+                if not is_lost or time.monotonic() > until_s:
+                    raise
+
+
+def find_owner(path: str | os.PathLike[str]) -> Owner | None:
+    """Return the process that has a store open; None where there is none that can be asked.
+
+    Raises StoreAccessError where it belongs to another user.
+    """
+    try:
+        connect(Path(path), SOCKET_NAME, TIMEOUT_S).close()
+    except OSError as e:
+        if e.errno in NOBODY:
+            return None
+        raise StoreAccessError(
+            f"{path} is open in a process that cannot be asked ({e.strerror}). Be its user."
+        ) from e
+    return Owner(Path(path))

@@ -1,0 +1,332 @@
+"""What an open store consists of: its engine, clock, threads, files.
+
+The rooms (`putting/`, `pending/`, `consuming/`, `closing/`) work on it; it knows none of them, nor
+the store, which is the face before them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from timerstore.core.ahead import load_kernels
+from timerstore.core.clockmark import note_clock
+from timerstore.core.directory import lock_directory
+from timerstore.core.inside import inside
+from timerstore.core.offsets import ConsumerOffsets
+from timerstore.core.switches import SWITCHES_FILE, Switches
+from timerstore.core.waiting import Waiters
+from timerstore.errors import (
+    ForkedProcessError,
+    PausedError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreFullError,
+    TimerStoreError,
+)
+from timerstore.ground.config import Config
+from timerstore.services.cleaning.cleaning import Cleaner
+from timerstore.services.cleaning.retention import Retention
+from timerstore.services.durable.flush import Flusher
+from timerstore.services.engine.rebuild import TIMERS, remove_mark, write_mark
+from timerstore.services.opening.attempts import open_engine
+from timerstore.services.running.leap import leap
+from timerstore.services.running.runner import Runner
+from timerstore.services.world.background import Failure
+from timerstore.services.world.clock import ManualClock, SystemClock, listen
+from timerstore.services.world.waking import NO_HURRY_MS
+from timerstore.services.world.world import WAITER_COUNT_MAX
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.lockfile import LockFile
+from timerstore.timelog.jit.locks import Gate
+from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
+
+log = logging.getLogger("timerstore")
+
+OFFSETS_FILE: Final = "config/consumerOffset.json"
+_REPORTS_MAX: Final = 100
+"""Damaged messages that are logged one by one; all are counted."""
+
+
+class Core:
+    """An open store without its calls; any number of threads may use it."""
+
+    cleaner: Cleaner  # these two are set by cleannow.py
+    retention: Retention
+
+    def __init__(self, path: Path, disk: Disk, clock: ManualClock | None) -> None:
+        """Hold nothing yet."""
+        self.path, self.disk = path, disk
+        self.clock = SystemClock() if clock is None else clock
+        self.closed, self.gate = True, Gate()
+        self.closing, self.ended, self.flushed = threading.RLock(), False, False
+        self.forked = False
+        self.at_close: list[Callable[[], None]] = []
+        """Called while the store is closed, once nobody gets in any more; each may be twice."""
+        self.failure = Failure()
+        self.deferring: set[int] = set()
+        """Threads in the midst of a call that waits for nothing: an event loop's (`aio/`), which
+        waits elsewhere for room before it, for durability after it."""
+        self._refusal: str | None = None
+        self._reported: set[tuple[str, int]] = set()
+        self._stages: list[Stage] = []
+
+    def lock(self, create: bool) -> None:
+        """Check the directory, or make it; hold its lock."""
+        self.lock_file: LockFile = lock_directory(self.disk, self.path, create)
+        if self.disk.writes:
+            self.disk.find_spare(self.path / "config" / "spare")
+
+    def open(self, config: Config) -> None:
+        """Open the files, and recover what the last life left."""
+        load_kernels()
+        self.disk.is_opening = True
+        try:
+            self._open(config)
+        finally:
+            self.disk.is_opening = False
+
+    def _open(self, config: Config) -> None:
+        started = time.monotonic()
+        self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
+        self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
+        for row, topic in enumerate(self.engine.queues.topics):
+            self.offsets.cut(topic, row, self.engine.queues)
+        self.offsets.cut_missing(self.engine.queues)
+        self.offsets.write()  # before anything fires, or the next crash would find the old ones
+        self.switches = Switches(self.disk, self.path / SWITCHES_FILE)
+        if self.switches.damage is not None:
+            damage = self.switches.damage
+            self.engine.damage.note(SWITCHES_FILE, damage.offset, damage.reason)
+        if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
+            write_mark(self.disk, self.path, frozenset((TIMERS,)))
+        self.engine.keys.open(self.engine.world)
+        self.flusher = Flusher(self.engine)
+        leap(self.engine, self.clock.now_ms)
+        with suppress(StoreFullError):  # the flush thread tries again: to consume makes room
+            self.flusher.flush()
+            note_clock(self.engine)
+            if not self.engine.keeps_mark:
+                remove_mark(self.disk, self.path)
+        self.is_group = self.engine.config.durability == "group"
+        self.waiters = Waiters(self.engine.world.waiters)
+        self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])
+        self.runner = Runner(self.engine, self.flusher, self.stop)
+        self.flusher.on_failure = self.stop
+        self.opened_s, self.opened_ms = time.monotonic(), self.clock.now_ms
+        self.open_s = self.opened_s - started
+
+    def start(self) -> None:
+        """Let time pass; from now on a fork is seen."""
+        self.closed = False
+        self.obey_switches()
+        _open_cores.add(self)
+        self._tell_recovery()
+        self._start_services()
+
+    def _tell_recovery(self) -> None:
+        """Log what happened in one sentence; a warning where bytes were cut, or made anew."""
+        found = self.findings
+        if not found.clean or found.rebuilt:
+            level = logging.WARNING if found.torn_bytes or found.rebuilt else logging.INFO
+            text = found.sentence(self.engine.damage.count)
+            fields = {"store": str(self.path), "recovery": asdict(found)}
+            log.log(level, "%s: %s", self.path, text, extra=fields)
+
+    def _start_services(self) -> None:
+        if isinstance(self.clock, ManualClock):
+            listen(self.clock, self.clock_moved)
+            self.runner.play(self.clock.now_ms, self.clock.now_ms)
+        else:
+            self.runner.start()
+            self.flusher.start()
+
+    @inside
+    def clock_moved(self, start_ms: int, stop_ms: int) -> None:
+        """Play what happens while a manual clock moves."""
+        self.check_open()
+        self.runner.play(start_ms, stop_ms)
+
+    def play_now(self) -> None:
+        """On a manual clock, do all that is due at its present time."""
+        self.clock_moved(self.clock.now_ms, self.clock.now_ms)
+
+    def stop(self, error: BaseException) -> None:
+        """Have the next call raise what ended a background thread, or made flushing impossible."""
+        self.failure.keep(error)
+        self.end_short_way()
+        fields = {"store": str(self.path), "stopped_by": repr(error)}
+        log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
+
+    def give_up_opening(self) -> None:
+        """Let go of what `open` had begun."""
+        self.closed = self.ended = True
+        if hasattr(self, "runner"):
+            self.runner.stop()
+            self.flusher.stop()
+        if hasattr(self, "engine"):
+            self.engine.close_files()
+        if hasattr(self, "lock_file"):
+            self.lock_file.release()
+
+    def let_go(self) -> None:
+        """Close the files, then release the lock; the services have stopped."""
+        self.waiters.close()
+        self.putters.close()
+        self.engine.close_files()
+        self.lock_file.release()
+        self.ended = True
+        self._call_nobody()
+
+    def _call_nobody(self) -> None:
+        """Know nobody any more who knows this core.
+
+        So maps and memory of a closed store go with the last reference to it, and not whenever
+        Python looks for cycles: a program that opens many, one after the other, would keep dozens.
+        """
+        flusher = self.flusher
+        flusher.on_failure = flusher.before = flusher.after = None
+        flusher.on_checkpoint = flusher.on_tick = None
+        self.at_close.clear()
+        del self.runner, self.cleaner, self.retention
+
+    # --- who may call
+
+    def check_process(self) -> None:
+        """Raise in a forked child, before any lock: a thread of the parent may have held it."""
+        if self.forked:
+            raise ForkedProcessError(
+                "This store belongs to the parent process. Open it after the fork, in one process."
+            )
+
+    def check_open(self, *, stopped: bool = False) -> None:
+        """Raise where the store cannot be used any more; `stopped`: one that has stopped can."""
+        if self.forked:
+            self.check_process()
+        if self.closed:
+            raise StoreClosedError(f"{self.path} was closed. Open it again.")
+        if not stopped and self.failure.error is not None:
+            self.failure.check()
+
+    def check_writable(self) -> None:
+        """Raise where nothing may be put, cancelled or sent back."""
+        self.check_open()
+        if self._refusal is not None:
+            raise ReadOnlyError(self._refusal)
+
+    def check_putting(self) -> None:
+        """Raise where nothing may be put."""
+        self.check_writable()
+        if self.switches.pauses:
+            if self.switches.find("putting", self.clock.now_ms):
+                raise PausedError(
+                    'Putting is paused. Put again later, or call resume("putting") first.'
+                )
+            self.obey_switches()  # it may be over
+
+    def obey_switches(self) -> None:
+        """Have the services, and the short way of a put, do what the switches say."""
+        callers = self.engine.world.callers
+        with self.switches.lock:
+            now_ms = self.clock.now_ms
+            firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
+            callers.fire_from_ms = 0 if firing is None else firing.end_ms
+            callers.short_way_ended = int(putting is not None)
+        if self.closed or self.failure.error is not None or self._refusal is not None:
+            self.end_short_way()  # looked at last: whoever ends it says why before
+
+    def check_unlocked(self, *, keys: bool = False) -> None:
+        """Raise where this thread holds a lock that the call would wait for: for ever.
+
+        `keys`: it would wait for that of the key index as well.
+        """
+        if self.engine.locks.is_mine() or (keys and self.engine.keys.lock.is_mine()):
+            raise TimerStoreError(
+                "This was called inside another call of the same thread, as a signal's handler may "
+                "do. Put a timer or set a flag there, and call this when the other has returned."
+            )
+
+    def refuse(self, reason: str | None) -> None:
+        """Refuse everything that would append, for this reason; None: accept it again."""
+        self._refusal = reason
+        self.end_short_way()
+
+    def end_short_way(self) -> None:
+        """Let no put take the short way any more (`putting/short_way.py`)."""
+        self.engine.world.callers.short_way_ended = 1
+
+    def report_unreadable(self, file: str, offset: int, reason: str) -> None:
+        """Log what cannot be read, and is not passed on."""
+        if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
+            self._reported.add((file, offset))
+            fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
+            text = "%s: %s, offset %d: %s; passed by"
+            log.error(text, self.path, file, offset, reason, extra=fields)
+
+    # --- appending
+
+    def steady_ms(self) -> float:
+        """Return the time by which what is done is judged: one that is never set, or the manual."""
+        return float(self.clock.now_ms) if self.clock.manual else time.monotonic() * 1000
+
+    def take_stage(self) -> Stage:
+        """Return a stage for one call; give it back with `free_stage`."""
+        try:
+            return self._stages.pop()
+        except IndexError:
+            return new_stage(STAGE_COUNT_MAX)
+
+    def free_stage(self, stage: Stage) -> None:
+        """Take a stage back."""
+        self._stages.append(stage)
+
+    def after_append(self, now_ms: int, due_ms: int | None = None) -> None:
+        """Have what was appended noticed by the services, then wait until it is durable.
+
+        `due_ms`: of the earliest timer in it; None where there is none.
+        """
+        if not self.clock.manual:
+            self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
+        elif due_ms is not None and due_ms <= now_ms:
+            self.runner.play(now_ms, now_ms)
+        if self.is_group and not self.is_deferring:
+            self.flusher.wait_durable(self.engine.commitlog.end)
+
+    @inside
+    def wait_durable(self) -> None:
+        """Return once all that was appended is durable."""
+        if not self.is_deferring:
+            self.flusher.wait_durable(self.engine.commitlog.end)
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether the calling thread's call may not wait."""
+        return bool(self.deferring) and threading.get_ident() in self.deferring
+
+    @inside
+    def flush(self) -> None:
+        """Write a checkpoint; see `TimerStore.flush`."""
+        self.check_open()
+        self.check_unlocked(keys=True)
+        self.flusher.flush()
+
+
+_open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Let the parent's stores be closed to a child; what looks at `closed` alone asks no more."""
+    for core in _open_cores:
+        core.forked = core.closed = True
+        core.end_short_way()
+
+
+os.register_at_fork(after_in_child=_after_fork)

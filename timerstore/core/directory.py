@@ -1,0 +1,42 @@
+"""The directory of a store: found, or made, with its lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from timerstore.errors import NotAStoreError
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.lockfile import LockFile
+
+LIST_FILE: Final = "backup.json"
+
+
+def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
+    """Check a directory, or make it; return its lock, held."""
+    if not path.exists() and not create:
+        raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
+    disk.make_folder(path)
+    check_is_store(path)
+    if is_backup(path):
+        raise NotAStoreError(
+            f"{path} is a backup, which a store that is open would change. Make a store of it with "
+            "`timerstore restore`, or look at it with read_only=True."
+        )
+    if not create and not any(path.iterdir()):
+        raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
+    return LockFile(disk, path)
+
+
+def is_backup(path: Path) -> bool:
+    """Tell whether a folder is a backup."""
+    return (path / LIST_FILE).is_file()
+
+
+def check_is_store(path: Path) -> None:
+    """Refuse a folder that holds something else than a store."""
+    names = {entry.name for entry in path.iterdir()}
+    if names and not names & {"timerstore.json", "commitlog", "lock"}:
+        raise NotAStoreError(
+            f"{path} holds files that are no store's. Pass an empty folder, or a store's."
+        )

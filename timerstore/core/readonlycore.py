@@ -1,0 +1,293 @@
+"""What a store consists of that is opened to look at: no file is changed, no lock is taken.
+
+It is the whole store over a disk that keeps every change in memory: files are mapped copy-on-write,
+and what would be written is not. So recovery runs as always, whatever state the directory is in,
+and what it finds is what the next real opening would find.
+
+Of a store that another process uses it shows what had reached the files at the moment of opening:
+the last checkpoint with the wheel and the small files that go with it (`timelog/files/steady.py`),
+and the log up to its last whole message. All segments stay mapped, for what was changed in a map is
+nowhere else, and the writer's retention may remove the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.core.core import Core
+from timerstore.core.directory import check_is_store
+from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.ground.config import Config
+from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
+from timerstore.timelog.files.lockfile import LockFile
+from timerstore.timelog.files.names import segment_name, segment_offset
+from timerstore.timelog.files.oserrors import kind_of, store_error
+from timerstore.timelog.files.sharing import FolderShare
+from timerstore.timelog.files.steady import (
+    KEPT_MAX,
+    TRIES_MAX,
+    Steady,
+    list_names,
+    list_segments,
+    tries,
+)
+from timerstore.timelog.jit.mapping import MapOwner, map_bytes
+from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.reading.reader import Sizes, read_sizes
+
+REASON: Final = "This store was opened with read_only=True. Open it without to change it."
+_STILL_TRIES = 6
+"""So often a store that was not closed is looked at, before what is wrong with it is damage."""
+
+
+class PrivateFile(MappedFile):
+    """A file's content, with changes that only this process sees."""
+
+    keeps_changes = True
+
+    def __init__(self, path: Path, length: int, fd: int = -1) -> None:
+        """Map `length` bytes of the open file `fd`, and close it; zeros where there is none."""
+        self.length = self.allocated_bytes = length
+        size = os.fstat(fd).st_size if fd >= 0 else 0
+        self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
+        if 0 < size < length:
+            self.view[:size] = np.frombuffer(os.pread(fd, size, 0), np.uint8)
+        if fd >= 0:
+            os.close(fd)
+        self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
+
+    def unfault(self, start: int, stop: int) -> None:
+        """Do nothing: here it would undo what was changed."""
+
+
+class PrivateDisk(Disk):
+    """A disk on which everything seems to work and nothing is written."""
+
+    writes = False
+
+    def __init__(self) -> None:
+        """Begin with the disk as it is, whoever changes it."""
+        self._steady: Steady | None = None
+        self._maps: dict[Path, PrivateFile] = {}
+        self._kept: dict[Path, set[int]] = {}  # by folder, the segments that are mapped
+        self._names: dict[Path, list[str]] = {}  # by folder, those that were there last
+
+    def stand_still(self, steady: Steady) -> None:
+        """Show the wheel and the small files as they stood; the maps that were made are kept."""
+        self._steady, self.is_shared = steady, steady.is_open
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a small file's content as it stood."""
+        return super().read(path) if self._steady is None else self._steady.read(path)
+
+    def make_folder(self, path: Path) -> None:
+        """Do nothing: no file will be made in it."""
+
+    def open_file(self, path: Path, *, create: bool = False) -> int:
+        """Open a file for reading; one that is missing is made in memory alone."""
+        if self._steady is not None and path == self._steady.path / "timerwheel":
+            if self._steady.wheel.fd >= 0:
+                return os.dup(self._steady.wheel.fd)
+        if create and not path.exists():
+            return os.memfd_create(path.name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags)
+        except OSError as e:
+            raise store_error(e, path) from e
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NotAStoreError(
+                f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
+            )
+        return fd
+
+    def create_mapped(self, path: Path, length: int) -> MappedFile:
+        """Return zeros, the same ones when they are asked for again."""
+        file = self._maps[path] = PrivateFile(path, length)
+        return file
+
+    def map_existing(self, path: Path, length: int) -> MappedFile:
+        """Map a file copy-on-write, once: what is changed in the map is nowhere else."""
+        file = self._maps.get(path)
+        if file is not None:
+            return file
+        fd = self._open_to_map(path)
+        size = os.fstat(fd).st_size
+        if size > length:
+            os.close(fd)
+            raise WrongSizeError(path, size, length, SEGMENT_SIZES)
+        try:
+            file = PrivateFile(path, length, fd)
+        except OSError as e:
+            raise self.full(e, path) from e
+        self._maps[path] = file
+        return file
+
+    def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
+        """Return all of it: what was changed in memory is no hole."""
+        return [(0, file.length)]
+
+    def keep(self, path: Path, sizes: Sizes) -> None:
+        """List the segments of all logs, and map those that were not mapped before."""
+        self._names.clear()
+        root = path / "consumequeue"
+        for topic in list_names(root):
+            for queue in list_names(root / topic):
+                self._keep_log(root / topic / queue, sizes.consumequeue_segment_bytes)
+        self._keep_log(path / "timerlog", sizes.timerlog_segment_bytes)
+        self._keep_log(path / "commitlog", sizes.commitlog_segment_bytes)
+
+    def _keep_log(self, folder: Path, segment_bytes: int) -> None:
+        kept, foreign = self._kept.setdefault(folder, set()), set[str]()
+
+        def path(number: int) -> Path:
+            return folder / segment_name(number * segment_bytes)
+
+        def listed() -> Iterator[int]:
+            yield from kept
+            for name in list_names(folder):
+                offset = segment_offset(name)
+                if offset is not None and offset % segment_bytes == 0:
+                    number = offset // segment_bytes
+                    if number not in kept:
+                        yield number
+                else:
+                    foreign.add(name)
+
+        names, numbers = (
+            list[str](),
+            list_segments(listed, lambda each: each in kept or path(each).exists()),
+        )
+        for number in numbers:
+            if number not in kept and len(self._maps) < KEPT_MAX:
+                try:
+                    status = path(number).lstat()
+                    size = status.st_size if stat.S_ISREG(status.st_mode) else segment_bytes + 1
+                    if size == segment_bytes:
+                        self.map_existing(path(number), segment_bytes)
+                        kept.add(number)
+                    elif (
+                        size < segment_bytes
+                        and number == numbers[-1]
+                        and _is_empty(self.open_file(path(number)))
+                    ):
+                        continue  # it is being made
+                except FileNotFoundError:
+                    continue  # retention removed it
+            names.append(segment_name(number * segment_bytes))
+        self._names[folder] = names + sorted(foreign)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return what was listed of a log: what was mapped, and not what is new."""
+        return self._names.get(folder, []) if self._steady is not None else super().names(folder)
+
+    def size(self, path: Path) -> int:
+        """Return the size of a segment, though it may be gone."""
+        file = self._maps.get(path)
+        return super().size(path) if file is None else file.length
+
+    def drop_maps(self) -> None:
+        """Forget all maps: what was changed in them is undone."""
+        self._maps.clear()
+        self._kept.clear()
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        """Do nothing."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Do nothing."""
+
+    def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
+        """Do nothing."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Do nothing."""
+
+    def remove(self, path: Path) -> None:
+        """Do nothing."""
+
+
+def _is_empty(fd: int) -> bool:
+    """Tell whether an open file holds nothing but zeros, and close it."""
+    try:
+        at = 0
+        while piece := os.pread(fd, 1 << 20, at):
+            if piece.strip(b"\0"):
+                return False
+            at += len(piece)
+        return True
+    finally:
+        os.close(fd)
+
+
+class _NoLock(LockFile):
+    """Stands where a store that is written to holds its lock."""
+
+    def __init__(self) -> None:
+        self._file = None
+
+
+class ReadOnlyCore(Core):
+    """An open store in which nothing fires, over a disk that nothing is written to."""
+
+    def lock(self, create: bool) -> None:
+        """Check the directory; no lock is taken."""
+        path = self.path
+        if not path.is_dir() or not any(path.iterdir()):
+            raise NotAStoreError(f"{path} holds nothing. Pass the directory of a store.")
+        check_is_store(path)
+        self.disk = self._disk = PrivateDisk()
+        self._refusal = REASON
+        self.lock_file = _NoLock()
+
+    def open(self, config: Config) -> None:
+        """Open; again where the writer, or its retention, was faster."""
+        for again in tries():
+            steady = self._look()
+            try:
+                return super().open(config)
+            except (CorruptStoreError, FileNotFoundError, NotAStoreError):
+                still = steady.holds() and (again >= _STILL_TRIES or not steady.is_open)
+                if still or again == TRIES_MAX:
+                    raise
+                self._disk.drop_maps()
+        return None
+
+    def _look(self) -> Steady:
+        """Copy and keep the files of one checkpoint."""
+        sizes, _ = read_sizes(self.path)
+        self._share: FolderShare | None = FolderShare(self.path / "commitlog")
+        self._disk.keep(self.path, sizes)
+        steady = Steady(self.path)
+        self._disk.keep(self.path, sizes)
+        self._disk.stand_still(steady)
+        return steady
+
+    def _tell_recovery(self) -> None:
+        """Say nothing: the store may be open, and what recovery did was done in memory."""
+
+    def _start_services(self) -> None:
+        self.flusher.after = self.flusher.on_tick = None
+        self.cleaner.stopped = True
+
+    def give_up_opening(self) -> None:
+        """Let go of what `open` had begun."""
+        super().give_up_opening()
+        self._drop_maps()
+
+    def let_go(self) -> None:
+        """Let the files go."""
+        super().let_go()
+        self._drop_maps()
+
+    def _drop_maps(self) -> None:
+        if hasattr(self, "_disk"):
+            self._disk.drop_maps()
+        self._share = None

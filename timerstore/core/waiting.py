@@ -1,0 +1,106 @@
+"""Waiting: how a Python thread sleeps until a resident kernel has done something for it.
+
+Who consumes waits for what dequeue-put fires, who puts for room that enqueue-get makes.
+
+Each waiting thread has an eventfd of its own, which the kernel writes once after the thread asked
+for it. One for all would lose wake-ups: who drains it hides the write from the others. They are
+kept for the next wait, and closed with the store, when no kernel runs any more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from timerstore.services.world.world import WAITER_COUNT_MAX
+from timerstore.timelog.jit.record import Words
+
+
+class Waiter:
+    """One waiting thread; without a place it polls, every millisecond."""
+
+    def __init__(self, words: Words, place: int | None) -> None:
+        """Take a place among those whom the kernel wakes."""
+        self._words, self._place = words, place
+        self.fd = -1
+        if place is not None:
+            self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll = select.poll()
+            self._poll.register(self.fd, select.POLLIN)
+            words[2 * place + 1] = 0
+            words[2 * place] = self.fd
+
+    def arm(self) -> None:
+        """Ask to be woken by what is done from now on."""
+        if self._place is not None:
+            self._words[2 * self._place + 1] = 1
+
+    def disarm(self) -> None:
+        """Take the request back."""
+        if self._place is not None:
+            self._words[2 * self._place + 1] = 0
+
+    def wake(self) -> None:
+        """End a wait, the present one or else the next; for any thread."""
+        if self.fd >= 0:
+            os.eventfd_write(self.fd, 1)
+
+    def wait(self, timeout_ms: float) -> None:
+        """Sleep until something was done, or the time is over."""
+        if self._place is None:
+            time.sleep(min(timeout_ms, 1.0) / 1000)
+        elif self._poll.poll(timeout_ms):
+            os.eventfd_read(self.fd)
+
+
+class Waiters:
+    """The waiters of a store."""
+
+    def __init__(self, words: Words) -> None:
+        """Use the kernel's array of places: eventfd, then 1 where its thread wants to be woken."""
+        self._words = words
+        self._lock = threading.RLock()  # a signal's handler may close the store meanwhile
+        self._free: list[Waiter] = []
+        self._count = 0
+        self._closed = False
+
+    @contextmanager
+    def waiter(self) -> Iterator[Waiter]:
+        """Lend a waiter to the calling thread."""
+        with self._lock:
+            try:
+                waiter = self._free.pop()
+            except IndexError:
+                place = self._count if self._count < WAITER_COUNT_MAX else None
+                waiter = Waiter(self._words, place)
+                self._count += place is not None
+        try:
+            yield waiter
+        finally:
+            waiter.disarm()
+            if waiter.fd >= 0:
+                with self._lock:
+                    self._free.append(waiter)
+                    if self._closed:
+                        self._close_free()
+
+    def close(self) -> None:
+        """Close all eventfds; only once no kernel runs."""
+        with self._lock:
+            self._words[::2] = -1
+            self._closed = True
+            self._close_free()
+
+    def _close_free(self) -> None:
+        while True:
+            try:
+                waiter = self._free.pop()
+            except IndexError:
+                return
+            fd, waiter.fd = waiter.fd, -1
+            if fd >= 0:
+                os.close(fd)

@@ -1,0 +1,16 @@
+"""What all rooms stand on: values that go into calls, come out of them, are shown.
+
+    arguments.py  what calls are given, checked
+    put.py        what a put is given, as one row
+    kinds.py      kinds of arguments that many calls share
+    config.py     settings
+    tomlfile.py   a TOML file that a person wrote
+    ids.py        ids of timers, as text or as columns
+    amounts.py    amounts as text for people
+    moments.py    epoch milliseconds as datetimes
+    ranges.py     runs of indexes
+    lazy.py       names of a package, loaded when they are asked for
+    staying.py    objects that stay in their process
+
+Nothing here knows of an open store; the services use the settings.
+"""

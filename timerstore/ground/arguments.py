@@ -1,0 +1,339 @@
+"""Checking arguments: what a caller may pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_duration, check_name, shown_int
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
+from timerstore.timelog.files.names import is_topic
+from timerstore.timelog.jit.objects import OBJECTS_ARE_READABLE, read_bytes_objects
+from timerstore.timelog.writing.frame import encode_property
+
+DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
+DUE_MS_MIN: Final = 10**11
+"""Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
+_SYSTEM_TOPICS: Final = frozenset(
+    name
+    for name in (
+        *(fmt.TIMER_TOPIC.decode(), fmt.LEVEL_TOPIC.decode(), "TBW102", "BenchmarkTest"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
+        *("RMQ_SYS_SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    )
+)
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ArrowArray(Protocol):
+    """An Arrow array, as Arrow itself says what one is; pyarrow brings no types."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None, /) -> Any:
+        """Export it."""
+
+
+class ArrowChunks(Protocol):
+    """An Arrow array in several pieces."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None, /) -> Any:
+        """Export them."""
+
+
+Bodies = Sequence[bytes] | np.ndarray[Any, np.dtype[np.uint8]] | ArrowArray | ArrowChunks
+"""What `put_many` takes: a sequence of bytes, an Arrow binary array, or a 2-D array of uint8."""
+Keys = Sequence[str] | Bodies
+Times = int | Sequence[int] | np.integer[Any] | np.ndarray[Any, np.dtype[np.integer[Any]]]
+"""Milliseconds for all of `put_many`, or for each."""
+
+
+def check_topic(topic: str, what: str = "topic") -> bytes:
+    """Return a topic's bytes, or refuse it."""
+    if not isinstance(topic, str) or not _TOPIC.match(topic) or len(topic) > fmt.TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{what} is {topic!r}. Use 1 to {fmt.TOPIC_BYTES_MAX} of the characters "
+            "A-Z a-z 0-9 _ - % |."
+        )
+    if topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_"):
+        raise InvalidArgumentError(f"{what} {topic!r} belongs to the system. Use another name.")
+    return topic.encode()
+
+
+def check_topic_to_consume(topic: str) -> bytes:
+    """Return the bytes of a topic that is consumed, or refuse it: any that a store can hold.
+
+    A broker's topics may have names that cannot be put to. Not those that hold what waits.
+    """
+    name = check_name(topic)
+    if not is_topic(name):
+        raise InvalidArgumentError(
+            f"topic is {topic!r}. Pass the name of a topic: 1 to {fmt.TOPIC_BYTES_READ_MAX} bytes, "
+            "without / and U+0000, not . or .. alone."
+        )
+    if name in (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC):
+        raise InvalidArgumentError(
+            f"topic {topic!r} holds what is not due yet. Read the topics that it was put to."
+        )
+    return name
+
+
+def check_group(group: str) -> str:
+    """Return a group's name, or refuse it."""
+    check_topic(group, "group")
+    if len(group) > GROUP_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"group is {len(group)} characters long. Use {GROUP_BYTES_MAX} at most."
+        )
+    return group
+
+
+def check_due_ms(value: object, name: str = "at_ms") -> int:
+    """Return a due time, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
+    if value < DUE_MS_MIN:
+        raise InvalidArgumentError(
+            f"{name} is {shown_int(value)}, which looks like seconds. Pass epoch milliseconds."
+        )
+    if value > DUE_MS_MAX:
+        raise InvalidArgumentError(
+            f"{name} is {shown_int(value)}, past the year 9999. Pass an earlier time."
+        )
+    return int(value)
+
+
+def resolve_due_ms(
+    now_ms: int,
+    delay: timedelta | None,
+    at: datetime | None,
+    at_ms: int | None,
+    max_delay_ms: int | None,
+) -> int:
+    """Return the due time that the arguments of a put ask for; fractions of a ms round up."""
+    if (delay is not None) + (at is not None) + (at_ms is not None) > 1:
+        raise InvalidArgumentError("delay, at and at_ms exclude each other. Pass one of them.")
+    due_ms = now_ms
+    if delay is not None:
+        due_ms = now_ms + whole_ms(check_duration(delay, "delay"))
+    elif at is not None:
+        if not isinstance(at, datetime):
+            raise InvalidArgumentError(f"at is {at!r}. Pass an aware datetime.datetime.")
+        if at.utcoffset() is None:
+            raise InvalidArgumentError(
+                f"at is {at!r}, which has no time zone. Pass an aware datetime, "
+                "such as datetime.now(timezone.utc)."
+            )
+        due_ms = whole_ms(at - EPOCH)
+    elif at_ms is not None:
+        due_ms = check_due_ms(at_ms)
+    if at_ms is None:
+        due_ms = check_due_ms(max(due_ms, DUE_MS_MIN), "the due time")
+    if max_delay_ms is not None and due_ms - now_ms > max_delay_ms:
+        raise InvalidArgumentError(
+            f"The due time lies {due_ms - now_ms} ms ahead. "
+            f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+        )
+    return due_ms
+
+
+def check_alone(*times: object) -> None:
+    """Refuse a time beside a delay level."""
+    if any(each is not None for each in times):
+        raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
+
+
+def whole_ms(delay: timedelta) -> int:
+    """Return a duration in ms; fractions round up. The longest one has no negative."""
+    return (delay.days * 86_400 + delay.seconds) * 1_000 - (-delay.microseconds // 1_000)
+
+
+def check_due_array(
+    count: int, now_ms: int, at_ms: object, delay_ms: object, max_delay_ms: int | None
+) -> Int64s:
+    """Return an int64 array of due times for `put_many`."""
+    if at_ms is not None and delay_ms is not None:
+        raise InvalidArgumentError("at_ms and delay_ms exclude each other. Pass one of them.")
+    name, values = ("at_ms", at_ms) if at_ms is not None else ("delay_ms", delay_ms)
+    if values is None:
+        return np.full(count, now_ms, np.int64)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise InvalidArgumentError(
+            f"{name} is no array: {e}. Pass an int, or an array of int64 milliseconds."
+        ) from e
+    if array.dtype.kind not in "iu" or array.dtype == np.uint64:
+        raise InvalidArgumentError(
+            f"{name} has the type {array.dtype}. Pass an int, or an array of int64 milliseconds."
+        )
+    if array.ndim == 0:
+        due_ms = np.full(count, int(array), np.int64)
+    elif array.shape == (count,):
+        due_ms = array.astype(np.int64)  # a copy: the caller may change theirs
+    else:
+        raise InvalidArgumentError(
+            f"{name} has the shape {array.shape}. Pass one time, or {count} as there are bodies."
+        )
+    if name == "delay_ms":
+        if count and int(due_ms.max()) > DUE_MS_MAX:  # else the sum would overflow
+            raise InvalidArgumentError(
+                f"{name} has {int(due_ms.max())}, past the year 9999. Pass shorter delays."
+            )
+        np.maximum(due_ms, -DUE_MS_MAX, out=due_ms)
+        due_ms += now_ms
+    if count:
+        check_due_ms(int(due_ms.min()), name)
+        check_due_ms(int(due_ms.max()), name)
+        if max_delay_ms is not None and int(due_ms.max()) - now_ms > max_delay_ms:
+            raise InvalidArgumentError(
+                f"A due time lies {int(due_ms.max()) - now_ms} ms ahead. "
+                f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+            )
+    return due_ms
+
+
+def check_text(value: str, what: str) -> bytes:
+    """Return a property's value as bytes, or refuse it."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} is {value!r}. Pass a str.")
+    if not value or "\x01" in value or "\x02" in value:
+        raise InvalidArgumentError(
+            f"{what} is {value!r}. Pass text that is not empty and holds no U+0001 or U+0002."
+        )
+    try:
+        return value.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidArgumentError(f"{what} is no valid Unicode: {e}. Correct it.") from e
+
+
+def encode_properties(
+    key: str | None, tag: str | None, properties: Mapping[str, str] | None
+) -> bytes:
+    """Return key, tag and user properties as they stand in a message."""
+    encoded = b""
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
+    if tag is not None:
+        encoded += encode_property(b"TAGS", check_text(tag, "tag"))
+    if key is not None:
+        encoded += encode_property(b"KEYS", check_text(key, "key"))
+    for name, value in (properties or {}).items():
+        name_bytes = check_text(name, "a property's name")
+        if name in fmt.RESERVED_PROPERTIES and name_bytes != fmt.PROPERTY_PUT_BY:
+            raise InvalidArgumentError(
+                f"The property name {name!r} belongs to the system. Use another name."
+            )
+        encoded += encode_property(name_bytes, check_text(value, f"property {name!r}"))
+    check_description(len(encoded))
+    return encoded
+
+
+def check_description(length: int) -> None:
+    """Refuse more of key, tag and properties than a message has room for."""
+    if length > DESCRIPTION_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"key, tag and properties take {length} bytes. Use {DESCRIPTION_BYTES_MAX} at most."
+        )
+
+
+def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
+    """Return a body as bytes, or refuse it.
+
+    `described_bytes`: what key, tag and properties take; `bytes_max`: what all may take together.
+    """
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidArgumentError(
+            f"body is {type(body).__name__}. Pass bytes: text.encode(), or "
+            "json.dumps(value).encode()."
+        )
+    try:
+        body = bytes(body)
+    except ValueError as e:  # a memoryview that was released
+        raise InvalidArgumentError(f"body: {e}. Pass bytes.") from e
+    if not body:
+        raise InvalidArgumentError("body is empty, which a broker drops. Pass at least one byte.")
+    if len(body) + described_bytes > bytes_max:
+        raise too_long("body", len(body), described_bytes, bytes_max)
+    return body
+
+
+def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> InvalidArgumentError:
+    """Return the error for a body that is too long, beside what describes it."""
+    beside = f" beside {described_bytes} of key, tag and properties" if described_bytes else ""
+    return InvalidArgumentError(
+        f"{what} has {length} bytes{beside}. "
+        f"Pass {bytes_max - described_bytes} at most, or use larger segments."
+    )
+
+
+class Binaries:
+    """Byte strings as addresses and lengths; holds on to what owns the memory."""
+
+    def __init__(self, values: Any, what: str, *, takes_text: bool = True) -> None:
+        """Take a sequence of bytes, or of str, an Arrow binary array or a 2-D uint8 array."""
+        self._owner: Any = values
+        self._takes_text = takes_text
+        if isinstance(values, np.ndarray):
+            if values.ndim != 2 or values.dtype != np.uint8:
+                raise InvalidArgumentError(
+                    f"{what} is an array of {values.dtype} with {values.ndim} dimensions. "
+                    "Pass a 2-D array of uint8, one row each."
+                )
+            rows = self._owner = np.ascontiguousarray(values)
+            self.address = rows.ctypes.data + np.arange(len(rows), dtype=np.int64) * rows.shape[1]
+            self.length = np.full(len(rows), rows.shape[1], np.int64)
+            return
+        if isinstance(values, (bytes, str)) or not isinstance(
+            values, (Sequence, pa.Array, pa.ChunkedArray)
+        ):
+            raise InvalidArgumentError(
+                f"{what} is {type(values).__name__}. Pass a sequence of bytes, "
+                "an Arrow binary array, or a 2-D uint8 array."
+            )
+        if type(values) in (list, tuple) and OBJECTS_ARE_READABLE:
+            self._owner = tuple(values)  # keeps each object, whatever becomes of the list
+            read = read_bytes_objects(self._owner)
+            if read is not None:
+                self.address, self.length = read
+                return
+        self._from_arrow(values, what)
+
+    def _from_arrow(self, values: Any, what: str) -> None:
+        if isinstance(values, pa.ChunkedArray):
+            values = (
+                pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
+            )
+        if not isinstance(values, pa.Array):
+            if not self._takes_text and any(isinstance(each, str) for each in values):
+                raise InvalidArgumentError(f"{what} holds str. Pass bytes: text.encode() for each.")
+            try:
+                values = pa.array(values, pa.large_binary())
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+                raise InvalidArgumentError(f"{what}: {e}. Pass bytes only.") from e
+        if values.null_count:
+            raise InvalidArgumentError(f"{what} holds nulls. Pass bytes only.")
+        if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+                raise InvalidArgumentError(f"{what} has the type {values.type}. Pass binary.")
+        large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
+        self._owner = values
+        _, offsets, data = values.buffers()
+        start, count = values.offset, len(values)
+        kind = np.int64 if large else np.int32
+        ends = np.zeros(1, np.int64)
+        if count:
+            ends = np.frombuffer(offsets, kind)[start : start + count + 1].astype(np.int64)
+        self.address = ends[:-1] + (data.address if data is not None else 0)
+        self.length = np.diff(ends)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.length)

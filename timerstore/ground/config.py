@@ -1,0 +1,320 @@
+"""The settings of a store, every limit with its reason."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Literal, get_type_hints
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_int, check_path
+from timerstore.ground.tomlfile import read_toml
+
+_LOG = logging.getLogger("timerstore")
+Durability = Literal["group", "process"]
+AdmissionRule = Literal["grow", "wait"]
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL_MS_MAX = 36_500 * 86_400_000
+_MS_MAX = 253_402_300_799_999
+"""To the end of the year 9999; no other number is larger."""
+_MAXIMA = {
+    "wheel_slot_count": 1 << 24,  # a file of a gigabyte, as the largest segment
+    "consumequeue_segment_bytes": 1 << 30,
+    "timerlog_segment_bytes": 1 << 30,
+    "flush_interval_ms": 86_400_000,
+    "admission_count_max": 1 << 40,
+    "near_count_max": 1 << 32,
+    "level_batch_count": 1 << 20,
+    "open_segments_max": 65_530,
+    "inflight_count_max": 1 << 30,
+    "inflight_span_max": 1 << 30,
+}
+_MAY_BE_0 = {"retention_ms", "cleaning_slack_bytes"}
+_ENTRY_BYTES, _UNIT_BYTES, _SLOT_BYTES = 20, 52, 32
+_FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """How a store is made and run.
+
+    Sizes, precision and windows are recorded in the store when it is made; it is always opened
+    with what was recorded. The rest may change from one opening to the next. A name ends in its
+    unit. docs/reference/config.md says of each what it means, and when to change it:
+
+        safe       durability, flush_interval_ms
+        space      max_bytes, retention_ms, cleaning, cleaning_factor, cleaning_slack_bytes
+        put        admission, admission_count_max, admission_timeout_ms, congestion_slot_count,
+                   max_delay_ms
+        consume    inflight_count_max, inflight_bytes_max, inflight_span_max
+        levels     delay_levels, level_batch_count
+        others     control, key_index
+        sizes      commitlog_segment_bytes, consumequeue_segment_bytes, timerlog_segment_bytes,
+                   near_count_max, open_segments_max
+        wheel      precision_ms, roll_window_slots, wheel_slot_count
+
+    >>> Config(durability="process").durability
+    'process'
+    """
+
+    durability: Durability = "group"
+    """When a put returns: "group", its bytes are fsynced, one fsync for all who wait; "process",
+    they are in the page cache, and safe from a crash of the process but not of the machine."""
+
+    precision_ms: int = 1_000
+    """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond
+    whatever it is; a smaller one makes chains shorter where very many timers are pending."""
+
+    roll_window_slots: int = 172_800
+    """A timer further ahead is put down again on the way: two days of seconds, as a broker's."""
+
+    wheel_slot_count: int = 604_800
+    """Slots of the wheel, seven days of seconds; its ring holds twice as many. A broker has this
+    number compiled in, so another one is for tests alone."""
+
+    commitlog_segment_bytes: int = 64 << 20
+    """One file of messages. A broker's is 1 GiB; an embedded store starts smaller."""
+
+    consumequeue_segment_bytes: int = 65_536 * _ENTRY_BYTES
+    """One file of queue entries; each topic has at least one."""
+
+    timerlog_segment_bytes: int = 16 << 20
+    """One file of timer units: 322,638 of them."""
+
+    flush_interval_ms: int = 500
+    """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
+
+    retention_ms: int = 0
+    """A consumed message is kept at least this long; 0: it goes when no group needs it. Whoever
+    wants history sets it."""
+
+    cleaning: bool = True
+    """Whether what is pending in an old segment is copied, so that the segment can go. Without, one
+    timer that is due in a month keeps all that was put after it for days."""
+
+    cleaning_factor: int = 2
+    """It is done where what could go is more than so many times the bytes that are pending: with 2,
+    60 bytes are copied for 100 that are put, where one timer in a hundred is due within 30 days.
+    With 4, 27, for half as much disk again."""
+
+    cleaning_slack_bytes: int = 128 << 20
+    """And so many bytes more: a store with little pending is not worth any copies below that."""
+
+    max_bytes: int | None = None
+    """Puts are refused while the store takes this much disk, by its blocks as `du` counts them, but
+    for two segments, which are kept for what fires and for cleaning; what is in it is kept. See
+    `least_max_bytes`, and `small`."""
+
+    max_delay_ms: int | None = None
+    """A put further ahead than this is refused."""
+
+    congestion_slot_count: int | None = None
+    """A slot with twice this many timers takes no more; between, puts are refused by chance."""
+
+    admission: AdmissionRule = "grow"
+    """What a put does where the services do not keep up: "grow", it goes on, as the queue on disk
+    grows; "wait", it waits for room in that queue."""
+
+    admission_count_max: int = 65_536
+    """Timers of the queue on disk that no service has read, where a put begins to wait: some 20 ms
+    of the services' work, which is still in the page cache."""
+
+    admission_timeout_ms: int | None = None
+    """A put that has waited so long for room is refused; None: it waits as long as it takes."""
+
+    control: bool = True
+    """Whether another process of the same user may ask this one, as `timerstore health` and `top`
+    do, through the socket `control.sock` in the store's folder. Clients of a store that is served
+    may in any case."""
+
+    key_index: bool = True
+    """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
+    that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
+
+    delay_levels: str = DELAY_LEVELS
+    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. Others than before
+    change nothing for what waits already: it stays due when it was put to be."""
+
+    level_batch_count: int = 1_024
+    """Messages of a delay level that one append delivers at most; with 1 each is delivered before
+    the next is looked at."""
+
+    near_count_max: int = 1 << 26
+    """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
+
+    open_segments_max: int = 256
+    """Segment files of one kind that stay mapped, at least 8; Linux allows a process 65,530."""
+
+    inflight_count_max: int = 1_000
+    """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits
+    at that many. Twenty threads with lists of 32 hold 640."""
+
+    inflight_bytes_max: int = 100 << 20
+    """Bytes of their bodies: what a consumer's messages may take of the process's memory."""
+
+    inflight_span_max: int = 2_000
+    """Messages between the oldest one that is not done and the newest that was handed out. While
+    one hangs, at most so many behind it are handled; a crash hands those out again."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, and say what can."""
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if hints[field.name] in (int, int | None) and value is not None:
+                minimum = 0 if field.name in _MAY_BE_0 else 1
+                check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
+        for name in ("cleaning", "control", "key_index"):
+            if not isinstance(getattr(self, name), bool):
+                value = getattr(self, name)
+                raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
+        if not isinstance(self.durability, str) or self.durability not in ("group", "process"):
+            raise InvalidArgumentError(
+                f'durability is {self.durability!r}. Use "group" or "process".'
+            )
+        if not isinstance(self.admission, str) or self.admission not in ("grow", "wait"):
+            raise InvalidArgumentError(f'admission is {self.admission!r}. Use "grow" or "wait".')
+        if self.precision_ms not in (100, 200, 500, 1000):
+            raise InvalidArgumentError(
+                f"precision_ms is {self.precision_ms}. Use 100, 200, 500 or 1000."
+            )
+        window_max = self.wheel_slot_count - 60
+        if not 2 <= self.roll_window_slots <= max(2, window_max):
+            raise InvalidArgumentError(
+                f"roll_window_slots is {self.roll_window_slots}. Use 2 to {window_max}."
+            )
+        if self.wheel_slot_count % 64 or self.wheel_slot_count < 64:
+            raise InvalidArgumentError(
+                f"wheel_slot_count is {self.wheel_slot_count}. Use a multiple of 64."
+            )
+        if not 1_024 <= self.commitlog_segment_bytes <= 1 << 30:
+            raise InvalidArgumentError(
+                f"commitlog_segment_bytes is {self.commitlog_segment_bytes}. Use 1 KiB to 1 GiB."
+            )
+        if self.consumequeue_segment_bytes % _ENTRY_BYTES:
+            raise InvalidArgumentError(
+                f"consumequeue_segment_bytes is {self.consumequeue_segment_bytes}. "
+                f"Use a multiple of {_ENTRY_BYTES}."
+            )
+        if self.timerlog_segment_bytes < 2 * _UNIT_BYTES:
+            raise InvalidArgumentError(
+                f"timerlog_segment_bytes is {self.timerlog_segment_bytes}. Use 104 or more."
+            )
+        self.delay_levels_ms()
+
+    @property
+    def least_max_bytes(self) -> int:
+        """The least `max_bytes` with which puts go on once what was put is consumed.
+
+        Three commit log segments, of which two are kept, two of the timer log, two of a queue, and
+        the wheel.
+        """
+        segments = 3 * self.commitlog_segment_bytes + 2 * self.timerlog_segment_bytes
+        wheel_bytes = 2 * self.wheel_slot_count * _SLOT_BYTES
+        return segments + 2 * self.consumequeue_segment_bytes + wheel_bytes
+
+    def check_max_bytes(self) -> None:
+        """Raise InvalidArgumentError where `max_bytes` can never work with these sizes."""
+        if self.max_bytes is not None and self.max_bytes < self.least_max_bytes:
+            raise InvalidArgumentError(
+                f"max_bytes is {self.max_bytes}, and with the segments and the wheel of this store "
+                f"{self.least_max_bytes} is the least that works. Use that or more, or make a new "
+                "store with Config.small(max_bytes)."
+            )
+
+    @classmethod
+    def small(cls, max_bytes: int, **settings: Any) -> Config:
+        """Make the configuration of a store that shall take little disk: 10 MiB or more.
+
+        Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
+        wheel is a day long, so that a timer further ahead is written again twice a day. `settings`:
+        any others.
+        """
+        check_int(max_bytes, "max_bytes", 1, _MS_MAX)
+        segment_bytes = 1 << max(20, min(26, max_bytes.bit_length() - 5))
+        sizes: dict[str, Any] = {
+            "max_bytes": max_bytes,
+            "commitlog_segment_bytes": segment_bytes,
+            "timerlog_segment_bytes": segment_bytes // 4 // _UNIT_BYTES * _UNIT_BYTES,
+            "consumequeue_segment_bytes": min(65_536, segment_bytes // 64) * _ENTRY_BYTES,
+            "cleaning_slack_bytes": min(cls().cleaning_slack_bytes, max_bytes // 8),
+        }
+        if max_bytes < 256 << 20:
+            sizes |= {"wheel_slot_count": 86_400, "roll_window_slots": 43_200}
+        made = cls.from_mapping(sizes | settings, "Config.small")
+        made.check_max_bytes()
+        return made
+
+    def delay_levels_ms(self) -> list[int]:
+        """Return the duration of each delay level in ms."""
+        levels = []
+        if not isinstance(self.delay_levels, str):
+            raise InvalidArgumentError(
+                f'delay_levels is {self.delay_levels!r}. Pass a str such as "1s 30s 2h 1d".'
+            )
+        for part in self.delay_levels.split():
+            number, unit = part[:-1], part[-1]
+            if not number.isascii() or not number.isdigit() or unit not in _UNITS_MS:
+                raise InvalidArgumentError(
+                    f"delay_levels has {part!r}. Write a whole number and one of s, m, h, d."
+                )
+            delay_ms = int(number) * _UNITS_MS[unit] if len(number) < 10 else 0
+            if not 0 < delay_ms <= _LEVEL_MS_MAX:
+                raise InvalidArgumentError(f"delay_levels has {part!r}. Use 1s to 36500d.")
+            levels.append(delay_ms)
+        if not 1 <= len(levels) <= 32:
+            raise InvalidArgumentError(f"delay_levels has {len(levels)} levels. Use 1 to 32.")
+        return levels
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], source: str) -> Config:
+        """Make a configuration of named values; `source` is named in errors."""
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"{source} sets {name!r}, which is no setting. Use {', '.join(sorted(known))}."
+                )
+        return cls(**values)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Config:
+        """Read the table [timerstore] of a TOML file, or the whole file where it has none."""
+        name, values = os.fspath(check_path(path)), read_toml(path, "settings")
+        table = values.get("timerstore", values)
+        if not isinstance(table, dict):
+            raise InvalidArgumentError(f"{name}: timerstore is no table. Write [timerstore].")
+        return cls.from_mapping(table, name)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """Read `TIMERSTORE_*` variables, such as TIMERSTORE_DURABILITY=process.
+
+        One that is no setting is somebody else's: it is named in the log, and ignored.
+        """
+        hints = get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for name, text in (os.environ if environ is None else environ).items():
+            if not name.startswith("TIMERSTORE_"):
+                continue
+            field = name.removeprefix("TIMERSTORE_").lower()
+            if field not in hints:
+                near = get_close_matches(field, hints, 1)
+                meant = f"; did you mean TIMERSTORE_{near[0].upper()}?" if near else ""
+                _LOG.warning("%s is no setting, and ignored%s", name, meant)
+                continue
+            values[field] = text
+            if hints.get(field) is bool:
+                if text.lower() not in _TRUE + _FALSE:
+                    raise InvalidArgumentError(f"{name} is {text!r}. Set it to true or false.")
+                values[field] = text.lower() in _TRUE
+            elif hints.get(field) in (int, int | None):
+                try:
+                    values[field] = int(text)
+                except ValueError as e:
+                    raise InvalidArgumentError(f"{name} is {text!r}. Set a whole number.") from e
+        return cls.from_mapping(values, "The environment")

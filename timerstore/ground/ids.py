@@ -1,0 +1,132 @@
+"""Timer ids: 32 hex digits of due time, place of the first put, store.
+
+    01A3185C6388 000000007C17 EF5F2ADA    due time in ms, commit log offset, store tag
+
+An id alone leads to its timer, without any index, over rolls and restarts. Where the message waits
+in a delay level the highest bit of the offset's 48 is set (LEVEL_MARK in
+`timelog/bytes/format.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, overload
+
+import numpy as np
+
+from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.timelog.jit.record import Bytes
+
+ID_DIGITS = 32
+_DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")
+_AT_ONCE: Final = 4_096
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class TimerId(NamedTuple):
+    """The parts of an id."""
+
+    due_ms: int
+    offset: int
+    tag: int
+
+
+def format_id(due_ms: int, offset: int, tag: int) -> str:
+    """Return the id of a timer."""
+    return f"{due_ms:012X}{offset:012X}{tag:08X}"
+
+
+def parse_id(text: str) -> TimerId | None:
+    """Return the parts of an id that has our form, digits in upper or lower case, or None."""
+    # Not all that `int` takes: blanks, signs and underscores are no digits to whoever reads a log.
+    if not isinstance(text, str) or not _DIGITS.fullmatch(text):
+        return None
+    return TimerId(int(text[:12], 16), int(text[12:24], 16), int(text[24:], 16))
+
+
+class TimerIds(Sequence[str]):
+    """The ids of one `put_many`: a sequence that makes the strings only when asked.
+
+    `due_ms` and `offsets` are int64 arrays of the same length.
+
+    >>> ids = store.put_many([b"a", b"b", b"c"], delay_ms=60_000)
+    >>> len(ids), len(ids[0]), store.cancel_many(ids[1:]).tolist()
+    (3, 32, [True, True])
+    """
+
+    __slots__ = {
+        "_tag": None,
+        "due_ms": "When each is due, epoch milliseconds.",
+        "offsets": "Where each message begins in the commit log.",
+    }
+
+    def __init__(
+        self,
+        due_ms: np.ndarray[Any, np.dtype[np.int64]],
+        offsets: np.ndarray[Any, np.dtype[np.int64]],
+        tag: int,
+    ) -> None:
+        """Hold on to the arrays."""
+        self.due_ms, self.offsets, self._tag = due_ms, offsets, tag
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.due_ms)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> TimerIds: ...
+    def __getitem__(self, index: int | slice) -> str | TimerIds:
+        """Return one id, or a part of them."""
+        if isinstance(index, slice):
+            return TimerIds(self.due_ms[index], self.offsets[index], self._tag)
+        return format_id(int(self.due_ms[index]), int(self.offsets[index]), self._tag)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield each id."""
+        for start in range(0, len(self), _AT_ONCE):
+            text = self[start : start + _AT_ONCE].digits().tobytes().decode("ascii")
+            for at in range(0, len(text), ID_DIGITS):
+                yield text[at : at + ID_DIGITS]
+
+    def __repr__(self) -> str:
+        """Show the count and the first id."""
+        return f"<TimerIds: {len(self)}{', first ' + self[0] if len(self) else ''}>"
+
+    def digits(self) -> Bytes:
+        """Return the ids as uint8[n, 32]."""
+        digits = np.empty(ID_DIGITS * len(self), np.uint8)
+        due_ms, offsets = np.ascontiguousarray(self.due_ms), np.ascontiguousarray(self.offsets)
+        write_ids(due_ms, offsets, self._tag, digits)
+        digits.flags.writeable = False  # as those of a text, for which kernels are compiled
+        return digits.reshape(len(self), ID_DIGITS)
+
+
+def joined(many: Sequence[TimerIds]) -> TimerIds:
+    """Return the ids of some calls as one sequence; they are of one store."""
+    due_ms = np.concatenate([each.due_ms for each in many])
+    return TimerIds(due_ms, np.concatenate([each.offsets for each in many]), many[0]._tag)
+
+
+def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s, Bytes] | None:
+    """Return due times, offsets and digits of ids that are all one store's own, as it writes them.
+
+    None where one is not. `digits`: uint8[n, 32]. 100 ns each.
+    """
+    if isinstance(ids, TimerIds):
+        if ids._tag != tag:
+            return None
+        due_ms, offsets = np.ascontiguousarray(ids.due_ms), np.ascontiguousarray(ids.offsets)
+        return due_ms, offsets, ids.digits()
+    if {*map(type, ids)} != {str} or {*map(len, ids)} != {ID_DIGITS}:
+        return None
+    text = "".join(ids)
+    if not text.isascii():
+        return None
+    digits = np.frombuffer(text.encode(), np.uint8)
+    due_ms, offsets = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    if read_ids(digits, tag, due_ms, offsets) < len(ids):
+        return None
+    return due_ms, offsets, digits.reshape(len(ids), ID_DIGITS)

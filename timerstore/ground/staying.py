@@ -1,0 +1,44 @@
+"""Objects that stay in their process: they hold files, locks, threads, or belong to what does."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NoReturn, Self, SupportsIndex
+
+from timerstore.errors import InvalidArgumentError
+
+
+class Stays:
+    """Cannot be pickled, nor copied."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse it, and say what to send instead."""
+        raise InvalidArgumentError(
+            f"A {type(self).__name__} belongs to this process: it cannot be pickled or copied. "
+            "Pass the store's path, and open or connect there; of a message pass id and body."
+        )
+
+
+class Closes(Stays):
+    """Is closed at the end of a `with` block."""
+
+    __slots__ = ()
+
+    def close(self) -> object:
+        """Let go what it holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Return it; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,50 @@
+"""From stores to tables with a history, with a verdict on how their timers are distributed.
+
+    runs.py          a run, from stores to tables
+    fleet.py         which stores it reads
+    onestore.py      one store, from its bytes to its files
+    onspark.py       all of them on Spark's workers
+    following.py     what fires, appended while the program runs
+    storetables.py   what was measured of a store, as rows
+    resulttables.py  the result tables: each column with its type, its meaning
+    tablefiles.py    where they lie, how a run replaces what it wrote
+    runresult.py     what a run returns
+    judging.py       the rules of distribution
+    loadrules.py     … about load, skew
+    slotrules.py     … about slots, chains, rolls
+    timerules.py     … about drift, age
+    finding.py       what a rule says
+    thresholds.py    from where on it warns
+    htmlreport.py    a page about a run
+    reportdata.py    what it shows
+    svgcharts.py     its charts
+
+A store is read by the two rounds of `timerstore.validation`, which count on their way what the
+tables are made of. So each is read once, and what is there is judged by the same rules.
+"""
+
+from __future__ import annotations
+
+from timerstore.pipeline.finding import Finding
+from timerstore.pipeline.following import follow
+from timerstore.pipeline.htmlreport import write_report as report
+from timerstore.pipeline.judging import DISTRIBUTION_RULES
+from timerstore.pipeline.resulttables import TABLES, VERSION
+from timerstore.pipeline.runresult import RunResult, StoreResult
+from timerstore.pipeline.runs import run
+from timerstore.pipeline.tablefiles import read_results as read
+from timerstore.pipeline.thresholds import Thresholds
+
+__all__ = [
+    "DISTRIBUTION_RULES",
+    "TABLES",
+    "VERSION",
+    "Finding",
+    "RunResult",
+    "StoreResult",
+    "Thresholds",
+    "follow",
+    "read",
+    "report",
+    "run",
+]

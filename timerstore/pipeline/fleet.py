@@ -1,0 +1,123 @@
+"""Which stores a run reads: their names, where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreAccessError
+from timerstore.ground.kinds import check_kind, check_path
+from timerstore.pipeline.resulttables import readable
+from timerstore.tables.stores import find_stores
+
+_PATTERN: Final = frozenset("*?[")
+_LOGS: Final = ("commitlog", "timerlog")
+_NAME_BYTES_MAX: Final = 240
+"""As the tables' folders quote it; a file system takes 255 with what stands before."""
+
+
+class Member(NamedTuple):
+    """One store of a run."""
+
+    name: str
+    path: str
+
+
+def find_members(stores: Any) -> list[Member]:
+    """Return the stores that are meant, by name; a path that leads to none is one too.
+
+    `stores`: a path, a folder of stores, a pattern; a list of these; a mapping from names to paths;
+    rows of (name, path), or a table with these columns, Arrow's, pandas' or Spark's. Else a store's
+    name is its folder's, or its whole path where two have that. Raises InvalidArgumentError where
+    two have a name, or one is too long for a folder's, NotAStoreError where a pattern matches
+    nothing.
+    """
+    named = _named(stores)
+    if named is None:
+        paths = [path for each in _as_list(stores) for path in _expanded(each)]
+        paths = list(dict.fromkeys(paths))
+        counts = Counter(map(_last, paths))
+        named = [
+            Member(_last(path) if counts[_last(path)] == 1 else readable(path), path)
+            for path in paths
+        ]
+    twice = [name for name, count in Counter(each.name for each in named).items() if count > 1]
+    if twice:
+        raise InvalidArgumentError(f"Two stores are named {twice[0]!r}. Name each otherwise.")
+    for each in named:
+        _check_name(each.name)
+    if not named:
+        raise InvalidArgumentError("No store was named. Pass a path, a pattern, or a list of them.")
+    return named
+
+
+def _named(stores: Any) -> list[Member] | None:
+    """Return the stores of a mapping or of a table of names and paths; None: it is neither."""
+    if isinstance(stores, Mapping):
+        rows: Iterable[Any] = stores.items()
+    elif hasattr(stores, "select") and hasattr(stores, "collect"):  # Spark
+        rows = [(row["name"], row["path"]) for row in stores.select("name", "path").collect()]
+    elif hasattr(stores, "itertuples"):  # pandas
+        rows = zip(stores["name"], stores["path"], strict=True)
+    elif hasattr(stores, "column_names"):  # Arrow
+        columns = (stores.column(name).to_pylist() for name in ("name", "path"))
+        rows = zip(*columns, strict=True)
+    elif isinstance(stores, list | tuple) and stores and isinstance(stores[0], list | tuple):
+        rows = stores
+    else:
+        return None
+    found = []
+    for name, path in rows:
+        check_kind(name, str, "a store's name")
+        found.append(Member(name, os.path.abspath(check_path(path))))
+    return found
+
+
+def _as_list(stores: Any) -> list[Any]:
+    if isinstance(stores, str | os.PathLike):
+        return [stores]
+    if not isinstance(stores, Iterable):
+        raise InvalidArgumentError(f"stores is {stores!r}. Pass a path, or a list of them.")
+    return list(stores)
+
+
+def _expanded(path: Any) -> list[str]:
+    """Return the stores that a path means; itself, where it is none and no pattern either."""
+    try:
+        found = find_stores(os.fspath(path)).paths
+    except (NotAStoreError, StoreAccessError) as e:
+        below = isinstance(e, StoreAccessError) and os.access(path, os.R_OK | os.X_OK)
+        if below or _PATTERN & set(os.fspath(path)):  # of a folder of stores one is refused
+            raise
+        found = (os.fspath(path),)
+    return [os.path.abspath(each) for each in found]
+
+
+def _last(path: str) -> str:
+    return readable(Path(path).name or path)
+
+
+def _check_name(name: str) -> None:
+    """Check that a folder of the tables can have the name of a store."""
+    if readable(name) != name:
+        raise InvalidArgumentError(f"A store's name is {name!r}, which is no text. Name it anew.")
+    if len(quote(name, safe="")) > _NAME_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{name!r} is too long for the name of a store. Pass a shorter one with its path."
+        )
+
+
+def size_of(path: str) -> int:
+    """Return how many bytes of disk the logs of a store take; 0 where they cannot be looked at."""
+    total = 0
+    for folder in _LOGS:
+        try:
+            with os.scandir(Path(path) / folder) as files:
+                total += sum(each.stat(follow_symlinks=False).st_blocks * 512 for each in files)
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,134 @@
+"""What fires, appended to tables while the program runs: a stream that goes on where it stopped.
+
+    out/fired/day=2027-01-04/store=shop/0000000017.parquet
+    out/fired_lateness/day=2027-01-04/store=shop/0000000017.parquet
+
+A file holds the rows of one batch and day, and its name is the batch's number. Spark's checkpoint
+says from where to where a batch goes; killed in the midst of one, the stream does it again, and it
+replaces the files that it had written. So no row is lost, and none is there twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_bool, check_int, check_kind, check_place
+from timerstore.pipeline.resulttables import FIRED_LATENESS
+from timerstore.pipeline.tablefiles import TableFiles
+from timerstore.tables.stores import is_store
+from timerstore.validation.measured import Measured
+from timerstore.validation.spread import lateness_told
+from timerstore.validation.timeaxis import DAY_MS, HOUR_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FIRED: Final = "fired"
+BATCH_BYTES: Final = 64 << 20
+"""Of the commit log, in a batch, whose rows the driver holds."""
+EVERY_S: Final = 5
+_CHECKPOINTS: Final = "_checkpoints"
+_DIGITS: Final = 10
+
+
+def follow(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every_s: int = EVERY_S,
+    until_now: bool = False,
+    batch_bytes: int = BATCH_BYTES,
+) -> StreamingQuery:
+    """Append what a store fires to the tables `fired` and `fired_lateness`; return the query.
+
+    It runs until it is stopped, a batch every few seconds, or with `until_now` up to what has fired
+    by now. Started again with the same `out` and `name` it goes on where it stopped, however that
+    was. `name`: the store's, else its folder's. `checkpoint`: the folder of Spark's, else one below
+    `out`. One stream for a name at a time. `batch_bytes`: of the commit log in a batch, at most. A
+    store in use is followed to its last checkpoint, half a second behind. Raises
+    InvalidArgumentError where `path` is no store.
+
+    >>> query = timerstore.pipeline.follow(spark, "timers/", "tables/", until_now=True)
+    >>> query.awaitTermination()
+    """
+    place = check_place(path)
+    if not is_store(place):
+        raise InvalidArgumentError(f"{path} holds no commit log. Pass a store's directory.")
+    check_bool(until_now, "until_now")
+    check_int(every_s, "every_s", 0, 86_400)
+    check_int(batch_bytes, "batch_bytes", 1, 1 << 40)
+    store = place.name if name is None else name
+    check_kind(store, str, "name")
+    target = check_place(out)
+    at = target / _CHECKPOINTS / quote(store, safe="") if checkpoint is None else Path(checkpoint)
+    frame = (
+        spark.readStream.format("timerstore")
+        .option("table", FIRED)
+        .option("max_bytes_per_trigger", str(batch_bytes))
+        .load(str(place))
+    )
+    writer = frame.writeStream.foreachBatch(_writer(str(target), store))
+    writer = writer.option("checkpointLocation", str(at))
+    if until_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def _writer(out: str, store: str) -> Callable[[Any, int], None]:
+    def write(batch: Any, number: int) -> None:
+        write_batch(batch.toArrow(), number, out, store)
+
+    return write
+
+
+def write_batch(rows: Any, number: int, out: str, store: str) -> None:
+    """Write the rows of one batch, replacing what an earlier try of it wrote."""
+    name = f"{number:0{_DIGITS}d}"
+    written = set[str]()
+    for day, part in _by_day(rows):
+        files = TableFiles(out, name, day)
+        # The histogram comes first: where the rows are, it is there.
+        for table, each in ((FIRED_LATENESS.name, lateness_of(part)), (FIRED, part)):
+            written.add(files.write_plainly(table, each, store))
+    for table in (FIRED_LATENESS.name, FIRED):
+        folder = f"day=*/store={quote(store, safe='')}/{name}.parquet"
+        for path in Path(out, table).glob(folder):
+            if str(path) not in written:
+                path.unlink(missing_ok=True)
+
+
+def _by_day(rows: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of each day on which something fired, in the order of the log."""
+    days = rows.column("fired_ms").to_numpy() // DAY_MS
+    for day in np.unique(days).tolist():
+        name = str(np.datetime64(day, "D"))
+        yield name, rows.filter(pa.array(days == day))
+
+
+def lateness_of(rows: Any) -> Any:
+    """Return histograms of lateness by topic and hour, as the table `lateness` has them."""
+    names, back = np.unique(np.array(rows.column("topic").to_pylist(), str), return_inverse=True)
+    late_ms = lateness_told(rows.column("lateness_ms").fill_null(0).to_numpy())
+    measured = Measured()
+    measured.add("lateness", back, rows.column("fired_ms").to_numpy() // HOUR_MS, late_ms)
+    topic, hour, late_ms, fired = measured.table("lateness").T
+    columns = {
+        "topic": names[topic].astype(object),
+        "hour_ms": hour * HOUR_MS,
+        "hour": (hour * HOUR_MS * 1_000).view("datetime64[us]"),
+        "late_ms": late_ms,
+        "fired": fired,
+    }
+    return FIRED_LATENESS.make(columns)

@@ -1,0 +1,121 @@
+"""One store, from its bytes to its files: looked at, judged, written.
+
+A small store is done in one go, by whoever has it. Of a large one many do the two rounds of a
+validation (`timerstore/validation/work.py`), and then one does what is left.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.pipeline.finding import Finding, of_validation, worst
+from timerstore.pipeline.fleet import Member
+from timerstore.pipeline.judging import judge
+from timerstore.pipeline.resulttables import TABLES
+from timerstore.pipeline.runresult import StoreResult
+from timerstore.pipeline.storetables import UNREADABLE, reason_of, tables_of, unreadable
+from timerstore.pipeline.tablefiles import TableFiles, history_of
+from timerstore.pipeline.thresholds import Thresholds
+from timerstore.tables.view import forget
+from timerstore.validation.evidence import Evidence
+from timerstore.validation.files import finish
+from timerstore.validation.plain import run as run_plainly
+from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, make_plan
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What all parts of a run must know."""
+
+    files: TableFiles
+    thresholds: Thresholds
+    now_ms: int
+    upto: str | None = None
+    delay_levels: str = DELAY_LEVELS
+    roll_window_slots: int | None = None
+    split_bytes: int = SPLIT_BYTES
+
+
+def plan_store(member: Member, options: RunOptions) -> Plan:
+    """Plan a validation that measures as well. Raises NotAStoreError."""
+    return make_plan(
+        member.path,
+        upto=options.upto,
+        delay_levels=options.delay_levels,
+        roll_window_slots=options.roll_window_slots,
+        split_bytes=options.split_bytes,
+        measures=True,
+    )
+
+
+def do_store(member: Member, options: RunOptions) -> StoreResult:
+    """Do all of a store in this process; one that cannot be read is a row."""
+
+    def work() -> StoreResult:
+        plan = plan_store(member, options)
+        try:
+            tally = run_plainly(plan, lambda _: None)
+            return finish_store(member, plan.scope, tally, options)
+        finally:
+            forget(plan.scope.cut)
+
+    return or_unreadable(member, options, work)
+
+
+def or_unreadable(
+    member: Member, options: RunOptions, work: Callable[[], StoreResult]
+) -> StoreResult:
+    """Do something about a store; where that fails, write that it could not be read.
+
+    Whatever is wrong with one store must not keep the others from being looked at. What is wrong
+    with `out` is raised, for it concerns all of them.
+    """
+    try:
+        return work()
+    except Exception as e:
+        reason = reason_of(e)
+    gc.collect()  # frames of the failed one may still map its segments
+    return give_up(member, options, reason)
+
+
+def give_up(member: Member, options: RunOptions, reason: str) -> StoreResult:
+    """Write the row of a store that could not be read."""
+    row = unreadable(member.path, reason, options.now_ms)
+    file = options.files.write("stores", TABLES["stores"].rows([row]), member.name)
+    return StoreResult(
+        member.name, member.path, UNREADABLE, row["verdict"], row["error"], files=(file,)
+    )
+
+
+def finish_store(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> StoreResult:
+    """Judge what both rounds found, and write the tables."""
+    finish(scope, tally)
+    seen, found = tables_of(scope, tally, options.now_ms)
+    files = options.files
+    seen.history = history_of(files.out, member.name, files.run, files.day)
+    findings = [*of_validation(found), *judge(seen, options.thresholds)]
+    seen.store["verdict"] = worst(each.verdict for each in findings)
+    made: dict[str, Any] = {
+        "stores": TABLES["stores"].rows([seen.store]),
+        "findings": TABLES["findings"].rows([each.to_dict() for each in findings]),
+        **seen.tables,
+    }
+    written = tuple(files.write(name, rows, member.name) for name, rows in made.items())
+    return StoreResult(
+        name=member.name,
+        path=member.path,
+        state=seen.store["state"],
+        verdict=seen.store["verdict"],
+        findings=_told(findings),
+        messages=found.counts["messages"],
+        units=found.counts["units"],
+        files=written,
+    )
+
+
+def _told(findings: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(each for each in findings if each.verdict != "ok")

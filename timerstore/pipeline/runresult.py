@@ -1,0 +1,89 @@
+"""What a run returns: a verdict for each store, one for all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from timerstore.pipeline.finding import FAIL, OK, VERDICTS, Finding, first_failing, worst
+from timerstore.validation.words import counted
+
+
+@dataclass(frozen=True)
+class StoreResult:
+    """What a run found in one store; what is ok is in the table `findings` alone."""
+
+    name: str
+    path: str
+    state: str
+    """sound, damaged or unreadable."""
+    verdict: str
+    error: str | None = None
+    findings: tuple[Finding, ...] = ()
+    messages: int = 0
+    units: int = 0
+    files: tuple[str, ...] = ()
+    """What was written."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the files, for JSON."""
+        names = ("name", "path", "state", "verdict", "error", "messages", "units")
+        told = {name: getattr(self, name) for name in names}
+        bad = sorted(self.findings, key=lambda each: -VERDICTS.index(each.verdict))
+        keys = ("rule", "kind", "verdict", "value", "warn", "fail", "says", "advice")
+        told["findings"] = [{key: getattr(each, key) for key in keys} for each in bad]
+        return told
+
+    @property
+    def why(self) -> str:
+        """The worst finding's sentence, or why the store could not be read; "" if all is ok."""
+        if self.error is not None:
+            return self.error
+        first = first_failing(self.findings)
+        return "" if first is None else f"{first.rule}: {first.says}"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found."""
+
+    run: str
+    day: str
+    out: str
+    seconds: float
+    stores: tuple[StoreResult, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The worst of all stores: ok, warn or fail."""
+        return worst(each.verdict for each in self.stores)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed; what warns is ok."""
+        return self.verdict != FAIL
+
+    def __getitem__(self, name: str) -> StoreResult:
+        """Return what was found in a store, by its name. Raises KeyError."""
+        return {each.name: each for each in self.stores}[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "run": self.run,
+            "day": self.day,
+            "out": self.out,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 3),
+            "stores": [each.to_dict() for each in self.stores],
+        }
+
+    def __str__(self) -> str:
+        """Return a line for the run, and one for each store that is not ok."""
+        counts = Counter(each.verdict for each in self.stores)
+        told = ", ".join(f"{counts[each]} {each}" for each in VERDICTS if counts[each])
+        lines = [f"{self.run}: {counted(len(self.stores), 'store')}, {told}"]
+        bad = [each for each in self.stores if each.verdict != OK]
+        bad.sort(key=lambda each: -VERDICTS.index(each.verdict))
+        return "\n".join([*lines, *(f"  {each.verdict} {each.name}: {each.why}" for each in bad)])

@@ -1,0 +1,118 @@
+"""A run: stores are read once, the result tables written, each store gets a verdict."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_int, check_place
+from timerstore.pipeline.fleet import Member, find_members
+from timerstore.pipeline.onestore import RunOptions, do_store
+from timerstore.pipeline.resulttables import TABLES, VERSION
+from timerstore.pipeline.runresult import RunResult, StoreResult
+from timerstore.pipeline.storetables import UNREADABLE
+from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
+from timerstore.pipeline.thresholds import Thresholds
+from timerstore.timelog.files.oserrors import told_of
+from timerstore.validation.plan import SPLIT_BYTES
+from timerstore.validation.timeaxis import LAST_MS
+from timerstore.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(
+    stores: Any,
+    out: str | os.PathLike[str],
+    *,
+    spark: SparkSession | None = None,
+    run: str | None = None,
+    thresholds: Thresholds | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    now_ms: int | None = None,
+    upto: str | None = None,
+    delay_levels: str = DELAY_LEVELS,
+    roll_window_slots: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> RunResult:
+    """Read stores once, write the result tables below `out`, judge all rules; change no store.
+
+    `stores`: a path, a folder of stores, a pattern; a list of these; a mapping from names to paths,
+    or a table with the columns name and path. Without names a store has that of its folder. One
+    that is damaged, gone or refused is a row, with the verdict "fail". `spark`: a session, whose
+    workers must see the stores and `out` under the same paths; None: all in this process, with the
+    same tables. `run`: its name; the same name again replaces what it wrote, under the day on which
+    it first did. None: the time. `thresholds`: a TOML file, or its content; docs/pipeline.md.
+    `now_ms`: as of when, for what is open. The other options are those of
+    `timerstore.validation.validate`. What was written counts once its row is in the table `runs`,
+    which comes last. Raises InvalidArgumentError, NotAStoreError for a pattern that matches
+    nothing, StoreAccessError for `out`. O(bytes).
+
+    >>> timerstore.pipeline.run("timers/", "tables/").verdict
+    'ok'
+    """
+    began_s, now = time.perf_counter(), time.time_ns() // 1_000_000
+    now_ms = now if now_ms is None else check_int(now_ms, "now_ms", 0, LAST_MS)
+    members = find_members(stores)
+    name = check_run(_shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
+    day = find_day(check_place(out), name) or _shown(now_ms, "%Y-%m-%d")
+    options = RunOptions(
+        files=TableFiles(out, name, day),
+        thresholds=_thresholds(thresholds),
+        now_ms=now_ms,
+        upto=upto,
+        delay_levels=delay_levels,
+        roll_window_slots=roll_window_slots,
+        split_bytes=split_bytes,
+    )
+    with told_of(out):
+        options.files.begin()
+    found = _do_all(members, options, spark)
+    options.files.remove_others([file for each in found for file in each.files])
+    result = RunResult(name, day, options.files.out, time.perf_counter() - began_s, tuple(found))
+    _write_row(result, options, now)
+    return result
+
+
+def _shown(ms: int, form: str) -> str:
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime(form)
+
+
+def _thresholds(given: Any) -> Thresholds:
+    if given is None or isinstance(given, Thresholds):
+        return given or Thresholds()
+    if isinstance(given, Mapping):
+        return Thresholds.from_mapping(given)
+    return Thresholds.from_toml(given)
+
+
+def _do_all(
+    members: list[Member], options: RunOptions, spark: SparkSession | None
+) -> list[StoreResult]:
+    if spark is None:
+        return [do_store(member, options) for member in members]
+    from timerstore.pipeline.onspark import do_on_spark
+
+    return do_on_spark(spark, members, options)
+
+
+def _write_row(result: RunResult, options: RunOptions, began_ms: int) -> None:
+    row = {
+        "run": result.run,
+        "version": VERSION,
+        "timerstore": __version__,
+        "began": datetime.fromtimestamp(began_ms / 1_000, UTC),
+        "ended": datetime.now(UTC),
+        "seconds": result.seconds,
+        "verdict": result.verdict,
+        "stores": len(result.stores),
+        "unreadable": sum(each.state == UNREADABLE for each in result.stores),
+        "messages": sum(each.messages for each in result.stores),
+        "units": sum(each.units for each in result.stores),
+        "thresholds": options.thresholds.to_json(),
+    }
+    options.files.write(RUNS, TABLES[RUNS].rows([row]))

@@ -1,0 +1,226 @@
+"""Where the result tables lie, how a run replaces what it wrote before.
+
+    out/slot_load/day=2027-01-04/store=shop/nightly.parquet
+    out/runs/day=2027-01-04/nightly.parquet
+
+A file holds the rows of one table, store and run, and its name is the run's. It is written beside
+its place and then renamed, so that a task that is run twice, or a run that is repeated, puts the
+same file where it was. The row in `runs` goes first when a run begins anew, and comes last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_names, check_path
+from timerstore.pipeline.resulttables import TABLES, VERSION, find_result_table
+from timerstore.timelog.files.oserrors import telling, told_of
+
+RUNS: Final = "runs"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SUFFIX: Final = ".parquet"
+_VERSION_KEY: Final = b"timerstore.pipeline.version"
+HISTORY_DAYS: Final = 35
+
+
+def check_run(run: str) -> str:
+    """Return the name of a run, if it can be that of a file. Raises InvalidArgumentError."""
+    if not isinstance(run, str) or not _NAME.fullmatch(run):
+        raise InvalidArgumentError(
+            f"run is {run!r}. Use up to 100 letters, digits, and . _ - within them."
+        )
+    return run
+
+
+class TableFiles:
+    """The files of one run on one day, below one folder; any process can write its share."""
+
+    def __init__(self, out: str | os.PathLike[str], run: str, day: str) -> None:
+        """`day`: as 2027-01-04."""
+        self.out, self.run, self.day = os.path.abspath(os.fspath(out)), run, day
+
+    def path(self, table: str, store: str | None = None) -> Path:
+        """Return where the rows of a table lie."""
+        folder = Path(self.out) / table / f"day={self.day}"
+        if store is not None:
+            folder /= f"store={quote(store, safe='')}"
+        return folder / (self.run + _SUFFIX)
+
+    def write(self, table: str, rows: Any, store: str | None = None) -> str:
+        """Write the rows of a table of this run, all at once or not at all; return where."""
+        at = rows.schema.get_field_index("run")
+        names = pa.repeat(pa.scalar(self.run, pa.string()), len(rows))
+        return self.write_plainly(table, rows.set_column(at, rows.schema.field(at), names), store)
+
+    def write_plainly(self, table: str, rows: Any, store: str | None = None) -> str:
+        """Write rows as they are, all at once or not at all; return where."""
+        path = self.path(table, store)
+        rows = rows.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
+        with told_of(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name(f"_{self.run}-{uuid.uuid4().hex}")
+            try:
+                pq.write_table(rows, beside, compression="zstd")
+                beside.replace(path)
+            finally:
+                beside.unlink(missing_ok=True)
+        return str(path)
+
+    def begin(self) -> None:
+        """Take the run's row away: what it wrote before counts no more."""
+        self.path(RUNS).unlink(missing_ok=True)
+
+    def remove_others(self, written: Collection[str]) -> None:
+        """Remove what an earlier attempt of this run wrote, and this one has not."""
+        kept = set(written)
+        for table in TABLES:
+            for path in Path(self.out, table, f"day={self.day}").glob(
+                f"store=*/{self.run}.parquet"
+            ):
+                if str(path) not in kept:
+                    path.unlink(missing_ok=True)
+
+
+def find_day(out: str | os.PathLike[str], run: str) -> str | None:
+    """Return the day under which a run has written, None where it has not."""
+    for table in (RUNS, "stores"):
+        pattern = f"day=*/{run}.parquet" if table == RUNS else f"day=*/store=*/{run}.parquet"
+        for path in Path(out, table).glob(pattern):
+            return _day(path)
+    return None
+
+
+@telling
+def history_of(out: str, store: str, run: str, before_day: str) -> list[dict[str, Any]]:
+    """Return the rows of `stores` of a store's earlier runs, the newest first; of a day its last.
+
+    Runs up to the day itself count, this one does not, nor those in which it could not be read,
+    nor a file that this cannot read.
+    """
+    found: list[dict[str, Any]] = []
+    days = sorted(_folders(Path(out, "stores"), "day="), reverse=True)
+    for day in [each for each in days if each <= before_day][:HISTORY_DAYS]:
+        folder = Path(out, "stores", f"day={day}", f"store={quote(store, safe='')}")
+        files = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != run]
+        rows = [row for path in files if path.name[0] != "_" for row in _rows(path)]
+        rows = [row for row in rows if row["due_profile"] is not None]
+        if rows:
+            found.append(max(rows, key=lambda row: row["at_ms"]))
+    return found
+
+
+def _folders(folder: Path, prefix: str) -> Iterator[str]:
+    if folder.is_dir():
+        for name in os.listdir(folder):
+            if name.startswith(prefix):
+                yield name.removeprefix(prefix)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; none of one that is damaged, or of a newer version."""
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except pa.ArrowInvalid:
+        return []
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows if _version_of(table.schema) <= VERSION else []
+
+
+@telling
+def read_results(
+    out: str | os.PathLike[str],
+    table: str,
+    *,
+    run: str | None = None,
+    store: str | None = None,
+    columns: Collection[str] | None = None,
+) -> Any:
+    """Return a result table as an Arrow table, with the columns `day` and `store`.
+
+    Only runs that came to their end count. `run`, `store`: of that run, or store, alone. An older
+    version's files lack the columns that came since: these are null. Raises InvalidArgumentError
+    where a newer version wrote there, or a file is damaged.
+
+    >>> result = timerstore.pipeline.run("timers/", "tables/", run="nightly")
+    >>> timerstore.pipeline.read("tables/", "stores", run="nightly").num_rows
+    1
+    """
+    wanted = find_result_table(table)
+    schema = wanted.schema.append(pa.field("day", pa.string()))
+    finished = set(_finished(out))
+    if table != RUNS:
+        schema = schema.append(pa.field("store", pa.string()))
+    if columns is not None:
+        for name in check_names(list(columns), "columns"):
+            if name not in schema.names:
+                raise InvalidArgumentError(f"{table} has no column {name!r}.")
+    files = [
+        str(path)
+        for path in _files(Path(check_path(out)), table, run, store)
+        if (path.stem, _day(path)) in finished
+    ]
+    names = list(schema.names if columns is None else columns)
+    if not files:
+        return schema.empty_table().select(names)
+    for path in {(Path(each).stem, _day(Path(each))): each for each in files}.values():
+        _check_version(path)  # of each run one
+    kinds = [pa.field("day", pa.string()), pa.field("store", pa.string())]
+    parts = ds.partitioning(pa.schema(kinds[: 1 if table == RUNS else 2]), flavor="hive")
+    whole = ds.dataset(
+        files, schema=schema, format="parquet", partitioning=parts, partition_base_dir=str(out)
+    )
+    try:
+        return whole.to_table(columns=names)
+    except pa.ArrowInvalid as e:
+        raise _damaged(e) from e
+
+
+def _files(out: Path, table: str, run: str | None, store: str | None) -> list[Path]:
+    name = f"{run or '*'}{_SUFFIX}"
+    folder = "" if table == RUNS else f"store={'*' if store is None else quote(store, safe='')}/"
+    return sorted(path for path in (out / table).glob(f"day=*/{folder}{name}"))
+
+
+def _day(path: Path) -> str:
+    *_, day = (part for part in path.parts if part.startswith("day="))  # others are above `out`
+    return day.removeprefix("day=")
+
+
+def _finished(out: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
+    """Yield the runs that came to their end, with their days."""
+    for path in Path(out, RUNS).glob(f"day=*/*{_SUFFIX}"):
+        yield path.stem, _day(path)
+
+
+def _check_version(path: str) -> None:
+    try:
+        version = _version_of(pq.read_schema(path))
+    except pa.ArrowInvalid as e:
+        raise _damaged(e, path) from e
+    if version > VERSION:
+        raise InvalidArgumentError(
+            f"{path} is of version {version} of these tables, and this reads {VERSION}. "
+            "Use a newer timerstore."
+        )
+
+
+def _version_of(schema: Any) -> int:
+    metadata: Mapping[bytes, bytes] = schema.metadata or {}
+    return int(metadata.get(_VERSION_KEY, b"0"))
+
+
+def _damaged(error: Exception, path: str = "One") -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{path} of these tables is damaged: {error}. Remove it, or repeat its run."
+    )

@@ -1,0 +1,120 @@
+"""From where on a rule of distribution warns, or fails; out of a TOML file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_path, meant
+from timerstore.ground.tomlfile import read_toml
+
+NEVER: Final = math.inf
+
+
+class Limits(NamedTuple):
+    """A value above `warn` warns, one above `fail` fails; below `least` nothing is judged."""
+
+    warn: float
+    fail: float = NEVER
+    least: float = 0
+
+
+DEFAULTS: Final = {
+    "load_second": Limits(warn=1.0, fail=10.0),
+    "load_minute": Limits(warn=0.5, fail=1.0),
+    "load_hour": Limits(warn=0.3, fail=0.8),
+    "skew_neighbours": Limits(warn=50.0, least=1_000),
+    "skew_gini": Limits(warn=0.95, least=10_000),
+    "skew_heaviest": Limits(warn=0.5, least=10_000),
+    "slots_mapped": Limits(warn=0.0, fail=0.001),
+    "slots_ring": Limits(warn=1.0, fail=10.0),
+    "chains_depth": Limits(warn=100_000, fail=1_000_000),
+    "chains_scatter": Limits(warn=64.0, fail=1_024.0),
+    "chains_dead": Limits(warn=0.5, fail=0.9, least=10_000),
+    "rolls_cost": Limits(warn=5.0, fail=50.0, least=1_000),
+    "drift_due": Limits(warn=0.25, fail=1.0, least=1_000),
+    "drift_lateness": Limits(warn=0.25, fail=1.0, least=1_000),
+    "drift_load": Limits(warn=0.25, fail=1.0, least=1_000),
+    "drift_pending": Limits(warn=2.0, fail=10.0, least=1_000),
+    "age_overdue": Limits(warn=60.0, fail=3_600.0),
+    "age_unread": Limits(warn=3_600.0, fail=86_400.0),
+    "age_dead": Limits(warn=0.0),
+}
+"""By rule; docs/pipeline.md says what each is measured in."""
+_KEYS: Final = ("warn", "fail", "least")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The limits of all rules, with what a run knows of the machine.
+
+    >>> Thresholds().limits["load_minute"].warn
+    0.5
+    """
+
+    limits: Mapping[str, Limits] = field(default_factory=lambda: dict(DEFAULTS))
+    fire_rate_per_s: float | None = None
+    """Timers that the machine fires in a second; None: nobody has said, and load is not judged."""
+
+    def __post_init__(self) -> None:
+        """Check the rate, wherever it came from."""
+        if self.fire_rate_per_s is not None:
+            _rate(self.fire_rate_per_s, "fire_rate_per_s")
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Thresholds:
+        """Read a file with a table for each rule that differs; docs/pipeline.md shows one."""
+        name = str(check_path(path))
+        return cls.from_mapping(read_toml(path, "thresholds"), name)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], name: str = "thresholds") -> Thresholds:
+        """Take limits by rule over the defaults. Raises InvalidArgumentError."""
+        limits, rate = dict(DEFAULTS), None
+        for rule, table in values.items():
+            if rule == "fire_rate_per_s":
+                rate = _rate(table, f"{name}: {rule}")
+                continue
+            if rule not in limits:
+                known = [*limits, "fire_rate_per_s"]
+                raise InvalidArgumentError(f"{name}: no rule is {rule!r}. {meant(rule, known)}")
+            if not isinstance(table, Mapping):
+                raise InvalidArgumentError(f"{name}: {rule} is no table. Write [{rule}].")
+            for key, value in table.items():
+                if key not in _KEYS:
+                    raise InvalidArgumentError(
+                        f"{name}: {rule} has no {key!r}. {meant(key, _KEYS)}"
+                    )
+                number = _number(value, f"{name}: {rule}.{key}")
+                limits[rule] = limits[rule]._replace(**{key: number})
+            if limits[rule].fail < limits[rule].warn:
+                raise InvalidArgumentError(
+                    f"{name}: {rule} fails before it warns. Let fail be no less than warn."
+                )
+        return cls(limits, rate)
+
+    def to_json(self) -> str:
+        """Return all of it as JSON; a limit that is never reached is null."""
+        told: dict[str, Any] = {
+            rule: {key: None if value == NEVER else value for key, value in each._asdict().items()}
+            for rule, each in self.limits.items()
+        }
+        return json.dumps(told | {"fire_rate_per_s": self.fire_rate_per_s})
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidArgumentError(f"{what} is {value!r}. Use a number from 0 on, or inf.")
+    return float(min(value, sys.float_info.max)) if value != NEVER else NEVER
+
+
+def _rate(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 1e12:
+        raise InvalidArgumentError(f"{what} is {value!r}. Use a number from 0.001 to 1e12.")
+    return float(value)

@@ -1,0 +1,92 @@
+"""The entrance: a directory is opened, as the kind of store that was asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, overload
+
+if TYPE_CHECKING:
+    from timerstore.ground.config import Config
+    from timerstore.services.world.clock import ManualClock
+    from timerstore.serving.shared import SharedStore
+    from timerstore.store.store import TimerStore
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    share: Literal[False] = False,
+) -> TimerStore: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    share: Literal[True],
+) -> SharedStore: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    share: bool,
+) -> TimerStore | SharedStore: ...
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+    share: bool = False,
+) -> TimerStore | SharedStore:
+    """Open a timer store, making it if `create` and there is none.
+
+    A context manager; `close` stops the services and flushes. One process at a time can have a
+    store open. A directory that bears no mark of ours is a broker's: its sizes are read off the
+    files. With `read_only` no file is changed and no lock is taken, so that one can look at a store
+    that is in use, or at a copy: what would change it raises ReadOnlyError. With `share` any number
+    of processes of one user have it open: one owns it, the others are its clients, and when it ends
+    another one takes over; see `SharedStore`. With a `clock` time stands still until it is moved,
+    for tests; a store with real timers refuses it, see `ManualClock`.
+
+    Raises NotAStoreError, StoreLockedError, CorruptStoreError, InvalidArgumentError.
+
+    >>> with timerstore.open("timers/") as store:
+    ...     id = store.put(b"hello")
+    """
+    from timerstore.errors import InvalidArgumentError
+    from timerstore.ground.kinds import check_bool
+    from timerstore.serving.server import let_others_ask
+    from timerstore.store.readonly import ReadOnlyStore
+    from timerstore.store.store import TimerStore
+    from timerstore.timelog.files.oserrors import told_of
+
+    check_bool(create, "create")
+    check_bool(read_only, "read_only")
+    check_bool(share, "share")
+    if share:
+        from timerstore.serving.shared import SharedStore
+
+        if read_only or clock is not None:
+            raise InvalidArgumentError(
+                "share=True goes with neither read_only nor a clock. Leave them out."
+            )
+        return SharedStore(path, create=create, config=config)
+    with told_of(path):
+        if read_only:
+            return ReadOnlyStore(path, create=False, config=config, clock=clock)
+        return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))

@@ -1,0 +1,154 @@
+"""The rows of a batch, put into a store: no object for each row but of its properties.
+
+The columns have the names that the tables `timers` and `fired` have, so what was read can be put
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import encode_properties
+from timerstore.ground.ids import TimerIds
+from timerstore.ground.kinds import meant
+from timerstore.tables.schema import MAP, STORE, TABLES
+
+if TYPE_CHECKING:
+    from timerstore.store.store import TimerStore
+
+_KINDS: Final = {
+    "body": ("binary", "string"),
+    "at_ms": ("bigint", "int"),
+    "at": ("timestamp",),
+    "due_ms": ("bigint", "int"),
+    "due": ("timestamp",),
+    "topic": ("string",),
+    "key": ("string",),
+    "tag": ("string",),
+    "properties": (MAP,),
+}
+_READ: Final = {STORE} | {
+    column.name for name in ("timers", "fired") for column in TABLES[name].columns
+}
+"""What a row that was read says besides; a new timer has its own."""
+_TIMES: Final = (("at_ms", "at"), ("due_ms", "due"))
+Codes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def check_rows(schema: StructType) -> None:
+    """Refuse columns that say nothing, or not when."""
+    for field in schema.fields:
+        kinds = _KINDS.get(field.name)
+        if kinds is None and field.name in _READ:
+            continue
+        if kinds is None:
+            raise InvalidArgumentError(
+                f"There is no column {field.name!r} to schedule. {meant(field.name, _KINDS)}"
+            )
+        if field.dataType.simpleString() not in kinds:
+            raise InvalidArgumentError(
+                f"{field.name} is {field.dataType.simpleString()}. Make it {' or '.join(kinds)}."
+            )
+    names = set(schema.fieldNames())
+    if "body" not in names:
+        raise InvalidArgumentError(
+            "There is no column body. Add it, or read with option('body', 'true')."
+        )
+    times = [pair for pair in _TIMES if names & set(pair)]
+    if not times:
+        raise InvalidArgumentError(
+            "No column says when. Add at_ms or due_ms (ms since 1970), or at or due (timestamps)."
+        )
+    if len(times) == 2:
+        raise InvalidArgumentError("at and due both say when. Drop one of them.")
+
+
+def used(batch: Any) -> Any:
+    """Return a record batch with the columns that a timer is made of."""
+    return batch.select([name for name in batch.schema.names if name in _KINDS])
+
+
+def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
+    """Put the rows of a record batch; `topic`: where none is given."""
+    table = pa.Table.from_batches([batch]).combine_chunks()
+    names = table.column_names
+    due_ms, bodies = _times_ms(table), table["body"]
+    if bodies.null_count:
+        raise InvalidArgumentError("body holds nulls. Leave such rows out.")
+    topics, topic_of = _coded(pc.fill_null(table["topic"], topic) if "topic" in names else None)
+    tags, tag_of = _coded(table["tag"] if "tag" in names else None)
+    carried, carried_of = _encoded(table["properties"] if "properties" in names else None)
+    keyed = pc.is_valid(table["key"]).to_numpy() if "key" in names else None
+    none = np.zeros(len(table), np.int64)
+    parts = [topic_of, tag_of, carried_of, none if keyed is None else keyed]
+    for rows in _alike([none if part is None else part for part in parts]):
+        first = int(rows[0])
+        keys = table["key"].take(rows) if keyed is not None and keyed[first] else None
+        yield store.putting.put_many(
+            bodies.take(rows).combine_chunks(),
+            topic if topic_of is None else topics[topic_of[first]],
+            due_ms[rows],
+            None,
+            None if keys is None else keys.combine_chunks(),
+            None if tag_of is None else tags[tag_of[first]],
+            None,
+            b"" if carried_of is None else carried[carried_of[first]],
+        )
+
+
+def _alike(parts: list[Codes]) -> Iterator[Any]:
+    """Yield the indexes of the rows that share a value of each part, in their order."""
+    if all((part == part[0]).all() for part in parts):
+        yield np.arange(len(parts[0]))
+        return
+    _, group = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def _coded(column: Any) -> tuple[list[Any], Codes | None]:
+    """Return the values of a column, and which of them each row has."""
+    if column is None:
+        return [], None
+    coded = column.combine_chunks().dictionary_encode("encode")
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
+
+
+def _encoded(column: Any) -> tuple[list[bytes], Codes | None]:
+    """Return the properties as they stand in messages, and which of them each row has."""
+    if column is None:
+        return [], None
+    number: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+    codes = [number.setdefault(tuple(row or ()), len(number)) for row in column.to_pylist()]
+    return [encode_properties(None, None, dict(row)) for row in number], np.array(codes, np.int64)
+
+
+def _times_ms(table: Any) -> Any:
+    """Return when each row is due; fractions of a millisecond round up: never early."""
+    name, in_ms = next((at, at_ms) for at_ms, at in _TIMES if {at_ms, at} & set(table.column_names))
+    exact = rounded = None
+    if in_ms in table.column_names:
+        exact = table[in_ms].cast(pa.int64())
+    if name in table.column_names:
+        at_us = table[name].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        # Arrow divides towards zero, so what lies after 1970 is rounded up by this.
+        rounded = pc.divide(pc.add(at_us, 999), 1_000)
+    if exact is not None and rounded is not None:
+        if pc.any(pc.not_equal(exact, rounded)).as_py():
+            raise InvalidArgumentError(
+                f"{name} and {in_ms} say different times. Drop the one that you did not change."
+            )
+    times = rounded if exact is None else exact
+    assert times is not None
+    if times.null_count:
+        raise InvalidArgumentError(
+            f"{name if exact is None else in_ms} holds nulls. Leave such rows out."
+        )
+    return times.to_numpy()

@@ -1,0 +1,94 @@
+"""Reading: a table's splits as Spark's partitions, filters pushed down to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from timerstore.spark.filters import bounds_of
+from timerstore.spark.options import ReadOptions
+from timerstore.spark.plainly import plainly, plainly_each
+from timerstore.spark.types import arrow_schema, check_schema
+from timerstore.tables.bounds import Bounds
+from timerstore.tables.reading import read_split
+from timerstore.tables.schema import find_table
+from timerstore.tables.splits import Split, plan
+
+
+class SplitPartition(InputPartition):
+    """One split; None where the table has no row at all."""
+
+    def __init__(self, split: Split | None) -> None:
+        """Hold a split."""
+        super().__init__(split)
+        self.split = split
+
+
+@plainly_each
+def read_partition(
+    partition: InputPartition,
+    options: ReadOptions,
+    schema: StructType,
+    bounds: Bounds | None = None,
+) -> Iterator[Any]:
+    """Yield the record batches of a partition."""
+    assert isinstance(partition, SplitPartition)
+    if partition.split is None:
+        return
+    yield from read_split(
+        partition.split,
+        schema.fieldNames(),
+        bounds,
+        failfast=options.failfast,
+        schema=arrow_schema(schema),
+    )
+
+
+class PlainReader(DataSourceReader):
+    """Reads a table whole; Spark filters what it gave."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Check `schema`: the columns that are wanted, and no others are decoded."""
+        self.options, self.schema = options, schema
+        check_schema(options.table, schema)
+        self.bounds = options.bounds
+
+    @plainly
+    def partitions(self) -> list[InputPartition]:
+        """Plan the splits; runs on the driver, at the moment at which the stores are looked at."""
+        options = self.options
+        splits = plan(
+            options.stores().paths,
+            options.table,
+            self.bounds,
+            upto=options.upto,
+            delay_levels=options.delay_levels,
+            partitions=options.partitions,
+            split_bytes=options.split_bytes,
+            clock_slack_ms=options.clock_slack_ms,
+            failfast=options.failfast,
+        )
+        # Spark makes up a partition of its own where it gets none.
+        return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a partition; runs in a task."""
+        return read_partition(partition, self.options, self.schema, self.bounds)
+
+
+class FilteringReader(PlainReader):
+    """Reads a table, and leaves out early what filters on numbers, times and texts do not want.
+
+    PySpark 4.3 keeps what was pushed last for the whole DataFrame, also for its other uses, in one
+    query or in the next, unless filters are pushed for them too. So this reader is for whoever
+    asks for it; the option `where` has the same effect, and is part of what the DataFrame is.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+        """Take what helps, and give all back: Spark applies them to what is left."""
+        pushed = bounds_of(filters, find_table(self.options.table))
+        self.bounds = self.options.bounds.within(pushed)
+        return filters

@@ -1,0 +1,43 @@
+"""A store that is opened to look at: what would change it is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn, cast
+
+from timerstore.core.core import Core
+from timerstore.core.readonlycore import REASON, ReadOnlyCore
+from timerstore.errors import ReadOnlyError
+from timerstore.ground.config import Config
+from timerstore.store.store import Calls, TimerStore
+
+
+class ReadOnlyStore(TimerStore):
+    """A store to look at: what reads works, from `get` to `upcoming` and `stats`.
+
+    Nothing fires in it; what is overdue is pending. Everything else raises ReadOnlyError.
+    """
+
+    _Core = ReadOnlyCore
+
+    def _check_clock(self, config: Config) -> None:
+        """Take any clock, because nothing fires."""
+
+    def _make_calls(self) -> Calls:
+        """Return who makes the calls; those that would change the store are refused."""
+        calls, refused = super()._make_calls(), cast(Any, partial(_refuse, self.core))
+        calls.flush = calls.clean = calls.consume = calls.pull = refused
+        return calls
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.abandon()
+
+    def handover(self) -> NoReturn:
+        """Refuse."""
+        _refuse(self.core)
+
+
+def _refuse(core: Core, *given: object) -> NoReturn:
+    core.check_open()
+    raise ReadOnlyError(REASON)

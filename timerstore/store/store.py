@@ -1,0 +1,168 @@
+"""The store: opening one; which room makes each of its calls."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from timerstore.backups.backup import BackupReport, Progress, take_point
+from timerstore.closing.close import close
+from timerstore.closing.handover import handover
+from timerstore.consuming.consuming import Consuming
+from timerstore.consuming.dead_letters import drop, list_dead_letters, redrive
+from timerstore.core.core import Core
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind, check_path, check_place
+from timerstore.ground.staying import Stays
+from timerstore.pending.pending import PendingTimers
+from timerstore.putting.putting import Putting
+from timerstore.services.world.clock import ManualClock
+from timerstore.store.cleannow import clean, clean_by_itself
+from timerstore.store.realtimers import refuse_real_timers
+from timerstore.store.switching import pause, resume
+from timerstore.timelog.files.disk import Disk
+from timerstore.watching.anystore import AnyStore
+from timerstore.watching.find import find
+from timerstore.watching.health import read_health
+from timerstore.watching.stats import read_stats
+from timerstore.watching.topics import read_upcoming
+
+
+class Calls:
+    """Who makes each call of `AnyStore`, by its name."""
+
+    def __init__(
+        self, core: Core, putting: Putting, timers: PendingTimers, consuming: Consuming
+    ) -> None:
+        """Take the rooms of an open store."""
+        self.put = timers.put
+        self.put_many = putting.put_many
+        self.cancel = timers.cancel
+        self.cancel_many = timers.cancel_many
+        self.cancel_key = timers.cancel_key
+        self.reschedule = timers.reschedule
+        self.get = timers.get
+        self.find = partial(find, core, consuming, timers)
+        self.get_key = timers.get_key
+        self.pending = timers.list
+        self.pending_columns = timers.columns
+        self.count = timers.count
+        self.horizon = timers.horizon
+        self.upcoming = partial(read_upcoming, core)
+        self.stats = partial(read_stats, core, consuming)
+        self.health = partial(read_health, core, consuming)
+        self.consume = consuming.consume
+        self.pull = consuming.pull
+        self.dead_letters = partial(list_dead_letters, consuming)
+        self.redrive = partial(redrive, consuming)
+        self.drop_dead_letters = partial(drop, consuming)
+        self.pause = partial(pause, core, consuming)
+        self.resume = partial(resume, core, consuming)
+        self.flush = core.flush
+        self.clean = partial(clean, core)
+        self.close = partial(close, core, consuming, flush=True)
+
+
+class TimerStore(Stays, AnyStore):
+    """An open store; made by `timerstore.open`. Any number of threads may use it.
+
+        put       put, put_many
+        take      consume one by one, pull many by columns; or a Consumer, with handlers
+        change    cancel, cancel_many, cancel_key, reschedule
+        look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
+        watch     stats, health; dead_letters, redrive, drop_dead_letters
+        operate   pause, resume, flush, clean, backup, handover, close
+
+    >>> with timerstore.open("timers/") as store:
+    ...     id = store.put(b"hello", topic="greetings", delay=timedelta(hours=1))
+    ...     print(store.count("greetings"), store.cancel(id))
+    1 True
+    """
+
+    _Core = Core
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        config: Config | None = None,
+        clock: ManualClock | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open a directory; see `timerstore.open`. `disk` writes and flushes: for tests."""
+        if config is not None:
+            check_kind(config, Config, "config")
+        if clock is not None:
+            check_kind(clock, ManualClock, "clock")
+        self.core = core = self._Core(check_place(path), Disk() if disk is None else disk, clock)
+        config = Config() if config is None else config
+        self._check_clock(config)
+        try:
+            core.lock(create)
+            core.open(config)
+            self.putting = Putting(core)
+            self.timers = PendingTimers(core, self.putting)
+            self.consuming = Consuming(core, self.putting, self.timers.keyed)
+            clean_by_itself(core, self.consuming)
+            self._calls = self._make_calls()
+            core.start()
+        except BaseException:
+            core.give_up_opening()
+            raise
+
+    def _make_calls(self) -> Calls:
+        """Return who makes the calls."""
+        return Calls(self.core, self.putting, self.timers, self.consuming)
+
+    def _check_clock(self, config: Config) -> None:
+        """Refuse a manual clock for real timers, before anything is changed."""
+        refuse_real_timers(self.path, config, self.core.clock)
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self.core.path
+
+    def __repr__(self) -> str:
+        """Show the path."""
+        return f"<TimerStore {str(self.core.path)!r}{', closed' if self.core.closed else ''}>"
+
+    def backup(
+        self,
+        dest: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        progress: Progress | None = None,
+    ) -> BackupReport:
+        """Add a point to the backup in `dest`, while the store goes on; see `timerstore.backup`.
+
+        A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
+        """
+        self.core.flush()
+        core = self.core
+        return take_point(
+            *(core.path, check_path(dest)),
+            keep=keep,
+            config=core.engine.config,
+            progress=progress,
+            now_ms=core.clock.now_ms,
+        )
+
+    def handover(self) -> int | None:
+        """Make the store fit for a RocketMQ broker, and close it.
+
+        What is due goes on firing until the slot that has begun is finished, about one
+        `precision_ms`; what is overdue is fired before. A broker has no memory of what was fired
+        inside a slot; after a mere `close` it would fire that again. `config/broker.conf` says how
+        a broker is to be set. Returns until when it must have opened the store, in UTC epoch ms:
+        later it skips timers; None where nothing is pending. Raises TimerStoreError where R is
+        ahead of the clock, or a broker would refuse the wheel. Everything is durable on return.
+        O(units).
+        """
+        return handover(self.core, self.consuming)
+
+    def abandon(self) -> None:
+        """Let everything go without flushing, as a crash of the process would. For tests."""
+        close(self.core, self.consuming, flush=False)

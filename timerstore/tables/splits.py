@@ -1,0 +1,293 @@
+"""A table cut into splits, which any process that sees the store's files can read.
+
+One split for each segment, several for a large one, one for many small ones. Where the table is cut
+changes nothing in its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from timerstore.errors import CorruptStoreError
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_int
+from timerstore.tables import timertable as timers
+from timerstore.tables.boundaries import cut_log
+from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
+from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
+from timerstore.tables.levels import level_offsets
+from timerstore.tables.queues import queue_name, queue_stop
+from timerstore.tables.schema import find_table
+from timerstore.tables.view import Cut, StoreView, cut_store
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.oserrors import telling
+from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.reader import Fault
+
+SPLITS_MAX: Final = 100_000
+_TIMER_BYTES: Final = 256
+
+LOG: Final = "commitlog"
+UNITS: Final = "timerlog"
+WHEEL: Final = "timerwheel"
+FILES: Final = "files"
+_STORED: Final = {"messages": "stored_ms", "fired": "fired_ms"}
+
+
+class Range(NamedTuple):
+    """What is read of one part of a store: offsets, indexes, or places in a list."""
+
+    part: str
+    start: int
+    stop: int
+
+
+class Split(NamedTuple):
+    """Ranges of one store's table that are read together."""
+
+    cut: Cut
+    table: str
+    ranges: tuple[Range, ...]
+
+
+class _Extent(NamedTuple):
+    """A part of a store before it is cut; `weight`: bytes that one step of its range takes."""
+
+    view: StoreView
+    part: str
+    start: int
+    stop: int
+    weight: int = 1
+
+    @property
+    def bytes_count(self) -> int:
+        return (self.stop - self.start) * self.weight
+
+
+@telling
+def plan(
+    paths: Sequence[str],
+    table: str,
+    bounds: Bounds | None = None,
+    *,
+    upto: str | None = None,
+    delay_levels: str = DELAY_LEVELS,
+    partitions: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    clock_slack_ms: int = CLOCK_SLACK_MS,
+    failfast: bool = False,
+) -> list[Split]:
+    """Cut a table of some stores into splits.
+
+    `partitions`: about so many of them, else one for each `split_bytes` of a store. `upto`: see
+    `cut_store`. `bounds`: leaves out what certainly has no row within them; times of messages are
+    taken to grow, but for steps back of the clock up to `clock_slack_ms`. `failfast`: files that
+    are not as they must be are an error.
+    """
+    find_table(table)
+    bounds = Bounds() if bounds is None else bounds
+    stores = [path for path in paths if bounds.may_be("store", path)]
+    views = [cut_store(path, upto=upto, delay_levels=delay_levels) for path in stores]
+    return plan_views(
+        views,
+        table,
+        bounds,
+        partitions=partitions,
+        split_bytes=split_bytes,
+        clock_slack_ms=clock_slack_ms,
+        failfast=failfast,
+    )
+
+
+def plan_views(
+    views: Sequence[StoreView],
+    table: str,
+    bounds: Bounds,
+    *,
+    partitions: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    clock_slack_ms: int = CLOCK_SLACK_MS,
+    failfast: bool = False,
+) -> list[Split]:
+    """Cut a table of some stores that were looked at into splits; see `plan`."""
+    if partitions is not None:
+        check_int(partitions, "partitions", 1, SPLITS_MAX)
+    check_int(split_bytes, "split_bytes", 1, 1 << 62)
+    if failfast:
+        for view in views:
+            for fault in file_faults(view):
+                raise CorruptStoreError(*fault)
+    extents = [[*_extents(view, table, bounds)] for view in views]
+    total = sum(extent.bytes_count for each in extents for extent in each)
+    if partitions is not None:
+        split_bytes = max(1, -(-total // partitions))
+    split_bytes = max(split_bytes, total // SPLITS_MAX)
+    splits: list[Split] = []
+    for view, each in zip(views, extents, strict=True):
+        pieces = [
+            (piece, (piece.stop - piece.start) * extent.weight)
+            for extent in each
+            for piece in _within(view, table, bounds, _cut(extent, split_bytes), clock_slack_ms)
+        ]
+        splits += [Split(view.cut, table, ranges) for ranges in _grouped(pieces, split_bytes)]
+    return splits
+
+
+def plan_log(view: StoreView, table: str, start: int, stop: int, split_bytes: int) -> list[Split]:
+    """Cut the range [start, stop) of a commit log into splits; messages begin at both ends."""
+    start = max(start, view.reader.commitlog.start)
+    view = StoreView(view.cut._replace(log_stop=stop), view.reader)
+    pieces = _cut(_Extent(view, LOG, start, stop), split_bytes)
+    return [Split(view.cut, table, (piece,)) for piece in pieces]
+
+
+def log_faults(view: StoreView) -> list[Fault]:
+    """Return what is wrong with the files that say what a store is, and of its commit log."""
+    return [*view.reader.faults, *view.reader.commitlog.faults]
+
+
+def file_faults(view: StoreView) -> list[Fault]:
+    """Return what is wrong with the files of a store themselves."""
+    reader = view.reader
+    faults = [*log_faults(view), *reader.timerlog.faults]
+    for queue in reader.queues.values():
+        faults += queue.faults
+    if reader.checkpoint_data and view.checkpoint is None:
+        faults.append(Fault("config/timercheck", 0, "it holds no cursors that can be read"))
+    try:
+        level_offsets(reader)
+    except CorruptStoreError as e:
+        faults.append(Fault("config/delayOffset.json", e.offset, e.reason))
+    return faults + _missing_files(view)
+
+
+def _missing_files(view: StoreView) -> list[Fault]:
+    """Return what a closed store of ours must have at the ends of its logs, and has not.
+
+    Of one in use retention may have removed more than the checkpoint says that was read.
+    """
+    checkpoint, reader, found = view.checkpoint, view.reader, list[Fault]()
+    if checkpoint is None or not view.ours or view.cut.is_open:
+        return found
+    log, units = reader.commitlog, reader.timerlog
+    queue = reader.queues.get((fmt.TIMER_TOPIC.decode(), 0))
+    queue_bytes = checkpoint.queue_index * fmt.ENTRY_BYTES
+    for name, end, flushed in (
+        (LOG, log.files_end, checkpoint.commitlog_flushed),
+        (UNITS, units.files_end, checkpoint.timerlog_flushed),
+        (queue_name(fmt.TIMER_TOPIC.decode(), 0), queue.files_end if queue else 0, queue_bytes),
+    ):
+        if end < flushed:
+            found.append(Fault(name, end, f"it ends here, and {flushed} was flushed"))
+    first = checkpoint.lost_from(log.start)
+    if first is not None:
+        reason = f"it begins at {log.start}, and what is before is needed"
+        found.append(Fault(LOG, first, reason))
+    if not len(reader.slots):
+        found.append(Fault(WHEEL, 0, "there is no wheel"))
+    elif not checkpoint.floor_offset:  # else it may lead to what was moved
+        used = reader.slots[reader.used_slots]
+        ahead = used["first"][used["time"] >= max(1, view.read_slot)]
+        if len(ahead) and int(ahead.min()) < units.start:
+            reason = f"it begins at {units.start}, and a slot leads here"
+            found.append(Fault(UNITS, int(ahead.min()), reason))
+    return found
+
+
+def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
+    """Yield the parts of a store that a table reads."""
+    log, units = view.reader.commitlog, view.reader.timerlog
+    if table in ("messages", "fired", "problems"):
+        yield _Extent(view, LOG, log.start, view.log_stop)
+    if table in ("units", "problems"):
+        yield _Extent(view, UNITS, units.start, view.units_stop)
+    if table in ("slots", "problems"):
+        yield _Extent(view, WHEEL, 0, len(view.reader.slots), fmt.SLOT_BYTES)
+    if table in ("queues", "problems"):
+        for topic, queue_id in sorted(view.reader.queues):
+            low, high = bounds.of("queue_id")
+            if table == "problems" or (bounds.may_be("topic", topic) and low <= queue_id <= high):
+                first = view.reader.queues[topic, queue_id].start // fmt.ENTRY_BYTES
+                stop = queue_stop(view, topic, queue_id)
+                yield _Extent(view, queue_name(topic, queue_id), first, stop, fmt.ENTRY_BYTES)
+    if table == "timers":
+        for part, start, stop in timers.ranges(view):
+            yield _Extent(view, part, start, stop, 1 if part == timers.UNITS else _TIMER_BYTES)
+    if table in ("checkpoint", "problems"):
+        yield _Extent(view, FILES, 0, 1)
+
+
+def _cut(extent: _Extent, piece_bytes: int) -> list[Range]:
+    """Cut an extent at record boundaries."""
+    part, start, stop = extent.part, extent.start, extent.stop
+    if stop <= start:
+        return []
+    if part == LOG:
+        cuts = cut_log(extent.view, start, stop, piece_bytes)
+    elif part in (UNITS, timers.UNITS):
+        segment_bytes = extent.view.reader.timerlog.segment_bytes
+        wanted = range(start + piece_bytes, stop, piece_bytes)
+        cuts = [start, *(_unit_at(each, segment_bytes) for each in wanted), stop]
+    else:
+        cuts = [start, *range(start, stop, max(1, piece_bytes // extent.weight))[1:], stop]
+    cuts = sorted({min(max(each, start), stop) for each in cuts})
+    return [Range(part, a, b) for a, b in pairwise(cuts)]
+
+
+def _unit_at(offset: int, segment_bytes: int) -> int:
+    """Return where the unit begins that `offset` lies in, or the next segment behind a blank."""
+    at = offset % segment_bytes // fmt.UNIT_BYTES * fmt.UNIT_BYTES
+    if fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES > segment_bytes - at:
+        return (offset // segment_bytes + 1) * segment_bytes
+    return offset - offset % segment_bytes + at
+
+
+def _within(
+    view: StoreView, table: str, bounds: Bounds, pieces: list[Range], clock_slack_ms: int
+) -> list[Range]:
+    """Leave out the pieces that certainly hold no row within the bounds."""
+    name = {"queues": "index", "slots": "index"}.get(table, "offset")
+    if table not in ("problems", "checkpoint", "timers"):
+        low, high = bounds.of(name)
+        pieces = [piece for piece in pieces if piece.start <= high and piece.stop > low]
+    if table not in _STORED or not pieces:
+        return pieces
+    low, high = bounds.of(_STORED[table])
+    if table == "fired":
+        low = max(low, bounds.of("due_ms")[0])  # nothing fires early
+    if (low, high) == (LOWEST, HIGHEST):
+        return pieces
+    begins = [_stored_ms(view, piece.start) for piece in pieces]
+    ends = [*begins[1:], None]
+    return [
+        piece
+        for piece, begin, end in zip(pieces, begins, ends, strict=True)
+        if (begin is None or begin - clock_slack_ms <= high)
+        and (end is None or end + clock_slack_ms >= low)
+    ]
+
+
+def _stored_ms(view: StoreView, offset: int) -> int | None:
+    """Return when the message at `offset` was stored; None where it cannot be read."""
+    for rows in view.reader.scan(offset, offset + 1):
+        return int(rows[0, scan.ROW_STORED_MS])
+    return None
+
+
+def _grouped(pieces: list[tuple[Range, int]], split_bytes: int) -> Iterator[tuple[Range, ...]]:
+    """Put small pieces together, in their order; join those that touch."""
+    group: list[Range] = []
+    size = 0
+    for piece, piece_bytes in pieces:
+        if group and size + piece_bytes > split_bytes:
+            yield tuple(group)
+            group, size = [], 0
+        if group and (group[-1].part, group[-1].stop) == (piece.part, piece.start):
+            group[-1] = group[-1]._replace(stop=piece.stop)
+        else:
+            group.append(piece)
+        size += piece_bytes
+    if group:
+        yield tuple(group)

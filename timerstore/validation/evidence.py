@@ -1,0 +1,116 @@
+"""What was found so far, in a form that two findings can be merged in any order."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from timerstore.validation.measured import Measured
+
+EXAMPLES_MAX: Final = 20
+"""Places that a rule names one by one, those with the lowest offsets; all are counted."""
+PLACES_MAX: Final = 1_000
+"""The same where the places are what is asked for."""
+HEAVIEST_MAX: Final = 20
+"""Slots that are named as the heaviest."""
+
+
+class Example(NamedTuple):
+    """One place where a rule fails; `offset` counts bytes over all segments of `file`."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+@dataclass
+class RulePlaces:
+    """Places by rule: how many there are, and the first of them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+
+    def __getitem__(self, rule: str) -> int:
+        """Return how many places a rule has."""
+        return self.counts[rule]
+
+    def add(self, rule: str, count: int, examples: Iterable[Example], named_max: int) -> None:
+        """Take in places of a rule, of which some are named."""
+        if count:
+            self.counts[rule] += int(count)
+            known = self.examples.get(rule, [])
+            self.examples[rule] = heapq.nsmallest(named_max, [*known, *examples])
+
+    def merge(self, other: RulePlaces, named_max: int) -> None:
+        """Take in other places."""
+        for rule, count in other.counts.items():
+            self.add(rule, count, other.examples[rule], named_max)
+
+
+@dataclass
+class Evidence:
+    """Counts and examples; merging is associative, and the order does not matter."""
+
+    checked: Counter[str] = field(default_factory=Counter)
+    failed: RulePlaces = field(default_factory=RulePlaces)
+    mended: RulePlaces = field(default_factory=RulePlaces)
+    """What a crash leaves, and the next opening mends."""
+    named_max: int = EXAMPLES_MAX
+    counts: Counter[str] = field(default_factory=Counter)
+    topics: dict[int, str] = field(default_factory=dict)
+    """Names of topics by the number that stands for them in `hours`."""
+    hours: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Pending timers by (hour of the due time, topic)."""
+    minutes: Counter[int] = field(default_factory=Counter)
+    slot_loads: Counter[int] = field(default_factory=Counter)
+    """Slots ahead by how many timers wait in them."""
+    heaviest: list[tuple[int, int]] = field(default_factory=list)
+    """(timers, slot) of the heaviest slots ahead."""
+    lateness: Counter[int] = field(default_factory=Counter)
+    """Fired messages by lateness in ms, coarser the larger, see `spread.py`."""
+    queues: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """By queue: the lowest and the highest index of its messages, and how many there are."""
+    measured: Measured | None = None
+    """Where it is asked for: what the tables of `timerstore.pipeline` are made of."""
+
+    def check(self, rule: str, count: int) -> None:
+        """Note that so many were looked at."""
+        self.checked[rule] += int(count)
+
+    def fail(
+        self, rule: str, count: int, examples: Iterable[Example], *, torn: bool = False
+    ) -> None:
+        """Note failures, with some of their places; `torn`: the next opening mends them."""
+        (self.mended if torn else self.failed).add(rule, count, examples, self.named_max)
+
+    def merge(self, other: Evidence) -> None:
+        """Take in what another tally found."""
+        self.failed.merge(other.failed, self.named_max)
+        self.mended.merge(other.mended, self.named_max)
+        for mine, theirs in (
+            (self.checked, other.checked),
+            (self.counts, other.counts),
+            (self.slot_loads, other.slot_loads),
+            (self.lateness, other.lateness),
+            (self.minutes, other.minutes),
+        ):
+            _add(mine, theirs)
+        for cell, count in other.hours.items():
+            self.hours[cell] += count
+        self.topics.update(other.topics)
+        self.heaviest = heapq.nlargest(HEAVIEST_MAX, [*self.heaviest, *other.heaviest])
+        for queue, (low, high, count) in other.queues.items():
+            before = self.queues.get(queue)
+            if before is not None:
+                low, high, count = min(low, before[0]), max(high, before[1]), count + before[2]
+            self.queues[queue] = low, high, count
+        if self.measured is not None and other.measured is not None:
+            self.measured.merge(other.measured)
+
+
+def _add(mine: Counter[str] | Counter[int], theirs: Counter[str] | Counter[int]) -> None:
+    for name, count in theirs.items():
+        mine[name] += count  # type: ignore[index]

@@ -1,0 +1,174 @@
+"""Looking at what lies beside the logs, then at what needs the whole store."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.tables.queues import find_queue, queue_stop
+from timerstore.tables.splits import WHEEL, file_faults, log_faults
+from timerstore.tables.view import StoreView
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.reading.reader import Fault
+from timerstore.validation.behind import find_groups
+from timerstore.validation.cursorchecks import (
+    COUNTS_FILE,
+    CURSORS_FILE,
+    GROUPS_FILE,
+    committed_offsets,
+    cursor_at,
+    cursor_faults,
+    group_faults,
+    level_faults,
+    stored_pending_count,
+)
+from timerstore.validation.evidence import Evidence, Example
+from timerstore.validation.findings import Findings
+from timerstore.validation.lost import lost_count
+from timerstore.validation.plan import Scope
+from timerstore.validation.smallfiles import look_at_copies, look_at_flush_times, look_at_json
+from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
+
+
+def look_at_files(findings: Findings) -> None:
+    """Look at what lies beside the logs. O(files)."""
+    tally, view = findings.tally, findings.scope.view
+    reader = view.reader
+    segments = [reader.commitlog, reader.timerlog, *reader.queues.values()]
+    tally.check("files", sum(len(each.numbers) for each in segments) + 1)
+    for fault in file_faults(view) if findings.scope.has_indexes else log_faults(view):
+        findings.fault("files", fault)
+    look_at_json(findings)
+    look_at_copies(findings)
+    look_at_flush_times(findings)
+    if not findings.scope.has_indexes:
+        return
+    _look_at_wheel(findings, view)
+    _look_at_cursors(findings, view)
+    ends = {each: queue_stop(view, *each) for each in reader.queues}
+    with suppress(CorruptStoreError):  # named above
+        tally.check("level_offsets", sum(topic == text(fmt.LEVEL_TOPIC) for topic, _ in ends))
+        for fault in level_faults(reader, ends):
+            findings.fault("level_offsets", fault)
+    try:
+        tally.check("group_offsets", len(committed_offsets(reader)))
+        for fault in group_faults(reader, ends):
+            findings.fault("group_offsets", fault)
+        if tally.measured is not None:
+            tally.measured.groups += find_groups(view, ends)
+    except CorruptStoreError as e:
+        findings.fault("files", Fault(GROUPS_FILE, e.offset, e.reason))
+
+
+def _look_at_wheel(findings: Findings, view: StoreView) -> None:
+    """Look at the size of the wheel's file; where ours was closed its lack is named already."""
+    path = view.reader.path / WHEEL
+    is_file, expected = path.is_file(), 2 * view.reader.sizes.wheel_slot_count * fmt.SLOT_BYTES
+    size = path.stat().st_size if is_file else 0
+    if is_file and size != expected:
+        reason = f"the wheel has {size} bytes where {expected} were expected"
+        findings.fault("files", Fault(WHEEL, min(size, expected), reason))
+    elif not is_file and (view.cut.is_open or not view.ours):
+        fault = Fault(WHEEL, 0, "there is no wheel")
+        findings.fault("files", fault, torn=findings.scope.is_unclean)
+
+
+def _look_at_cursors(findings: Findings, view: StoreView) -> None:
+    reader, tally = view.reader, findings.tally
+    checkpoint = view.checkpoint
+    if checkpoint is None:
+        return
+    tally.check("cursors", 3 if checkpoint.by_broker else 8)
+    log_end = min(view.log_stop, reader.commitlog.files_end)
+    used_end = _units_end(view)
+    units_end = max(used_end, reader.timerlog.start)
+    queue = text(fmt.TIMER_TOPIC), 0
+    queue_end = queue_stop(view, *queue) if queue in reader.queues else 0
+    for fault in cursor_faults(reader, log_end, units_end, queue_end):
+        findings.fault("cursors", fault)
+    closed = not checkpoint.by_broker and checkpoint.clean and not view.cut.is_open
+    if closed and not 0 <= units_end - checkpoint.timerlog_flushed:
+        return  # named above
+    if closed and checkpoint.timerlog_flushed < used_end:
+        reason = f"units stand behind the cursor timerlog_flushed, up to {used_end}"
+        at = cursor_at("timerlog_flushed")
+        findings.fault("cursors", Fault(CURSORS_FILE, at, reason))
+
+
+def _units_end(view: StoreView) -> int:
+    """Return where the last unit ends, whose last bytes may be zeros."""
+    log = view.reader.timerlog
+    used_end = log.used_end()
+    return used_end + -(used_end % log.segment_bytes) % fmt.UNIT_BYTES
+
+
+def finish(scope: Scope, tally: Evidence) -> None:
+    """Judge what needs the whole store."""
+    view = scope.view
+    damaged = bool(tally.failed["message_sound"] or tally.mended["message_sound"])
+    for name, (low, high, count) in tally.queues.items():
+        missing = high - low + 1 - count
+        queue = view.reader.queues.get(find_queue(name)) if missing > 0 else None
+        if queue is not None:
+            lost = lost_count(view, queue, low, high, damaged=damaged)
+            missing = max(0, missing - lost)  # a lost one may look like a gap that a broker left
+        if missing and not (tally.failed["queue_order"] or tally.mended["queue_order"]):
+            reason = f"{count} messages have indexes from {low} to {high} of {name}"
+            torn = bool(tally.mended["message_sound"] and not tally.failed["message_sound"])
+            tally.fail("queue_order", 1, [Example("commitlog", 0, reason)], torn=torn)
+    if scope.has_indexes:
+        _judge_wheel_sums(scope, tally)
+        _judge_pending(view, tally)
+
+
+def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
+    """Judge pages of the wheel in which no slot is wrong by the checksums beside it."""
+    reader = scope.view.reader
+    wheel = reader.slots.view(np.uint8)
+    if scope.by_broker or not len(wheel):
+        return
+    sums = WheelSums(Disk(), reader.path / "config" / SUMS_FILE, -(-len(wheel) // PAGE_BYTES))
+    page = sums.find_damaged(wheel)
+    if reader.is_open and not reader.steady.holds():
+        return  # somebody writes, and the checksums may be those of a later checkpoint
+    tally.check("wheel_sums", sums.page_count)
+    places = [*tally.failed.examples.values(), *tally.mended.examples.values()]
+    known = {at // PAGE_BYTES for each in places for file, at, _ in each if file == WHEEL}
+    if page >= 0 and page not in known:
+        reason = "the checksum of this page does not match"
+        tally.fail("wheel_sums", 1, [Example(WHEEL, page * PAGE_BYTES, reason)])
+
+
+def _judge_pending(view: StoreView, tally: Evidence) -> None:
+    """Judge the count that a clean close stored, where the timers were counted."""
+    try:
+        stored = stored_pending_count(view.reader)
+    except CorruptStoreError as e:
+        tally.fail("files", 1, [Example(COUNTS_FILE, e.offset, e.reason)])
+        return
+    if stored is None or "pending" not in tally.counts:
+        return
+    tally.check("pending_count", 1)
+    if stored != tally.counts["pending"]:
+        reason = f"it counts {stored} pending timers; there are {tally.counts['pending']}"
+        tally.fail("pending_count", 1, [Example(COUNTS_FILE, 0, reason)])
+
+
+def bytes_read(scope: Scope) -> int:
+    """Return how many bytes of the logs, queues and the wheel were looked at."""
+    view = scope.view
+    reader = view.reader
+    sizes = [view.log_stop - reader.commitlog.start, view.units_stop - reader.timerlog.start]
+    sizes += [len(reader.used_slots) * 32]
+    sizes += [queue.used_end() - queue.start for queue in reader.queues.values()]
+    return sum(sizes)
+
+
+def store_name(scope: Scope) -> str:
+    """Return the store's path, as it was given."""
+    return os.fspath(scope.cut.path)

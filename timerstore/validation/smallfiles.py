@@ -1,0 +1,174 @@
+"""Looking at the bytes of the small files: JSON, both copies of the cursors, times of flushes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.checkpoint import decode_checkpoint
+from timerstore.timelog.files.identity import decode_identity
+from timerstore.timelog.files.jsonfile import parse_json
+from timerstore.timelog.files.smallfile import read_head, read_small
+from timerstore.timelog.reading.reader import Fault
+from timerstore.validation.cursorchecks import COUNTS_FILE, CURSORS_FILE
+from timerstore.validation.findings import Findings
+
+FLUSH_TIMES_FILE: Final = "checkpoint"
+_BASE_BYTES: Final = fmt.TIMER_CHECKPOINT.itemsize
+_COPY_BYTES: Final = _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize
+_TIME_MAX: Final = 1 << 48
+
+
+def look_at_json(findings: Findings) -> None:
+    """Look whether every JSON file parses, and is an object. O(files)."""
+    path = findings.scope.view.reader.path
+    files = [path / COUNTS_FILE, *sorted((path / "config").glob("*.json"))]
+    files += sorted((path / "config").glob("*.bak")) + sorted(path.glob("*.json"))
+    for file in files:
+        if not file.is_file():
+            continue
+        findings.tally.check("json", 1)
+        found = _json_fault(file)
+        if found is not None:
+            findings.fault("json", Fault(str(file.relative_to(path)), *found))
+
+
+def _json_fault(file: Path) -> tuple[int, str] | None:
+    """Return where a file is no JSON object, and why; None where it is one."""
+    try:
+        data = read_small(file)
+    except CorruptStoreError as e:
+        return e.offset, e.reason
+    except TimerStoreError as e:
+        return 0, str(e)
+    if not data.strip():
+        return None  # a broker's `.bak` before anything was written
+    try:
+        if not isinstance(parse_json(data.decode("utf-8")), dict):
+            return 0, "this is no JSON object"
+    except UnicodeDecodeError as e:
+        return e.start, "this is no UTF-8"
+    except json.JSONDecodeError as e:
+        return min(e.pos, len(data)), f"this is no JSON: {e.msg}"
+    except ValueError as e:  # a number, or a name, that nothing can have
+        return 0, f"this is no JSON that a store has: {e}"
+    except RecursionError:
+        return 0, "this is nested too deep for a store's JSON"
+    return None
+
+
+# --- the cursors
+
+
+def look_at_copies(findings: Findings) -> None:
+    """Look at both copies of the cursors, and that nothing else is in their file. O(1)."""
+    scope, tally = findings.scope, findings.tally
+    view, data = scope.view, scope.view.reader.checkpoint_data
+    tally.check("cursor_copies", 2)
+    if not data:
+        # Ours has them before its first message, so what is torn is the making of a store.
+        is_new = scope.by_broker or view.log_stop == view.reader.commitlog.start
+        fault = Fault(CURSORS_FILE, 0, "there are no cursors")
+        findings.fault("cursor_copies", fault, torn=scope.is_unclean and is_new)
+        return
+    if len(data) != fmt.CHECKPOINT_BYTES:
+        at = min(len(data), fmt.CHECKPOINT_BYTES)
+        findings.fault("cursor_copies", Fault(CURSORS_FILE, at, f"it has {len(data)} bytes"))
+    for at in _strange_bytes(_without_identities(data)):
+        reason = "these bytes belong to no cursor"
+        findings.fault("cursor_copies", Fault(CURSORS_FILE, at, reason))
+    for at, reason in _copy_faults(data) + _identity_faults(data):
+        fault = Fault(CURSORS_FILE, at, reason)
+        findings.fault("cursor_copies", fault, torn=scope.is_unclean)
+
+
+def _without_identities(data: bytes) -> bytes:
+    """Return the file's bytes with zeros in the place of the copies of `timerstore.json`."""
+    content = bytearray(data)
+    for at in (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT):
+        stop = at + fmt.IDENTITY.itemsize
+        content[at:stop] = bytes(len(content[at:stop]))
+    return bytes(content)
+
+
+def _identity_faults(data: bytes) -> list[tuple[int, str]]:
+    """Return which copies of `timerstore.json` are damaged."""
+    return [
+        (at, "the copy of timerstore.json is damaged")
+        for at in (fmt.IDENTITY_AT, fmt.CHECKPOINT_COPY_AT + fmt.IDENTITY_AT)
+        if any(data[at : at + fmt.IDENTITY.itemsize])
+        and decode_identity(data[at : at + fmt.IDENTITY.itemsize]) is None
+    ]
+
+
+def _strange_bytes(data: bytes) -> list[int]:
+    """Return where the first byte stands behind each copy that is none of it."""
+    used = _COPY_BYTES if any(data[_BASE_BYTES:_COPY_BYTES]) else _BASE_BYTES
+    second_end = fmt.CHECKPOINT_COPY_AT + _COPY_BYTES
+    found = []
+    for start, stop in ((used, fmt.CHECKPOINT_COPY_AT), (second_end, len(data))):
+        strange = np.flatnonzero(np.frombuffer(data[start:stop], np.uint8))
+        found += [start + int(at) for at in strange[:1]]
+    return found
+
+
+def _copy_faults(data: bytes) -> list[tuple[int, str]]:
+    """Return which of the two copies is damaged; the other one holds then."""
+    first, second = (
+        data[:_COPY_BYTES],
+        data[fmt.CHECKPOINT_COPY_AT : fmt.CHECKPOINT_COPY_AT + _COPY_BYTES],
+    )
+    if not any(first[_BASE_BYTES:]) and not any(second):
+        return []  # a broker's alone: 56 bytes without any checksum
+    # One copy alone, in the place of the first: valid and its echo equal, or none of ours.
+    one, other = decode_checkpoint(first), decode_checkpoint(second)
+    faults = []
+    if other is None or other.by_broker:
+        faults.append((fmt.CHECKPOINT_COPY_AT, "the second copy is damaged"))
+    if one is None or one.by_broker:
+        base = np.frombuffer(first[:_BASE_BYTES], ">i8")
+        echo = np.frombuffer(second[:_BASE_BYTES], ">i8")
+        both = other is not None and not other.by_broker and len(base) == len(echo)
+        # A broker moves at least its counter and the time beside the cursors.
+        if both and int((base != echo).sum()) <= 1:
+            at = int(np.argmax(base != echo)) * 8 if (base != echo).any() else _BASE_BYTES
+            faults.append((at, "the first copy is damaged"))
+        elif decode_checkpoint(first + bytes(fmt.CHECKPOINT_COPY_AT)) is None:
+            faults.append((0, "the first copy is damaged"))
+    elif other is not None and not other.by_broker and first != second:
+        faults.append((fmt.CHECKPOINT_COPY_AT, "the two copies differ"))
+    return faults
+
+
+# --- flushes
+
+
+def look_at_flush_times(findings: Findings) -> None:
+    """Look at RocketMQ's file of flush times. O(1)."""
+    scope, view = findings.scope, findings.scope.view
+    path = view.reader.path / FLUSH_TIMES_FILE
+    if not path.is_file():
+        return
+    data, start = read_head(path, 2 * fmt.CHECKPOINT_BYTES), fmt.STORE_CHECKPOINT.itemsize
+    faults = []
+    if len(data) != fmt.CHECKPOINT_BYTES:
+        faults.append((min(len(data), fmt.CHECKPOINT_BYTES), f"it has {len(data)} bytes"))
+    strange = np.flatnonzero(np.frombuffer(data[start:], np.uint8))
+    if len(strange):
+        faults.append((start + int(strange[0]), "these bytes belong to no time"))
+    values = np.frombuffer(data[:start].ljust(start, b"\0"), ">i8")
+    for i in np.flatnonzero((values < 0) | (values >= _TIME_MAX)).tolist():
+        faults.append((8 * i, f"{values[i]} is no time and no offset"))
+    checkpoint = view.checkpoint
+    if checkpoint is not None and view.ours and not scope.is_unclean:
+        expected = (values[1], values[1], 0, 0, checkpoint.commitlog_flushed)  # as we write it
+        for i in np.flatnonzero(values != np.array(expected)).tolist():
+            faults.append((8 * i, f"{values[i]} is not what a clean close writes here"))
+    findings.tally.check("flush_times", len(values))
+    for at, reason in faults:
+        findings.fault("flush_times", Fault(FLUSH_TIMES_FILE, at, reason))

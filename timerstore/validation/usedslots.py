@@ -1,0 +1,65 @@
+"""Looking at a range of the timer wheel: its used slots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from timerstore.tables.view import StoreView
+from timerstore.tables.wheel import emptied, misplaced
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.record import Words
+from timerstore.validation import notes
+from timerstore.validation.findings import Findings, Flags
+from timerstore.wheel.slots import NO_UNIT
+
+WHEEL: Final = "timerwheel"
+_WALK_MAX: Final = 10_000_000
+
+
+def look_at_slots(findings: Findings, start: int, stop: int) -> None:
+    """Look at the used slots with indexes in [start, stop). O(slots)."""
+    view = findings.scope.view
+    slots, used = view.reader.slots, view.reader.used_slots
+    indexes = used[(used >= start) & (used < stop)]
+    if not len(indexes):
+        return
+    fields = np.array(slots[indexes], fmt.SLOT)
+    names = ("time", "first", "last", "count")
+    time, first, last, count = (fields[name].astype(np.int64) for name in names)
+    held, wrong = ~emptied(fields), misplaced(indexes, fields, len(slots))
+    at = indexes * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT
+    reason = "the slot's time does not belong to its index"
+    torn = np.zeros(len(at), np.bool_)
+    findings.judge("slot_place", wrong[held], WHEEL, at[held], reason, torn[held])
+    findings.tally.counts["slots"] += int(held.sum())
+    kept = held & ~wrong
+    if view.cut.is_open:
+        last, count = _before(view, findings.scope.units_stop, last, count, kept)
+    kept &= last != NO_UNIT
+    columns = time, indexes, first, last, count
+    findings.note(notes.SLOT_NOTE, [column[kept] for column in columns])
+
+
+def _before(
+    view: StoreView, stop: int, last: Words, count: Words, kept: Flags
+) -> tuple[Words, Words]:
+    """Take slots back to before the end of the units that count, as opening does after a kill.
+
+    The wheel is written before the checkpoint, so it may know units that the checkpoint does not.
+    """
+    log, last, count = view.reader.timerlog, last.copy(), count.copy()
+    for i in np.flatnonzero(kept & (last >= stop)).tolist():
+        offset, units = int(last[i]), int(count[i])
+        for _ in range(_WALK_MAX):
+            if offset < stop or offset + fmt.UNIT_BYTES > log.files_end:
+                break
+            unit = np.frombuffer(log.read(offset, fmt.UNIT_BYTES), fmt.UNIT)[0]
+            before = int(unit["prev_pos"])
+            if int(unit["size"]) != fmt.UNIT_BYTES or before >= offset:
+                break
+            units += 1 if int(unit["magic"]) & fmt.UNIT_DELETE else -1
+            offset = before
+        last[i], count[i] = offset, units
+    return last, count

@@ -1,0 +1,226 @@
+"""What is pending: the one place that says it, for everybody but validation.
+
+A timer waits in one of three *places*: a unit that is not superseded, in a slot at or after R; an
+entry of the timer topic's queue at or after Q, which has no unit yet; an entry of a delay level's
+queue at or after that level's offset. The message that stands there is pending, unless
+
+    a copy of it is in the log: it was fired, or rolled, and is *done*;
+    it is a delete;
+    a delete names it, so that its identity is in the cancelled set.
+
+Who looks finds the places in his own way: recovery and the open store in the wheel, the tables in
+the timer log's order, so that any range of it can be read by itself. What of them is pending is
+judged here, message by message.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import (
+    BAD_PARTS,
+    GOOD,
+    IDENTITY_OURS,
+    MessageParts,
+    exact_due_ms,
+    identify_target,
+    identify_timer,
+    java_hash,
+    read_message,
+)
+from timerstore.timelog.files.segmenttable import (
+    MESSAGES_AHEAD,
+    SegmentTable,
+    prefetch_message,
+    segment_at,
+)
+from timerstore.timelog.jit.intrinsics import get_i64
+from timerstore.timelog.jit.kernel import inlined_always, kernel_ahead, kernel_later
+from timerstore.timelog.jit.record import Bytes, Rows, Words
+from timerstore.timelog.reading.columns import fill_parts
+from timerstore.timelog.reading.scan import (
+    ROW_EXACT_DUE_MS,
+    ROW_OFFSET,
+    ROW_STATUS,
+    fill_row,
+    is_half_topic,
+)
+from timerstore.timelog.writing.append import QueueTable
+from timerstore.timelog.writing.consumequeue import find_row
+from timerstore.wheel.cancelled import names_timer
+from timerstore.wheel.sets import map_get
+
+# What a message at a place is; below 0: what is wrong with it, −status of `read_message`.
+PENDING: Final = 0
+DONE: Final = 1
+DELETE: Final = 2
+CANCELLED: Final = 3
+NO_TIMER: Final = 4  # it says no due time, or no topic; or it is half of a transaction
+GONE: Final = 5  # its segment is not there
+
+IN_MESSAGE: Final = -(1 << 63)
+"""In place of a due time: the message says it, for it waits in no delay level."""
+
+# Columns of what is read at timers' places.
+PENDING_VERDICT: Final = 0
+PENDING_DUE_MS: Final = 1  # exact, as the message says it; −1 where it says none
+PENDING_HIGH: Final = 2  # who it is; of a delete its target
+PENDING_LOW: Final = 3
+PENDING_ROLLS: Final = 4
+PENDING_ROW: Final = 5  # the real topic's queue; −1 where it has no row yet
+PENDING_BORN_MS: Final = 6
+PENDING_BODY_BYTES: Final = 7
+PENDING_HASH: Final = 8  # of the real topic, where the reading says so
+PENDING_COLUMNS: Final = 9
+
+
+class Reading(NamedTuple):
+    """How a store's messages are read, and what settles that some are pending no more."""
+
+    tag: int
+    precision_ms: int
+    level_ms: Words  # int64, delay of each level
+    verify: bool  # check CRCs as well
+    done: Words  # a map of `sets.py`: sources that have their copy
+    done_count: int
+    cancelled: Words  # the cancelled set's table; of length 0 where nothing was cancelled
+    needs_rows: bool = False  # each pending timer's topic must have a row
+    with_hashes: bool = False  # PENDING_HASH is wanted
+
+
+@inlined_always
+def _is_done(reading: Reading, message: int) -> bool:
+    """Tell whether a message has its copy. O(1)."""
+    done: bool = reading.done_count > 0 and map_get(reading.done, message) >= 0
+    return done
+
+
+@inlined_always
+def judge_message(
+    buf: Bytes, at: int, message: int, in_level: bool, reading: Reading, found: MessageParts
+) -> int:
+    """Tell what the message at `at` of its segment is, which stands at a timer's place. O(size).
+
+    It is not DONE. `found`: written by `read_message`, with who it is, of a delete its target.
+    """
+    status = read_message(buf, at, found, reading.verify)
+    if status != GOOD:
+        return -status
+    if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
+        return -BAD_PARTS  # an old message in a segment that is used again
+    if found.deletes_bytes >= 0:
+        identify_target(buf, found, reading.tag)
+        return DELETE
+    if found.real_topic_bytes <= 0 or (found.due_ms < 0 and not in_level):
+        return NO_TIMER
+    if in_level and is_half_topic(buf, found.real_topic_at, found.real_topic_bytes):
+        return NO_TIMER
+    identify_timer(buf, found, reading.tag)
+    if len(reading.cancelled) > 0:
+        high, low = found.identity_high, found.identity_low
+        # What was sent back through a level has the key of its first message, and is not meant.
+        meant = not in_level or (high == IDENTITY_OURS and low == message | fmt.LEVEL_MARK)
+        if meant and names_timer(reading.cancelled, high, low):
+            return CANCELLED
+    return PENDING
+
+
+@kernel_later
+def read_places(
+    commitlog: SegmentTable,
+    messages: Words,
+    due_ms: Words,
+    reading: Reading,
+    rows: Rows,
+    parts: Rows,
+    verdicts: Words,
+    found: MessageParts,
+    state: Words,
+) -> int:
+    """Read the messages at some places; return the first whose segment is not mapped, or −1.
+
+    `messages`: int64[n], commit log offsets; best in their order. `due_ms`: int64[n], what a delay
+    level's entry says, else IN_MESSAGE. `verdicts`: int64[n], written. `rows`: int64[n,
+    ROW_COLUMNS], of what is sound written; `parts`: int64[n, PART_COLUMNS], of what is pending.
+    `found`: scratch. `state`: int64[1]: the index to begin and to go on at.
+    O(bytes).
+    """
+    segment_bytes = commitlog.segment_bytes
+    while state[0] < len(messages):
+        i = state[0]
+        if i + MESSAGES_AHEAD < len(messages):
+            prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
+        message, row = messages[i], rows[i]
+        at, verdict = message % segment_bytes, DONE
+        in_level = due_ms[i] != IN_MESSAGE
+        buf = segment_at(commitlog, message)
+        if not _is_done(reading, message):
+            if len(buf) == 0:
+                return message
+            verdict = judge_message(buf, at, message, in_level, reading, found)
+        row[ROW_OFFSET] = message
+        row[ROW_STATUS] = -min(verdict, 0)
+        verdicts[i] = verdict
+        if verdict >= 0 and verdict != DONE:
+            tag, precision_ms = reading.tag, reading.precision_ms
+            fill_row(buf, at, message - at, found, tag, precision_ms, reading.level_ms, row)
+            if in_level:
+                row[ROW_EXACT_DUE_MS] = due_ms[i]
+        if verdict == PENDING:
+            fill_parts(buf, at, message - at, found, parts[i])
+        state[0] += 1
+    return -1
+
+
+@kernel_ahead
+def read_pending(
+    commitlog: SegmentTable,
+    queues: QueueTable,
+    messages: Words,
+    in_level: bool,
+    reading: Reading,
+    found: MessageParts,
+    columns: Rows,
+    start: int,
+) -> int:
+    """Read messages from `start` on; return the index of the first that has to wait, or n.
+
+    Its segment is not mapped; or it is PENDING, and its topic's row is missing.
+
+    `messages`: int64[n], commit log offsets; best in their order. `in_level`: they wait in delay
+    levels. `found`: scratch. `columns`: int64[PENDING_COLUMNS, n], written: the
+    verdict of each, the others of timers that are pending and of deletes. O(bytes).
+    """
+    segment_bytes = commitlog.segment_bytes
+    for i in range(start, len(messages)):
+        if i + MESSAGES_AHEAD < len(messages):
+            prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
+        message = messages[i]
+        columns[PENDING_VERDICT, i] = DONE
+        if _is_done(reading, message):
+            continue
+        buf = segment_at(commitlog, message)
+        if len(buf) == 0:
+            return i
+        at = message % segment_bytes
+        verdict = judge_message(buf, at, message, in_level, reading, found)
+        columns[PENDING_VERDICT, i] = verdict
+        if verdict != PENDING and verdict != DELETE:
+            continue
+        topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)
+        row = find_row(queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
+        columns[PENDING_DUE_MS, i] = -1
+        if found.due_ms >= 0:
+            columns[PENDING_DUE_MS, i] = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
+        columns[PENDING_HIGH, i] = found.identity_high
+        columns[PENDING_LOW, i] = found.identity_low
+        columns[PENDING_ROLLS, i] = max(0, found.roll_times)
+        columns[PENDING_ROW, i] = row
+        columns[PENDING_BORN_MS, i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
+        columns[PENDING_BODY_BYTES, i] = found.body_bytes
+        if reading.with_hashes:
+            columns[PENDING_HASH, i] = java_hash(buf, topic_at, topic_bytes)
+        if reading.needs_rows and row < 0 and verdict == PENDING:
+            return i
+    return len(messages)
