@@ -12,15 +12,23 @@ from timerstore.cli.status import DAMAGED
 
 
 @app.command(rich_help_panel=OTHER)
-def warmup() -> None:
+def warmup(
+    zip_file: Annotated[
+        Path | None,
+        typer.Option("--zip", help="Write the package with it as a zip file, for Spark's workers."),
+    ] = None,
+) -> None:
     """Compile what stores need, for an image or before tests; else the first opening does.
 
     Example: timerstore warmup
     """
-    from timerstore.warmup import compile_kernels
+    from timerstore.warmup import compile_kernels, pack
 
     with answering(as_json=False):
-        compile_kernels()
+        if zip_file is None:
+            compile_kernels()
+        else:
+            pack(zip_file)
 
 
 @app.command(rich_help_panel=OTHER)
