@@ -23,7 +23,7 @@ import timerstore.spark
 from timerstore import pipeline
 stores, out, now_ms = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").config(map={
-    "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
 }).getOrCreate()
