@@ -22,6 +22,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from zipimport import zipimporter
 
 import numba
 import numba.core.caching as caching
@@ -36,11 +37,16 @@ _NOWHERE: Final = os.path.join(os.devnull, "timerstore")
 IN_ARCHIVE: Final = not os.path.isdir(PACKAGE)
 """Whether the package was imported from a zip archive."""
 
+_LOADER: Any = __spec__.loader
+# A Spark worker names the archive by a relative path, and goes to another folder.
+_READER: Any = zipimporter(os.path.abspath(_LOADER.archive)) if IN_ARCHIVE else _LOADER
+
 
 def content_of(path: str) -> bytes:
     """Return the content of a file, also of one in the archive that the package is in."""
-    loader: Any = __spec__.loader
-    data: bytes = loader.get_data(path)
+    if _READER is not _LOADER:
+        path = path.removeprefix(_LOADER.archive + os.sep)
+    data: bytes = _READER.get_data(path)
     return data
 
 
@@ -132,7 +138,7 @@ class WarmLocator(_Locator):
         if os.access(path, os.W_OK) or not holds_file(path, index_name(function, file)):
             return None
         made = cls(function, file)
-        made._cache_path = path
+        made._cache_path = os.path.abspath(path)
         return made
 
 
