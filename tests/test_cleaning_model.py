@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.models import cleaning_model
-from tests.models.power_disk import PowerDisk
 from tests.models.rules_model import found
-from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, History
+from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
 from tests.tiers import how_many
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 15, 200)
@@ -51,9 +50,7 @@ class CleanedHistory(History):
                 cleaning=rnd.random() < 0.5,
                 cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
             )
-        self.clock = ManualClock(self.now_ms, force=True)
-        self.disk = PowerDisk(self.path, self.synced)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        Acts.open(self)
         self.play = self.store.core.runner.play
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.store.core.flusher.after = self.remove

@@ -34,15 +34,44 @@ class Acts:
 
     store: TimerStore
     clock: ManualClock
+    config: Config
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.rnd = random.Random(seed)
-        self.folder, self.path = folder, folder / "0"
+        self.folder, self.path, self.lives = folder, folder / "0", 0
         self.now_ms = START_MS
+        self.synced: dict[Path, bytes] = {}
 
     def acts(self) -> list[tuple[int, Act]]:
         """Each act with its weight."""
         raise NotImplementedError
+
+    def open(self) -> None:
+        """Open the store on a disk that can lose its power."""
+        self.clock = ManualClock(self.now_ms, force=True)
+        self.disk = PowerDisk(self.path, self.synced)
+        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+
+    def cut_power(self) -> None:
+        """End the process and the machine; the store's folder is what is left."""
+        self.disk.stop_after = -1
+        self.lives += 1
+        target = self.folder / str(self.lives)
+        self.synced = self.disk.cut(target, self.rnd)
+        self.store.abandon()
+        shutil.rmtree(self.path)
+        self.path = target
+
+    def is_cut_in(self, call: Act, events_max: int) -> bool:
+        """Whether the disk stopped within a call, at one of its next events."""
+        self.disk.stop_after = self.rnd.randrange(1, events_max)
+        try:
+            call()
+        except PowerCutError:
+            return True
+        finally:
+            self.disk.stop_after = -1
+        return False
 
     def do(self, act: Act) -> None:
         """Let one happen; whoever has crashes that are raised deals with them here."""
@@ -60,7 +89,6 @@ class History(Acts):
 
     def __init__(self, folder: Path, seed: int) -> None:
         super().__init__(folder, seed)
-        self.lives = 0
         self.group = self.rnd.random() < 0.5
         self.config = Config(
             durability="group" if self.group else "process",
@@ -80,15 +108,12 @@ class History(Acts):
         self.cancelled: dict[str, int] = {}
         self.replaced: dict[str, tuple[str, int]] = {}
         self.before_step = self.leaps = 0
-        self.synced: dict[Path, bytes] = {}
         self.open()
 
     # --- opening
 
     def open(self) -> None:
-        self.clock = ManualClock(self.now_ms, force=True)
-        self.disk = PowerDisk(self.path, self.synced)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        super().open()
         self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.play = self.store.core.runner.play
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
@@ -181,13 +206,8 @@ class History(Acts):
         if self.rnd.random() < 0.6:
             self.store.flush()
             return
-        self.disk.stop_after = self.rnd.randrange(1, 14)
-        try:
-            self.store.flush()
-        except PowerCutError:
+        if self.is_cut_in(self.store.flush, 14):
             self.power_cut()
-        else:
-            self.disk.stop_after = -1
 
     def settle(self) -> None:
         """Let the services run until nothing is left to do, then compare."""
@@ -246,14 +266,7 @@ class History(Acts):
 
     def power_cut(self) -> None:
         durable = int(self.store.core.flusher.durable_end)
-        self.disk.stop_after = -1
-        self.lives += 1
-        target = self.folder / str(self.lives)
-        self.disk.image(target, self.rnd)
-        self.store.abandon()
-        shutil.rmtree(self.path)
-        self.path = target
-        self.synced = {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}
+        self.cut_power()
         self.stop()
         self.open()
         self.forget(durable, power=True)
