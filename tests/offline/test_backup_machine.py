@@ -241,4 +241,4 @@ def by_number(point: BackupPoint) -> Any:
     return point.number
 
 
-TestBackups = cases_of(BackupMachine, EXAMPLES, 40, shrinks=False)
+TestBackups = cases_of(BackupMachine, EXAMPLES, 30, shrinks=False)
