@@ -140,14 +140,22 @@ class Play(Acts):
         return [(8, self.put), (6, self.advance), *ends]
 
     def run(self) -> None:
+        try:
+            self.play()
+        except BaseException:
+            self.store.abandon()
+            raise
+        self.consumer.close()
+        self.store.close()
+
+    def play(self) -> None:
+        """Let things happen until every message has ended, and judge."""
         self.happen(STEPS)
         for _ in range(400):
             self.do(lambda: self.clock.advance(timedelta(minutes=5)))
             if all(not script for script in self.scripts.values()) and not self.unfinished():
                 break
         self.judge()
-        self.consumer.close()
-        self.store.close()
 
     def do(self, act: Act) -> None:
         try:
