@@ -141,7 +141,7 @@ def test_rolls_as_the_twin(
         unit = naive.seal_unit(unit, 0)
     log, _ = table_and_end([source])
     timerlog = table_of({0: naive.encode_unit(unit).ljust(SEGMENT_BYTES, b"\0")}, SEGMENT_BYTES)
-    units = np.zeros((1, audit.AUDIT_COLUMNS), np.int64)
+    units = audit.AuditedUnits.room(1)
     state, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
     count = audit.audit_units(
         timerlog,
@@ -164,9 +164,9 @@ def test_rolls_as_the_twin(
     assert count == 1
     in_place = naive.is_roll_in_place(due_ms, unit_ms, write_ms, precision_ms, window, ours=ours)
     expected = audit.SOUND if in_place else audit.OTHER_TIME
-    assert units[0, audit.AUDIT_VERDICT] == expected
+    assert units.status[0] == expected
     identity = naive.identity(b"t", source.properties["UNIQ_KEY"].encode(), tag)
-    assert (units[0, audit.AUDIT_HIGH], units[0, audit.AUDIT_LOW]) == identity
+    assert (units.high[0], units.low[0]) == identity
 
 
 @given(st.lists(messages(), min_size=1, max_size=5))

@@ -21,7 +21,8 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
-    check_unit,
+    LoggedUnits,
+    fill_logged,
     is_broker_unit,
     next_unit_offset,
     unit_ms,
@@ -29,29 +30,12 @@ from timerstore.timelog.bytes.unit import (
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words, record
 from timerstore.timelog.reading.scan import ROW_OFFSET
 
 # Bits of a message's mark.
 MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
 MARK_OURS: Final = 2  # this store made it, or the timer that it is a copy of
-
-# Columns of an audited unit.
-AUDIT_OFFSET: Final = 0
-AUDIT_UNIT_MS: Final = 1
-AUDIT_MAGIC: Final = 2
-AUDIT_MESSAGE: Final = 3
-AUDIT_BROKER: Final = 4
-AUDIT_VERDICT: Final = 5
-AUDIT_QUEUE_INDEX: Final = 6  # of its message; −1 where that cannot be read
-AUDIT_PREV: Final = 7
-AUDIT_HIGH: Final = 8  # identity of its timer, of a delete's target; 0 where it cannot be read
-AUDIT_LOW: Final = 9
-AUDIT_WRITE_MS: Final = 10
-AUDIT_DUE_MS: Final = 11  # what its message says; −1 where that cannot be read
-AUDIT_SIZE: Final = 12  # of its message, as the unit says it
-AUDIT_HASH: Final = 13  # of its message's real topic, as the unit says it
-AUDIT_COLUMNS: Final = 14
 
 # Verdicts on a queue entry.
 ENTRY_NONE: Final = 0
@@ -91,6 +75,16 @@ _TRANSACTION: Final = 0xC
 _COMMITTED: Final = 0x8
 _TIMER_TOPIC_BYTES: Final = len(fmt.TIMER_TOPIC)
 _TIMER_TOPIC_WORD = as_word(fmt.TIMER_TOPIC)
+
+
+@record
+class AuditedUnits(LoggedUnits):
+    """Units with what their messages say; `status` is a verdict."""
+
+    queue_index: Words  # −1 where the message cannot be read, as below
+    high: Words  # identity of its timer, of a delete's target; else 0
+    low: Words
+    message_due_ms: Words  # else −1
 
 
 @kernel_later
@@ -185,14 +179,14 @@ def audit_units(
     hop_ms: int,
     window_ms: int,
     tag: int,
-    units: Rows,
+    units: AuditedUnits,
     found: MessageParts,
     scratch: Bytes,
     state: Words,
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
-    `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
+    `units`: written. `state`: int64[3]: the offset to go on at; which log
     has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
     Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
     `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
@@ -204,7 +198,7 @@ def audit_units(
     if state[1] == 1:
         missing = state[2] // segment_bytes
     state[1] = 0
-    while count < len(units):
+    while count < len(units.offset):
         offset = next_unit_offset(segment_bytes, state[0])
         if offset >= stop:
             state[0] = offset
@@ -215,24 +209,15 @@ def audit_units(
             state[2] = offset
             break
         at = offset % segment_bytes
-        unit = units[count]
-        unit[AUDIT_OFFSET] = offset
-        unit[AUDIT_UNIT_MS] = unit_ms(buf, at)
-        unit[AUDIT_MAGIC] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-        unit[AUDIT_MESSAGE] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-        unit[AUDIT_BROKER] = 1 if is_broker_unit(buf, at) else 0
-        unit[AUDIT_QUEUE_INDEX] = -1
-        unit[AUDIT_PREV] = get_i64(buf, at + fmt.UNIT_PREV_AT)
-        unit[AUDIT_HIGH] = 0
-        unit[AUDIT_LOW] = 0
-        unit[AUDIT_WRITE_MS] = get_i64(buf, at + fmt.UNIT_WRITE_AT)
-        unit[AUDIT_DUE_MS] = -1
-        unit[AUDIT_SIZE] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-        unit[AUDIT_HASH] = get_i32(buf, at + fmt.UNIT_HASH_AT)
-        verdict = check_unit(buf, at, offset, scratch)
+        fill_logged(units, count, buf, at, offset, scratch)
+        units.queue_index[count] = -1
+        units.high[count] = 0
+        units.low[count] = 0
+        units.message_due_ms[count] = -1
+        verdict = units.status[count]
         if verdict == UNIT_GOOD:
             slot = unit_ms(buf, at) // precision_ms
-            previous = unit[AUDIT_PREV]
+            previous = units.prev[count]
             if previous >= start and previous // segment_bytes == missing:
                 verdict = OTHER_SLOT
             elif previous >= start:
@@ -249,7 +234,7 @@ def audit_units(
                     verdict = OTHER_SLOT
             elif previous != -1 and (previous < 0 or (slot >= from_slot and floor == 0)):
                 verdict = OTHER_SLOT
-            message = unit[AUDIT_MESSAGE]
+            message = units.message[count]
             if message < log_start:
                 if message < 0 or (slot >= from_slot and message >= floor):
                     verdict = REMOVED
@@ -268,15 +253,15 @@ def audit_units(
                 if judged != UNIT_GOOD:
                     verdict = judged
                 if judged != NO_MESSAGE:
-                    unit[AUDIT_QUEUE_INDEX] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
-                    unit[AUDIT_DUE_MS] = found.due_ms
+                    units.queue_index[count] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
+                    units.message_due_ms[count] = found.due_ms
                     if found.deletes_bytes >= 0:
                         identify_target(source, found, tag)
                     else:
                         identify_timer(source, found, tag)
-                    unit[AUDIT_HIGH] = found.identity_high
-                    unit[AUDIT_LOW] = found.identity_low
-        unit[AUDIT_VERDICT] = verdict
+                    units.high[count] = found.identity_high
+                    units.low[count] = found.identity_low
+        units.status[count] = verdict
         count += 1
         state[0] = offset + fmt.UNIT_BYTES
     return count

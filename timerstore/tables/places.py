@@ -22,7 +22,7 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
 from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import columns, scan, units
+from timerstore.timelog.reading import columns, scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.reader import Fault, read_entries
 from timerstore.timelog.reading.units import Wanted, walk_units
@@ -104,16 +104,16 @@ def in_units(
     first = max(view.reader.commitlog.start, view.floor)
     for part in walk_units(log, start, stop, wanted):
         if faults is not None:
-            faults += unit_faults(view, part[units.UNIT_OFFSET], part[units.UNIT_STATUS])
-        message = part[units.UNIT_MESSAGE]
-        kept = part[units.UNIT_STATUS] == UNIT_GOOD
+            faults += unit_faults(view, part)
+        message = part.message
+        kept = part.status == UNIT_GOOD
         kept &= (message >= first) & (message < view.log_stop)
         if hashes is not None:
-            kept &= np.isin(part[units.UNIT_HASH], hashes)
-        unit, message = part[units.UNIT_OFFSET][kept], message[kept]
-        slot = part[units.UNIT_MS][kept] // view.reader.precision_ms
+            kept &= np.isin(part.topic_hash, hashes)
+        unit, message = part.offset[kept], message[kept]
+        slot = part.ms[kept] // view.reader.precision_ms
         no_level = np.full(len(message), IN_MESSAGE, np.int64)
-        yield Places(message, unit, slot, no_level, part[units.UNIT_DUE_MS][kept])
+        yield Places(message, unit, slot, no_level, part.due_ms[kept])
 
 
 def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
