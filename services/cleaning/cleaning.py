@@ -32,6 +32,7 @@ from timerstore.services.cleaning.pass_units import Pass, Walk
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
+    Counted,
     append_staged,
     read_source,
     stage_copy,
@@ -61,7 +62,7 @@ from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX
-from timerstore.timelog.writing.frame import ROLLED
+from timerstore.timelog.writing.frame import ROLLED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains
 from timerstore.wheel.near import NO_COPY, pack_info
 
@@ -177,21 +178,9 @@ def _copy_units(
         at = message % world.commitlog.segment_bytes
         due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
         stored_ms = get_i64(buf, stored_at(buf, at))
-        kind = stage_copy(
-            world,
-            buf,
-            found,
-            ROLLED,
-            0,
-            -1,
-            message,
-            due_ms,
-            due_ms,
-            stored_ms,
-            now_ms,
-            staged,
-            staged_bytes,
-        )
+        says = CopySays(ROLLED, message, stored_ms, now_ms)
+        counts = Counted(0, -1, due_ms, due_ms)
+        kind = stage_copy(world, buf, found, says, counts, staged, staged_bytes)
         if kind != ROLLED:
             note_lost(thread, message, pack_info(size, slot, magic))
             break

@@ -22,6 +22,7 @@ from timerstore.timelog.bytes.message import GOOD, exact_due_ms, java_hash, read
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
     LoggedUnits,
+    NewUnit,
     is_broker_unit,
     put_unit,
     unit_crc,
@@ -188,10 +189,7 @@ def _write_again(
         unit_ms = slot * precision
     if found.deletes_bytes >= 0:
         magic |= fmt.UNIT_DELETE
-    put_unit(
-        buf,
-        offset % world.timerlog.segment_bytes,
-        offset,
+    unit = NewUnit(
         previous,
         magic,
         now_ms // precision * precision,
@@ -201,8 +199,8 @@ def _write_again(
         found.size,
         java_hash(source, found.real_topic_at, found.real_topic_bytes),
         exact_due_ms(source, found, world.settings.store_tag, precision),
-        world.scratch,
     )
+    put_unit(buf, offset % world.timerlog.segment_bytes, offset, unit, world.scratch)
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.crc import START, crc_register
@@ -24,6 +24,20 @@ WRITE_MS_BITS: Final = 48
 UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
 """What a unit takes where it is written: behind it a segment can still be closed."""
 NOT_SAID: Final = -(1 << 63)
+
+
+class NewUnit(NamedTuple):
+    """What a unit is to say."""
+
+    prev: int
+    magic: int
+    write_ms: int
+    ms: int  # its time
+    slot_ms: int  # its slot's start
+    message: int
+    size: int
+    topic_hash: int
+    due_ms: int  # exact
 
 
 @record
@@ -84,35 +98,25 @@ def put_unit(
     buf: Bytes,
     at: int,
     offset: int,
-    prev_pos: int,
-    magic: int,
-    write_ms: int,
-    unit_ms: int,
-    slot_ms: int,
-    message_offset: int,
-    message_size: int,
-    topic_hash: int,
-    due_ms: int,
+    unit: NewUnit,
     scratch: Bytes,
 ) -> None:
-    """Write a unit at `at`, which is `offset` of the timer log. O(1).
-
-    `unit_ms`: the unit's time; `slot_ms`: its slot's start; `due_ms`: the exact due time.
-    """
-    write_ms = min(max(write_ms, slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX), slot_ms)
-    extra = due_ms // 1000
-    if magic & fmt.UNIT_ROLL == 0:
-        extra = due_ms - unit_ms
+    """Write a unit at `at`, which is `offset` of the timer log. O(1)."""
+    earliest_ms = unit.slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX
+    write_ms = min(max(unit.write_ms, earliest_ms), unit.slot_ms)
+    extra = unit.due_ms // 1000
+    if unit.magic & fmt.UNIT_ROLL == 0:
+        extra = unit.due_ms - unit.ms
     if extra < 0 or extra > fmt.EXTRA_READ_MESSAGE:
         extra = fmt.EXTRA_READ_MESSAGE
     put_i32(buf, at + fmt.UNIT_SIZE_AT, fmt.UNIT_BYTES)
-    put_i64(buf, at + fmt.UNIT_PREV_AT, prev_pos)
-    put_i32(buf, at + fmt.UNIT_MAGIC_AT, magic)
+    put_i64(buf, at + fmt.UNIT_PREV_AT, unit.prev)
+    put_i32(buf, at + fmt.UNIT_MAGIC_AT, unit.magic)
     put_i64(buf, at + fmt.UNIT_WRITE_AT, write_ms)
-    put_i32(buf, at + fmt.UNIT_DELTA_AT, unit_ms - write_ms)
-    put_i64(buf, at + fmt.UNIT_MESSAGE_AT, message_offset)
-    put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, message_size)
-    put_i32(buf, at + fmt.UNIT_HASH_AT, topic_hash)
+    put_i32(buf, at + fmt.UNIT_DELTA_AT, unit.ms - write_ms)
+    put_i64(buf, at + fmt.UNIT_MESSAGE_AT, unit.message)
+    put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, unit.size)
+    put_i32(buf, at + fmt.UNIT_HASH_AT, unit.topic_hash)
     put_i32(buf, at + fmt.UNIT_EXTRA_AT, extra)
     put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, scratch))
 

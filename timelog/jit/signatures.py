@@ -44,7 +44,7 @@ def _type_of(hint: Any, place: str) -> Any:
         axes = 2 if TWO_AXES in marks else 1
         return types.Array(from_dtype(np.dtype(item)), axes, "C", readonly=READ_ONLY in marks)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-        return types.NamedTuple(signature_of(hint), hint)
+        return types.BaseTuple.from_types(signature_of(hint), hint)
     raise TypeError(f"{place}: {hint} names no type of Numba's")
 
 

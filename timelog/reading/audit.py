@@ -5,7 +5,7 @@ What stops recovery, a bad unit say, is only noted here, and the next one is loo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -28,9 +28,10 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
+from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words, record
+from timerstore.timelog.jit.record import Bytes, Rows, Words, record
+from timerstore.timelog.reading.pull import QueueRun, stands_there
 from timerstore.timelog.reading.scan import ROW_OFFSET
 
 # Bits of a message's mark.
@@ -87,6 +88,20 @@ class AuditedUnits(LoggedUnits):
     message_due_ms: Words  # else −1
 
 
+class Audited(NamedTuple):
+    """What a store says of itself, by which its units are judged."""
+
+    start: int  # of the timer log
+    from_slot: int  # R
+    log_start: int  # of the commit log
+    log_end: int
+    floor: int  # F, 0 where nothing was cleaned
+    precision_ms: int
+    hop_ms: int  # of our rolls; 0: unknown
+    window_ms: int  # of a broker's; 0: unknown
+    tag: int
+
+
 @kernel_later
 def mark_messages(
     commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, marks: Words
@@ -107,10 +122,9 @@ def mark_messages(
 
 
 @inlined
-def _judge_roll(
-    buf: Bytes, at: int, due_ms: int, hop_ms: int, window_ms: int, precision_ms: int
-) -> int:
+def _judge_roll(buf: Bytes, at: int, due_ms: int, store: Audited) -> int:
     """Judge where a roll waits: on its timer's own grid, or where a broker's third rule puts it."""
+    hop_ms, window_ms, precision_ms = store.hop_ms, store.window_ms, store.precision_ms
     ms, write_ms = unit_ms(buf, at), get_i64(buf, at + fmt.UNIT_WRITE_AT)
     if ms >= due_ms:
         return OTHER_TIME
@@ -132,9 +146,7 @@ def _judge_message(
     message: int,
     buf: Bytes,
     at: int,
-    hop_ms: int,
-    window_ms: int,
-    precision_ms: int,
+    store: Audited,
     found: MessageParts,
 ) -> int:
     """Compare a unit with the message it points to: a verdict."""
@@ -154,7 +166,7 @@ def _judge_message(
     if (magic & fmt.UNIT_DELETE != 0) != (found.deletes_bytes >= 0):
         return OTHER_KIND
     if magic & fmt.UNIT_ROLL != 0:
-        return _judge_roll(buf, at, found.due_ms, hop_ms, window_ms, precision_ms)
+        return _judge_roll(buf, at, found.due_ms, store)
     # A handover puts a delete beside its timer, also where that is a roll.
     if magic & fmt.UNIT_DELETE != 0 and not is_broker_unit(buf, at):
         return UNIT_GOOD
@@ -169,16 +181,8 @@ def _judge_message(
 def audit_units(
     timerlog: SegmentTable,
     commitlog: SegmentTable,
-    start: int,
     stop: int,
-    from_slot: int,
-    log_start: int,
-    log_end: int,
-    floor: int,
-    precision_ms: int,
-    hop_ms: int,
-    window_ms: int,
-    tag: int,
+    store: Audited,
     units: AuditedUnits,
     found: MessageParts,
     scratch: Bytes,
@@ -186,12 +190,16 @@ def audit_units(
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
-    `units`: written. `state`: int64[3]: the offset to go on at; which log
-    has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
-    Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
-    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
-    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0: unknown.
+    `units`: written. `state`: int64[3]: the offset to go on at; which log has to be mapped first, 0
+    for none, 1 for the timer log, 2 for the commit log; at which offset. Where a unit's predecessor
+    lies in a segment that is missing, hand the two in again as they are.
     """
+    start, from_slot, floor, precision_ms = (
+        store.start,
+        store.from_slot,
+        store.floor,
+        store.precision_ms,
+    )
     segment_bytes = timerlog.segment_bytes
     count = 0
     missing = -1
@@ -235,10 +243,10 @@ def audit_units(
             elif previous != -1 and (previous < 0 or (slot >= from_slot and floor == 0)):
                 verdict = OTHER_SLOT
             message = units.message[count]
-            if message < log_start:
+            if message < store.log_start:
                 if message < 0 or (slot >= from_slot and message >= floor):
                     verdict = REMOVED
-            elif message >= log_end:
+            elif message >= store.log_end:
                 verdict = NO_MESSAGE
             else:
                 source = segment_at(commitlog, message)
@@ -247,18 +255,16 @@ def audit_units(
                     state[2] = message
                     break
                 place = message % commitlog.segment_bytes
-                judged = _judge_message(
-                    source, place, message, buf, at, hop_ms, window_ms, precision_ms, found
-                )
+                judged = _judge_message(source, place, message, buf, at, store, found)
                 if judged != UNIT_GOOD:
                     verdict = judged
                 if judged != NO_MESSAGE:
                     units.queue_index[count] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
                     units.message_due_ms[count] = found.due_ms
                     if found.deletes_bytes >= 0:
-                        identify_target(source, found, tag)
+                        identify_target(source, found, store.tag)
                     else:
-                        identify_timer(source, found, tag)
+                        identify_timer(source, found, store.tag)
                     units.high[count] = found.identity_high
                     units.low[count] = found.identity_low
         units.status[count] = verdict
@@ -290,10 +296,7 @@ def identify_copies(
 @kernel_later
 def judge_entries(
     commitlog: SegmentTable,
-    entries: ReadBytes,
-    first: int,
-    topic: ReadBytes,
-    queue_id: int,
+    run: QueueRun,
     log_start: int,
     log_stop: int,
     found: MessageParts,
@@ -302,14 +305,14 @@ def judge_entries(
 ) -> int:
     """Judge queue entries by the messages they point to; return how many. O(entries).
 
-    `entries`: uint8, 20 bytes each, of indexes from `first` on. `topic`: uint8. `verdicts`:
-    int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the offset of a
-    segment that has to be mapped first, or −1.
+    `verdicts`: int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the
+    offset of a segment that has to be mapped first, or −1.
     """
+    entries = run.entries
     state[1] = -1
     i = state[0]
     while i < len(verdicts):
-        at = i * fmt.ENTRY_BYTES
+        at = run.at + i * fmt.ENTRY_BYTES
         message, size = (
             get_i64(entries, at + fmt.ENTRY_OFFSET_AT),
             get_i32(entries, at + fmt.ENTRY_SIZE_AT),
@@ -329,7 +332,7 @@ def judge_entries(
                 state[1] = message
                 break
             place = message % commitlog.segment_bytes
-            if _is_of_queue(buf, place, message, size, first + i, topic, queue_id, found):
+            if _is_of_queue(buf, place, message, size, run.start + i, run, found):
                 verdict = ENTRY_GOOD
         verdicts[i] = verdict
         i += 1
@@ -344,8 +347,7 @@ def _is_of_queue(
     message: int,
     size: int,
     index: int,
-    topic: Bytes,
-    queue_id: int,
+    run: QueueRun,
     found: MessageParts,
 ) -> bool:
     """Tell whether the message at `place` is the one that an entry of a queue stands for."""
@@ -353,11 +355,4 @@ def _is_of_queue(
         return False
     if found.size != size or get_i64(buf, place + fmt.MESSAGE_OFFSET_AT) != message:
         return False
-    if get_i64(buf, place + fmt.MESSAGE_QUEUE_INDEX_AT) != index:
-        return False
-    if get_i32(buf, place + fmt.MESSAGE_QUEUE_ID_AT) != queue_id or found.topic_bytes != len(topic):
-        return False
-    for i in range(len(topic)):
-        if get_u8(buf, found.topic_at + i) != topic[i]:
-            return False
-    return True
+    return stands_there(buf, place, found, run, index)

@@ -27,7 +27,7 @@ from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.reader import Fault, read_entries
 from timerstore.timelog.reading.units import Wanted, walk_units
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.judge import DELETE, GONE, IN_MESSAGE, Reading, read_places
+from timerstore.wheel.judge import DELETE, GONE, IN_MESSAGE, PlacesRead, Reading, read_places
 from timerstore.wheel.sets import new_table
 
 CHUNK_MESSAGES: Final = 16_384
@@ -262,10 +262,7 @@ def read_messages(
     """
     reader, log = view.reader, view.reader.commitlog
     reading = Reading(
-        tag=reader.store_tag,
-        precision_ms=reader.precision_ms,
-        level_ms=reader.level_ms,
-        verify=True,
+        scan.ReadAs(reader.store_tag, reader.precision_ms, reader.level_ms, verify=True),
         done=new_table(0),
         done_count=0,
         cancelled=cancelled,
@@ -274,6 +271,7 @@ def read_messages(
     rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(chunk, np.int64)
+    into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)
     for at in range(0, len(places.message), max(1, chunk)):
         part = places.choose(slice(at, at + chunk))
@@ -283,9 +281,7 @@ def read_messages(
         )
         state[0] = 0
         while True:
-            unmapped = read_places(
-                log.table, message, level_due_ms, reading, rows, parts, verdicts, found, state
-            )
+            unmapped = read_places(log.table, message, level_due_ms, reading, into, found, state)
             if unmapped < 0:
                 break
             if not log.map_from(int(unmapped), 1):

@@ -12,7 +12,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.unit import UNIT_BAD_CRC, UNIT_BROKEN
 from timerstore.timelog.reading import audit as kernels
-from timerstore.timelog.reading.audit import AuditedUnits
+from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings
@@ -66,28 +66,23 @@ def judge_units(
     it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog
-    floor = 0 if reader.checkpoint is None else reader.checkpoint.floor_offset
+    store = Audited(
+        start=log.start,
+        from_slot=read_slot,
+        log_start=messages.start,
+        log_end=log_end,
+        floor=0 if reader.checkpoint is None else reader.checkpoint.floor_offset,
+        precision_ms=reader.precision_ms,
+        hop_ms=reader.sizes.hop_ms,
+        window_ms=window_ms,
+        tag=reader.store_tag,
+    )
     units = AuditedUnits.room(_CHUNK_UNITS)
     found, scratch = MessageParts(), np.zeros(64, np.uint8)
     state = np.array([start, 0, 0], np.int64)
     while True:
         count = kernels.audit_units(
-            log.table,
-            messages.table,
-            log.start,
-            stop,
-            read_slot,
-            messages.start,
-            log_end,
-            floor,
-            reader.precision_ms,
-            reader.sizes.hop_ms,
-            window_ms,
-            reader.store_tag,
-            units,
-            found,
-            scratch,
-            state,
+            log.table, messages.table, stop, store, units, found, scratch, state
         )
         wanted = int(state[1])
         if wanted == 0:
