@@ -45,7 +45,7 @@ def walk_chains(
     of each with the unit to go on at; NO_UNIT at first. `state`: int64[3], written: the next chain,
     a WALK_ constant, and the lane that it speaks of.
     """
-    count = 0
+    count, room = 0, len(units.offset)
     while True:
         is_done = True
         for lane in range(len(lanes)):
@@ -58,7 +58,7 @@ def walk_chains(
                 state[0] += 1
             else:
                 state[2] = lane
-                if count == len(units.offset):
+                if count == room:
                     state[1] = WALK_FULL
                     return count
                 buf = segment_at(timerlog, offset)
@@ -98,13 +98,13 @@ def scan_units(
     WALK_ constant. O(units).
     """
     segment_bytes = timerlog.segment_bytes
-    count = 0
+    count, room = 0, len(units.offset)
     state[1] = WALK_DONE
     while True:
         offset = next_unit_offset(segment_bytes, state[0])
         if offset + fmt.UNIT_BYTES > stop:
             break
-        if count == len(units.offset):
+        if count == room:
             state[1] = WALK_FULL
             break
         buf = segment_at(timerlog, offset)

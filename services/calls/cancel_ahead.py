@@ -24,7 +24,7 @@ from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Int8s, ReadByteRows, Words, observe
-from timerstore.timelog.jit.signatures import read_only
+from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
@@ -49,6 +49,7 @@ _BATCH_BYTES: Final = 32 << 10
 """Deletes of one batch: fire is held for some 50 µs."""
 
 
+@known_tuple
 class Targets(NamedTuple):
     """Timers that are cancelled, all of one topic."""
 
@@ -57,6 +58,7 @@ class Targets(NamedTuple):
     judged: bool  # the caller holds the locks, and knows that none of them was taken
 
 
+@known_tuple
 class Became(NamedTuple):
     """What a batch writes."""
 

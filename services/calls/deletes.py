@@ -6,6 +6,7 @@ the target's real topic + `+` + unique key. Its body is the one byte that Rocket
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
-from timerstore.timelog.jit.signatures import read_only
+from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import QueueTable, Stage, append
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import (
@@ -29,6 +30,7 @@ from timerstore.timelog.writing.frame import (
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
 
+@known_tuple
 class Deleted(NamedTuple):
     """Timers that deletes name: all of one topic."""
 
@@ -38,6 +40,7 @@ class Deleted(NamedTuple):
     body_bytes: Words
 
 
+@lru_cache(maxsize=256)
 def delete_template(topic: bytes, pending_row: int, tag: int) -> Template:
     """Return the template of deletes whose targets end up in `topic`."""
     return new_template(

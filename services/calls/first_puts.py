@@ -26,6 +26,7 @@ from timerstore.timelog.files.segmenttable import (
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 
@@ -37,6 +38,7 @@ NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was
 DAMAGED: Final = -5  # a message begins there that cannot be read
 
 
+@known_tuple
 class FirstPuts(NamedTuple):
     """Where the first puts of some of this store's timers lie; int64[n] each."""
 

@@ -27,6 +27,7 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Int32Rows, ReadBytes, Rows, Words, observe
+from timerstore.timelog.jit.signatures import known_tuple
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448
@@ -65,6 +66,7 @@ _OURS_BYTES: Final = _KEY_AT + fmt.KEY_DIGITS + 1
 assert len(fmt.PROPERTY_DUE) == 12 and len(fmt.PROPERTY_UNIQUE_KEY) == 8
 
 
+@known_tuple
 class QueueRun(NamedTuple):
     """Entries of a queue that follow each other."""
 
@@ -75,6 +77,7 @@ class QueueRun(NamedTuple):
     queue_id: int
 
 
+@known_tuple
 class PulledInto(NamedTuple):
     """What `pull_messages` writes; but for the verdicts it has a place for each sound message."""
 

@@ -40,6 +40,7 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_always
 from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     NOT_TOLD,
@@ -354,6 +355,7 @@ def frame_new(
     return size
 
 
+@known_tuple
 class Puts(NamedTuple):
     """Messages that are put at once: where their bodies lie, and what each has of its own."""
 
