@@ -1,4 +1,4 @@
-"""Tables of columns, and tuples of arrays: what kernels receive of them."""
+"""What kernels receive of tables of columns, of tuples of arrays."""
 
 from typing import NamedTuple
 
