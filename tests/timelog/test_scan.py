@@ -15,7 +15,7 @@ from timerstore.timelog.bytes.message import BAD_CRC, BAD_PARTS, GOOD, MessagePa
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.scan import ROW_COLUMNS, scan_commitlog
+from timerstore.timelog.reading.scan import ROW_COLUMNS, ReadAs, scan_commitlog
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -36,7 +36,7 @@ def scan_all(
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
     rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
-    levels = np.array(LEVELS_MS, np.int64)
+    how = ReadAs(tag, precision_ms, np.array(LEVELS_MS, np.int64), verify)
     parts = []
     offset = start
     while True:
@@ -46,10 +46,7 @@ def scan_all(
                 offset,
                 stop,
                 sealed_from,
-                verify,
-                tag,
-                precision_ms,
-                levels,
+                how,
                 rows[:at_a_time],
                 found,
                 state,

@@ -35,6 +35,7 @@ from timerstore.timelog.reading.pull import (
     PULL_STRAY,
     PULL_WILD,
     RUN_WORDS,
+    QueueRun,
     measure_run,
     pull_messages,
 )
@@ -200,27 +201,15 @@ class Group(Reader):
                 break
             count //= 2
         topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
-        queue_id, found = int(queues.table.queue_id[cursor.row]), MessageParts()
+        run = QueueRun(entries, at, start, topic, int(queues.table.queue_id[cursor.row]))
+        found = MessageParts()
         id_room = ID_BYTES_USUAL * count
         while True:
             columns = Columns(self._blocks, count, id_room, room)
             pins = commitlog.pin(low, high) if low < high else []
             with commitlog.reading() as table:
                 sound = pull_messages(
-                    table,
-                    entries,
-                    at,
-                    start,
-                    topic,
-                    queue_id,
-                    engine.store_tag,
-                    engine.precision_ms,
-                    found,
-                    columns.numbers,
-                    columns.ends,
-                    columns.verdicts,
-                    columns.ids,
-                    columns.bodies,
+                    table, run, engine.store_tag, engine.precision_ms, found, columns.pulled_into
                 )
             if sound >= 0:
                 break
