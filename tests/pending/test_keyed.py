@@ -349,14 +349,13 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
         open_segments_max=2,
     )
     with TimerStore(tmp_path / "s", config=config) as store:
-        id = store.put(b"a", topic="t", delay=HOUR, key="k")
+        ids = [store.put(b"a", topic="t", delay=HOUR, key=f"k{i}") for i in range(10)]
         store.put_many([b"x" * 12_000] * 40, topic="u")
         for d in store.consume("u", timeout=1):
             d.ack()
         store.core.cleaner.leave_slots = 2
         log = store.core.engine.commitlog
         existing, asked = log.existing, list[int]()
-        log.trim()
 
         def late(number: int) -> object:
             if not asked:
@@ -365,8 +364,12 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
             return existing(number)
 
         monkeypatch.setattr(log, "existing", late)
-        assert store.cancel(id) and asked == [0] and log.start > 0
-        assert store.get(id) is None
+        for id in ids:  # a service may have opened the segment again since it was let go
+            log.trim()
+            assert store.cancel(id) and store.get(id) is None
+            if asked:
+                break
+        assert asked == [0] and log.start > 0
 
 
 def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:
