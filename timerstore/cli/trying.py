@@ -12,7 +12,11 @@ from timerstore.cli.status import DAMAGED
 
 
 @app.command(rich_help_panel=OTHER)
-def warmup() -> None:
+def warmup(
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Have Java's classes ready as well: half a minute.")
+    ] = False,
+) -> None:
     """Compile what stores need, for an image or before tests; else the first opening does.
 
     Example: timerstore warmup
@@ -21,6 +25,11 @@ def warmup() -> None:
 
     with answering(as_json=False):
         compile_kernels()
+        if spark:
+            from timerstore.spark.javaclasses import make_classes
+            from timerstore.spark.sessions import JAVA_OPTIONS
+
+            make_classes(JAVA_OPTIONS)
 
 
 @app.command(rich_help_panel=OTHER)

@@ -20,7 +20,7 @@ from timerstore.validation.lost import is_damaged
 from timerstore.validation.measured import ROLLS, Measured, hops_to_come
 
 _LOG: Final = "timerlog"
-_CHUNK_UNITS: Final = 65_536
+_CHUNK_UNITS: Final = 8_192
 _LEAD_SLOTS: Final = 8
 """How far the services read ahead of the clock at most."""
 _RULE_OF: Final = {
@@ -174,12 +174,14 @@ def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_sl
         expected = np.where(is_roll & ours, expected, own)
     expected[is_roll & ~(ours & (hop > 0))] = slots[is_roll & ~(ours & (hop > 0))]
     late = ~is_roll & (own < read_slot)
-    size = live.size & ((1 << 26) - 1)
+    size = live.size & ((1 << notes.LOAD_SIZE_BITS) - 1)
     topic_hash = live.topic_hash & 0xFFFFFFFF
     word = (size << notes.LOAD_SIZE_SHIFT) | (topic_hash << notes.LOAD_HASH_SHIFT)
     word |= np.where(is_roll, notes.LOAD_ROLL, 0) | np.where(late, notes.LOAD_LATE, 0)
+    elsewhere = ~late & (expected != slots)
+    word |= elsewhere.astype(np.int64) << notes.LOAD_ELSEWHERE_SHIFT
     findings.note(notes.LOAD_NOTE, [slots, live.message, word])
-    findings.note(notes.EXPECTED_NOTE, np.unique(expected[~late], return_counts=True))
+    findings.note(notes.EXPECTED_NOTE, np.unique(expected[elsewhere], return_counts=True))
     left = own[is_roll] - slots[is_roll]
     count = hops_to_come(-(-left // hop), hop, window) if hop else np.ones(len(left), np.int64)
     bytes_count = size[is_roll] + fmt.UNIT_BYTES + fmt.ENTRY_BYTES
