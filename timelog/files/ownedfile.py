@@ -1,4 +1,4 @@
-"""Descriptors with an owner: closed once, whatever ends their closing, and never forgotten."""
+"""Descriptors with an owner: closed once, whatever ends their closing."""
 
 from __future__ import annotations
 
