@@ -4,13 +4,30 @@ Slots, clock, crashes (between any two appends), power cuts (a prefix of the log
 the wheel), long stops, clock steps. Without delay levels, retention, consumers, brokers. `RULES`
 are the design's. Each is a switch: with one taken away the model's own oracle, `bad`, finds what
 goes wrong. `tests/test_rules_model.py` plays such histories with the real store.
+
+A roll appends no message. It *hops*: it links one more unit, further ahead on the timer's grid,
+that points to the message where it lies.
+
+count   Of the units of one message the last one linked counts; all others are superseded. So a
+        slot that is read again after a crash hops only what has no later unit.
+T       The checkpoint holds T: the oldest unit that a hop linked from a slot which R has not
+        passed. Opening reads the hops' units from T on, and knows by them which units of slots
+        from R on are superseded.
+until   An earlier life's T stays until R has passed all slots that had been claimed by then, also
+        over further crashes: a unit does not say from where it hopped.
+hops    R passes a slot once every hop from it has its unit. R, Q, the timer log's end and T are
+        captured at one moment. So units behind that end are needed by nobody.
+base    A hop is placed from max(now, R, its own slot), so it leads ahead whatever the clock does.
+ahead   Where the ring has no room ahead of its slot yet, a roll waits in the near wheel.
+H       W - 1 slots, the longest hop that leads ahead from a slot which has begun.
+old     A store that rolled by messages goes on with hops. What it rolled is done, as ever.
 """
 
 import random
 from collections import Counter
 
 P, W, SL, LEAD = 4, 6, 8, 1  # ms a slot, roll window, slots (ring is twice that), lead
-H, N = 2 * W // 3, 2 * SL
+H, N = W - 1, 2 * SL
 
 
 class CrashError(Exception):
@@ -27,13 +44,24 @@ class Store:
             "roll": "claimed",
             "reopen": "",
             "leap": "no",
+            "count": "last",
+            "T": "slots",
+            "until": "claimed",
+            "hops": "wait",
+            "hop": "own slot",
+            "ahead": "waits",
+            "H": H,
+            "copies": "done",
+            "old": 0.3,
             "partial": 0.4,
         } | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = [], [], 0, 0
-        self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0}
+        R = self.now // P
+        self.ck = {"R": R, "Q": 0, "L": 0, "tl": 0, "log": 0, "T": 0, "C": R}
+        self.old = self.rnd.random() < self.v["old"]  # it rolls by messages, as stores once did
         self.disk = [None] * N
         self.bad = Counter()
         self.info = Counter()
@@ -57,16 +85,18 @@ class Store:
     def top(self):
         return (self.ckR if self.v["ring"] == "ck" else self.R) + N
 
-    def place(self, due):
-        d, w = due // P, self.now // P
+    def place(self, due, own=0):
+        d, w, hop = due // P, self.now // P, self.v["H"]
         base = {"w": w, "max": max(w, self.R), "R": self.R}[self.v["base"]]
+        if self.v["hop"] == "own slot":
+            base = max(base, own)
         top = self.top()
         if d < base + W and d < top:
             return max(d, self.R), False
-        k = max(0, (d - base - W) // H + 1)
-        while d - k * H >= top:
+        k = max(0, (d - base - W) // hop + 1)
+        while d - k * hop >= top:
             k += 1
-        sl = d - k * H
+        sl = d - k * hop
         if sl < self.R:
             self.info["roll behind R"] += 1
             sl = self.R
@@ -78,20 +108,35 @@ class Store:
             m = self.log[o]
             n -= 1
             sl, roll = (self.R, False) if o in self.done else self.place(m["due"])
-            if not self.R <= sl < self.top():
-                self.bad["outside range"] += 1
-            i = sl % N
-            h = self.wheel[i]
-            self.tl.append(
-                {"slot": sl, "prev": h[1] if h and h[0] == sl else -1, "off": o, "roll": roll}
-            )
-            self.wheel[i] = (sl, len(self.tl) - 1)
+            self.link(o, sl, roll)
             self.Q += 1
             self.rolls.pop(o, 0)
-            self.slot_of[o] = sl
-            lim = max(self.now // P, self.R) + LEAD
-            if sl <= lim if self.v["claim"] == "formula" else sl < self.C:
-                self.near[len(self.tl) - 1] = 1
+
+    def link(self, o, sl, roll, hop=None):  # hop: the slot that it hops from
+        if not self.R <= sl < self.top():
+            self.bad["outside range"] += 1
+        i = sl % N
+        h = self.wheel[i]
+        self.tl.append(
+            {
+                "slot": sl,
+                "prev": h[1] if h and h[0] == sl else -1,
+                "off": o,
+                "roll": roll,
+                "hop": hop is not None,
+            }
+        )
+        u = len(self.tl) - 1
+        self.wheel[i] = (sl, u)
+        self.slot_of[o] = sl
+        lim = max(self.now // P, self.R) + LEAD
+        if sl <= lim if self.v["claim"] == "formula" else sl < self.C:
+            self.near[u] = 1
+        if hop is not None:
+            self.hopped[o] = u
+            self.hops[u] = hop
+            self.info["hops"] += 1
+            self.bad["a hop leads nowhere"] += sl <= hop
 
     # ---- dequeue
     def chain(self, sl):
@@ -110,9 +155,16 @@ class Store:
                 self.near[u] = 1
             self.C += 1
 
+    def later(self, u):  # has its message a later unit, which counts instead
+        last = self.hopped.get(self.tl[u]["off"], u)
+        return {"last": last > u, "all": False, "first": self.tl[u]["hop"]}[self.v["count"]]
+
+    def over(self, u):
+        return self.tl[u]["off"] in self.done or self.later(u)
+
     def ready(self, u):
         U, m = self.tl[u], self.log[self.tl[u]["off"]]
-        if U["off"] in self.done:
+        if self.over(u):
             return "drop"
         if m["k"] == "d":
             if not U["roll"]:
@@ -128,6 +180,8 @@ class Store:
         ok = {"claimed": True, "begun": self.now // P >= U["slot"], "R": self.R == U["slot"]}[
             self.v["roll"]
         ]
+        if self.v["ahead"] == "waits" and not self.old:
+            ok = ok and (self.place(m["due"], U["slot"])[0] > U["slot"])
         return "roll" if ok else None
 
     def due_of(self, u):
@@ -151,6 +205,9 @@ class Store:
             n -= 1
             U = self.tl[u]
             m = self.log[U["off"]]
+            if r == "roll" and not self.old:
+                self.link(U["off"], *self.place(m["due"], U["slot"]), hop=U["slot"])
+                continue
             c = self.append(**(m | {"k": "f" if r == "fire" else m["k"], "origin": U["off"]}))
             self.done[U["off"]] = c
             if r == "roll":
@@ -161,7 +218,11 @@ class Store:
         while self.now // P > self.R and self.C > self.R:
             if any(sl < self.R for sl in self.rolls.values()):
                 return
-            if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
+            if any(
+                self.tl[u]["slot"] <= self.R
+                for u, r in self.taken
+                if r == "fire" or self.old or self.v["hops"] == "wait"
+            ):
                 return
             if self.v["ring"] == "ck" and self.R >= self.ckR + SL:
                 self.flush()
@@ -203,11 +264,17 @@ class Store:
         def mine(o):
             return self.log[o]["id"] == i and self.log[o]["k"] == "p" and o not in self.done
 
-        if any(map(mine, self.queue[self.Q :])) or any(mine(self.tl[u]["off"]) for u in self.near):
+        def linked(u):
+            return not self.later(u) and mine(self.tl[u]["off"])
+
+        if any(map(mine, self.queue[self.Q :])) or any(map(linked, self.near)):
             return True
-        cand = [c for c in range(self.due(i) // P, self.R - 1, -H) if self.C <= c < self.R + N]
+        if any(r == "roll" and linked(u) for u, r in self.taken):
+            return True  # on its way from one slot to the next
+        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
+        cand = [c for c in grid if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
-            if any(mine(self.tl[u]["off"]) for u in self.chain(c)):
+            if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
                 return True
         return False
@@ -249,6 +316,12 @@ class Store:
             if self.done
             else end
         )
+        T = min([u for u, sl in self.hops.items() if sl >= R], default=t)
+        C = self.C
+        if R < self.until:  # an earlier life's hops
+            T, C = min(T, self.ck["T"]), max(C, self.until)
+        if self.v["T"] == "end":
+            T = t
         self.flushed, self.tlf = max(self.flushed, end), t
         if stop == 0:
             return
@@ -256,7 +329,7 @@ class Store:
             if stop == 9 or self.rnd.random() < 0.5:
                 self.disk[i] = wheel[i]
         if stop == 9:
-            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end}
+            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "T": T, "C": C}
             self.ckR = R
 
     @property
@@ -284,9 +357,13 @@ class Store:
     def open(self):
         self.R, L = self.ck["R"], self.ck["L"]
         self.C = self.ckR = self.R
-        self.near, self.taken, self.rolls, self._qi = {}, [], {}, {}
+        self.near, self.taken, self.rolls, self._qi, self.hops = {}, [], {}, {}, {}
+        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.old = self.old and self.rnd.random() < 0.5
         self.queue = [o for o, m in enumerate(self.log) if m["k"] in "pd"]
         self.done = {m["origin"]: c for c, m in enumerate(self.log) if c >= L and "origin" in m}
+        if self.v["copies"] == "fired" and not self.old:
+            self.done = {o: c for o, c in self.done.items() if self.log[c]["k"] == "f"}
         self.wheel = [h if h and h[1] < len(self.tl) else None for h in self.disk]
         if self.v["reopen"] == "cut":  # heads past the checkpoint are walked back to it
             for i, h in enumerate(self.wheel):
@@ -304,7 +381,8 @@ class Store:
             if not h or h[0] < U["slot"] or (h[0] == U["slot"] and h[1] < u):
                 self.wheel[U["slot"] % N] = (U["slot"], u)
         self.slot_of = {U["off"]: U["slot"] for U in self.tl}
-        self.Q = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
+        self.hopped = {U["off"]: u for u, U in enumerate(self.tl) if u >= self.ck["T"] and U["hop"]}
+        self.Q = max((self.qi[U["off"]] + 1 for U in self.tl), default=0)
         self.cancelled = {}
         self.enqueue(10**9)
         for sl in range(self.R, self.R + 3 * N):
@@ -358,14 +436,14 @@ class Store:
             self.log[self.tl[u]["off"]]["id"]
             for sl in range(self.R, self.R + 3 * N)
             for u in self.chain(sl)
-            if self.log[self.tl[u]["off"]]["k"] == "p" and self.tl[u]["off"] not in self.done
+            if self.log[self.tl[u]["off"]]["k"] == "p" and not self.over(u)
         }
         self.bad["count: units - cancelled - done"] += len(live - set(self.cancelled)) != n
         kinds = [
             self.log[self.tl[u]["off"]]["k"]
             for sl in range(self.R, self.R + 3 * N)
             for u in self.chain(sl)
-            if self.tl[u]["off"] not in self.done
+            if not self.over(u)
         ]
         self.info["count: units - 2 x deletes differs"] += kinds.count("p") - kinds.count("d") != n
         self.info["settled"] += 1
