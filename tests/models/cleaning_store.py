@@ -31,7 +31,7 @@ import random
 from collections import Counter
 
 from tests.models import rules_model
-from tests.models.rules_model import LEAD, SL, CrashError, H, N, P, W
+from tests.models.rules_model import LEAD, SL, CrashError, N, P
 
 SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
 
@@ -52,6 +52,12 @@ RULES = {
     "order": "log first",
     "walk": "start",
     "cancel": "one step",
+    "at": "due",
+    "find": "live units",
+    "frontier": 1,
+    "flight": "gone",
+    "end": "one",
+    "units": "all",
     "lookup": "gone",
     "barrier": 1,
     "dead": "drop",
@@ -76,12 +82,14 @@ class File(list):  # a log of segments: what is before `start` was removed
 
 class Store(rules_model.Store):
     def __init__(self, seed, **v):
-        self.v = RULES | {"partial": 0.4, "clock": 1, "clean": 1, "lose": 1} | v
+        self.v = rules_model.RULES | RULES | {"clean": 1, "lose": 1} | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = File(), File(), 0, 0
         self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0, "F": 0, "eaten": 0}
+        self.ck |= {"T": 0, "C": self.now // P, "fired": -1}
+        self.old = self.rnd.random() < self.v["old"]
         self.disk = [None] * N
         self.was = (0, 0)
         self.bad = Counter()
@@ -103,39 +111,22 @@ class Store(rules_model.Store):
         return o
 
     # ---- enqueue
-    def place(self, due):
-        d = due // P
-        base = max(self.now // P, self.R)
-        top = self.ck["R"] + N
-        if d < base + W and d < top:
-            return max(d, self.R), False
-        k = max(0, (d - base - W) // H + 1)
-        while d - k * H >= top:
-            k += 1
-        if d - k * H < self.R:
-            self.info["roll behind R"] += 1
-        return max(d - k * H, self.R), True
+    def top(self):
+        return self.ck["R"] + N
 
     def enqueue(self, n):
         while self.Q < len(self.queue) and n:
             o = self.queue[self.Q]
             m = self.log[o]
             n -= 1
-            sl, roll = (self.R, False) if o in self.done or o < self.F else self.place(m["due"])
-            if not self.R <= sl < self.ck["R"] + N:
-                self.bad["outside range"] += 1
-            i = sl % N
-            h = self.wheel[i]
-            self.tl.append(
-                {"slot": sl, "prev": h[1] if h and h[0] == sl else -1, "off": o, "roll": roll}
-            )
-            u = len(self.tl) - 1
-            self.wheel[i] = (sl, u)
+            over = o in self.done or o < self.F
+            self.link(o, *((self.R, False) if over else self.place(m["due"])))
             self.Q += 1
             self.rolls.pop(o, 0)
-            self.unit[o] = u
-            if sl < self.C:
-                self.near[u] = 1
+
+    def link(self, o, sl, roll, hop=None):
+        super().link(o, sl, roll, hop)
+        self.unit[o] = len(self.tl) - 1
 
     def slot(self, o):  # of a message's unit; -1: none, or its unit was removed
         u = self.unit.get(o, -1)
@@ -145,11 +136,16 @@ class Store(rules_model.Store):
     def gone(self, u):
         U = self.tl[u]
         o, sl = U["off"], U["slot"]
-        if (self.v["floor"] != "no" and o < self.F) or o in self.past:
+        if (self.v["floor"] != "no" and o < self.F) or o in self.past or self.later(u):
             return True
+        if self.v["at"] == "due" and not self.old:
+            sl = U["to"]
         return self.v["mark"] == "cursor" and any(
             p["lo"] <= o < p["hi"] and sl >= p["S"] for p in self.passes
         )
+
+    def stale(self, u):
+        return self.v["flight"] == "gone" and self.gone(u)
 
     def chain(self, sl):
         h = self.wheel[sl % N]
@@ -177,7 +173,9 @@ class Store(rules_model.Store):
             return "drop"
         elif self.now >= m["due"]:
             return "fire"
-        return "roll" if U["roll"] and self.now // P >= U["slot"] else None
+        if not U["roll"] or self.now // P < U["slot"]:
+            return None
+        return "roll" if self.old or self.place(m["due"], U["slot"])[0] > U["slot"] else None
 
     def due_of(self, u):
         return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
@@ -203,6 +201,12 @@ class Store(rules_model.Store):
             self.claim()
             self.floor()
 
+    def put_taken(self, n):
+        for u, r in self.taken[:n]:
+            if r == "fire" and not self.stale(u):
+                self.fired = max(self.fired, self.due_of(u) // P)
+        super().put_taken(n)
+
     # ---- cleaning
     def limit(self):  # what a pass must not reach
         unlinked = (
@@ -219,6 +223,31 @@ class Store(rules_model.Store):
         )
         return min(unlinked, hungry)
 
+    def first_slot(self):  # from which on nothing was claimed, and nothing fired
+        if self.old or not self.v["frontier"]:
+            return self.C
+        return max(self.C, self.fired + 1)
+
+    def is_met(self, p):  # has a service come to slots that the pass supersedes units of
+        if not self.old and self.v["frontier"] and self.fired >= p["S"]:
+            return True
+        return self.C > p["S"] and self.v["cut"]
+
+    def list_live(self, goal):  # what waits, when a round of passes begins
+        self.round = goal, {
+            U["off"]
+            for u, U in self.tl.kept()
+            if U["slot"] >= self.R
+            and not self.gone(u)
+            and not (U["hop"] and self.v["find"] == "first units")
+        }
+
+    def target(self, o):  # of a timer's message: the slot that its units lead to
+        if self.old:
+            return self.slot(o)
+        live = o in self.round[1] or self.v["find"] == "messages"
+        return self.log[o]["due"] // P if live else -1
+
     def clean(self, n):
         if not self.v["clean"]:
             return
@@ -228,7 +257,7 @@ class Store(rules_model.Store):
                 if self.passes and self.passes[-1]["hi"] < self.passes[-1]["goal"]
                 else None
             )
-            if p and self.C > p["S"] and self.v["cut"]:
+            if p and self.is_met(p):
                 p["goal"] = p["hi"]
                 p = None
                 self.info["cut"] += 1
@@ -241,10 +270,12 @@ class Store(rules_model.Store):
                     "lo": lo,
                     "hi": lo,
                     "goal": goal,
-                    "S": self.C + self.rnd.randrange(self.v["margin"]),
+                    "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
                     "first": None,
                 }
                 self.passes.append(p)
+                if goal > self.round[0] or self.rnd.random() < 0.5:
+                    self.list_live(self.limit())
                 self.info["passes"] += 1
             o = p["hi"]
             m = self.log[o]
@@ -252,7 +283,7 @@ class Store(rules_model.Store):
             n -= 1
             if m["k"] not in "pd" or o in self.past:
                 continue
-            sl = self.slot(o)
+            sl = self.target(o)
             if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
@@ -285,7 +316,8 @@ class Store(rules_model.Store):
         a = F // SEG * SEG
         t = self.tl.start
         while t + TSEG <= self.ck["tl"] and all(
-            U["off"] < F or U["slot"] < self.ck["R"] for U in self.tl[t : t + TSEG]
+            U["off"] < F or U["slot"] < self.ck["R"] or (U["hop"] and self.v["units"] == "first")
+            for U in self.tl[t : t + TSEG]
         ):
             t += TSEG
         if any(m["k"] == "f" and o >= self.ck["eaten"] for o, m in self.log.kept() if o < a):
@@ -308,7 +340,10 @@ class Store(rules_model.Store):
 
         if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
             return True
-        cand = [c for c in range(self.due(i) // P, self.R - 1, -H) if self.C <= c < self.R + N]
+        if any(r == "roll" and linked(u) for u, r in self.taken):
+            return True  # on its way from one slot to the next
+        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
+        cand = [c for c in grid if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
             if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
@@ -343,6 +378,7 @@ class Store(rules_model.Store):
         if self.v["L"] == "pass":
             held += [p["first"] for p in self.passes if p["first"] is not None]
         L = min(held, default=end)
+        (T, C), fired = self.needed_units(R, t), self.fired
         if L < F:
             self.bad["L before F"] += 1
         if not self.busy:  # the services go on meanwhile
@@ -362,6 +398,10 @@ class Store(rules_model.Store):
             self.busy = False
         if self.v["capture"] == "late":
             F = self.F
+        if self.v["end"] == "late":
+            t = len(self.tl)
+        if self.v["end"] == "early":
+            R, Q = self.R, self.Q
         if self.v["order"] == "F first":
             self.ck = self.ck | {"F": F}
             if stop == 0:
@@ -374,6 +414,7 @@ class Store(rules_model.Store):
                 self.disk[i] = wheel[i]
         if stop == 9:
             self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "F": F, "eaten": eaten}
+            self.ck |= {"T": T, "C": C, "fired": fired}
 
     def crash(self, power, lose=0):
         if power:
@@ -406,7 +447,7 @@ class Store(rules_model.Store):
             self.was = (log.start, 0)
             self.ck = (
                 self.ck
-                | {"L": log.start, "tl": 0}
+                | {"L": log.start, "tl": 0, "T": 0}
                 | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
             )
             self.ck["Q"] = next(
@@ -420,6 +461,9 @@ class Store(rules_model.Store):
         )
         self.C = self.R
         self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
+        self.slot_of = {}
+        self.hops, self.until, self.fired = {}, self.ck["C"], self.ck["fired"]
+        self.old = self.old and self.rnd.random() < 0.5
         self.queue = [None] * (self.next_q if first is None else first) + [
             o for o, m in log.kept() if m["k"] in "pd"
         ]
@@ -439,6 +483,8 @@ class Store(rules_model.Store):
         del self.tl[self.ck["tl"] :]
         self.tlf = len(self.tl)  # in this order, each fsynced
         self.unit = {U["off"]: u for u, U in self.tl.kept()}
+        self.round = -1, set()
+        self.hopped = {U["off"]: u for u, U in self.tl.kept() if u >= self.ck["T"] and U["hop"]}
         self.Q = self.ck["Q"]
         self.cancelled = {}
         self.enqueue(10**9)

@@ -30,31 +30,35 @@ P, W, SL, LEAD = 4, 6, 8, 1  # ms a slot, roll window, slots (ring is twice that
 H, N = W - 1, 2 * SL
 
 
+RULES = {
+    "base": "max",
+    "claim": "cursor",
+    "dele": "R",
+    "ring": "ck",
+    "roll": "begun",
+    "reopen": "cut",
+    "leap": "empty",
+    "count": "last",
+    "T": "slots",
+    "until": "claimed",
+    "hops": "wait",
+    "hop": "own slot",
+    "ahead": "waits",
+    "H": H,
+    "copies": "done",
+    "old": 0.3,
+    "clock": 1,
+    "partial": 0.4,
+}
+
+
 class CrashError(Exception):
     pass
 
 
 class Store:
     def __init__(self, seed, **v):
-        self.v = {
-            "base": "w",
-            "claim": "formula",
-            "dele": "clock",
-            "ring": "R",
-            "roll": "claimed",
-            "reopen": "",
-            "leap": "no",
-            "count": "last",
-            "T": "slots",
-            "until": "claimed",
-            "hops": "wait",
-            "hop": "own slot",
-            "ahead": "waits",
-            "H": H,
-            "copies": "done",
-            "old": 0.3,
-            "partial": 0.4,
-        } | v
+        self.v = RULES | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
@@ -117,14 +121,10 @@ class Store:
             self.bad["outside range"] += 1
         i = sl % N
         h = self.wheel[i]
+        to = self.log[o]["due"] // P if roll else sl  # where it leads: a roll's unit says so
+        prev = h[1] if h and h[0] == sl else -1
         self.tl.append(
-            {
-                "slot": sl,
-                "prev": h[1] if h and h[0] == sl else -1,
-                "off": o,
-                "roll": roll,
-                "hop": hop is not None,
-            }
+            {"slot": sl, "prev": prev, "off": o, "roll": roll, "hop": hop is not None, "to": to}
         )
         u = len(self.tl) - 1
         self.wheel[i] = (sl, u)
@@ -203,6 +203,8 @@ class Store:
         while self.taken and n:
             u, r = self.taken.pop(0)
             n -= 1
+            if self.stale(u):
+                continue
             U = self.tl[u]
             m = self.log[U["off"]]
             if r == "roll" and not self.old:
@@ -213,6 +215,9 @@ class Store:
             if r == "roll":
                 self.rolls[c] = U["slot"]
                 self.info["rolls"] += 1
+
+    def stale(self, u):  # superseded since it was taken: cleaning can do that
+        return False
 
     def advance(self):
         while self.now // P > self.R and self.C > self.R:
@@ -316,12 +321,7 @@ class Store:
             if self.done
             else end
         )
-        T = min([u for u, sl in self.hops.items() if sl >= R], default=t)
-        C = self.C
-        if R < self.until:  # an earlier life's hops
-            T, C = min(T, self.ck["T"]), max(C, self.until)
-        if self.v["T"] == "end":
-            T = t
+        T, C = self.needed_units(R, t)
         self.flushed, self.tlf = max(self.flushed, end), t
         if stop == 0:
             return
@@ -331,6 +331,12 @@ class Store:
         if stop == 9:
             self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "T": T, "C": C}
             self.ckR = R
+
+    def needed_units(self, R, t):  # T, and before which slot the units of its time hopped
+        T, C = min([u for u, sl in self.hops.items() if sl >= R], default=t), self.C
+        if R < self.until:  # an earlier life's hops
+            T, C = min(T, self.ck["T"]), max(C, self.until)
+        return (t if self.v["T"] == "end" else T), C
 
     @property
     def qi(self):
@@ -484,7 +490,7 @@ class Store:
             self.flush()
         self.crash(self.rnd.random() < 0.5)
         self.now += self.rnd.choice((0, self.rnd.randrange(40), self.rnd.randrange(500)))
-        if self.v.get("clock", 1):
+        if self.v["clock"]:
             self.now += self.rnd.choice((0, 0, self.rnd.randrange(-200, 1)))
 
     def history(self):
@@ -499,7 +505,7 @@ class Store:
             (8, lambda: self.put_taken(rr(1, 3))),
             (6, self.advance),
             (5, lambda: self.flush(9 if r.random() > self.v["partial"] else rr(2))),
-            (3, lambda: self.v.get("clock", 1) and self.tick(rr(-240, 241))),
+            (3, lambda: self.v["clock"] and self.tick(rr(-240, 241))),
             (3, self.settle),
             (2, self.wait_long),
             (2, self.die),
@@ -541,14 +547,3 @@ class Store:
             elif i not in self.true and i not in old and not f[i]:
                 self.bad["lost"] += 1
         self.bad["count at end"] += bool(self.cancelled)
-
-
-RULES = {
-    "base": "max",
-    "claim": "cursor",
-    "dele": "R",
-    "ring": "ck",
-    "roll": "begun",
-    "reopen": "cut",
-    "leap": "empty",
-}
