@@ -128,8 +128,19 @@ class History(Store):
 
 WRONG = [
     {"mark": "F"},
+    {"at": "slot"},
+    {"find": "first units"},
+    {"find": "messages"},
+    {"frontier": "no"},
+    {"begins": "fired"},
+    {"flight": "no"},
+    {"end": "early"},
+    {"end": "late"},
+    {"units": "first"},
+    {"rebuild": "L"},
+    {"counts": "all"},
+    {"T": "end"},
     {"near": "copy"},
-    {"cut": 0},
     {"wait": "no"},
     {"L": "early"},
     {"capture": "late"},
@@ -144,6 +155,8 @@ WRONG = [
     {"floor": "no"},
 ]
 SAME = [
+    {"cut": 0},
+    {"frontier": "forget"},
     {"lookup": "no"},
     {"barrier": 0},
     {"dead": "copy"},

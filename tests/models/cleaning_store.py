@@ -2,26 +2,40 @@
 
 The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
 
+to      Where a message leads: the own slot of its timer, which a roll's unit says as well; where
+        R stood in for that, the unit's slot. So all units of one message say the same, wherever
+        they wait, and a pass needs not know how far its timers have hopped.
+live    What waits is told by units: a message that has one, in a slot R has not passed, and no
+        copy that recovery found. A round of passes lists them once, from the whole timer log; what
+        leads to a slot from a later pass's S on still waits then. It cannot be told by messages
+        alone: of what a broker, or an older store, rolled away, nothing but the slots says so.
 pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
-        stay (here: fired messages not consumed). S = C + margin is fixed when the pass begins. Its
-        units (a contiguous run of the timer log) are looked at in order. A unit of slot >= S that
-        has no copy yet: a timer in the cancelled set is dropped, everything else, deletes too, is
-        appended again, all properties kept, TIMER_ORIGIN = its source's offset. Units of slot < S
-        stay and fire from their place. The cursor moves in the same step.
-cut     If C > S before the cursor has reached hi, the pass ends at the cursor, and another one
-        begins there with a new S. Each keeps (lo, hi, S, offset of its first copy) in memory.
-gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and the
-        slot is >= that pass's S; or recovery found its copy. Asked before the message is read. A
-        walk of a chain stops at a unit before the timer log's start.
+        stay (here: fired messages not consumed). S = max(C, latest slot fired + 1) + margin is
+        fixed when the pass begins. Its live messages are looked at in order. One that leads to a
+        slot >= S: a timer in the cancelled set is dropped, everything else, deletes too, is
+        appended again, all properties kept, TIMER_ORIGIN = its source's offset. What leads to a
+        slot < S stays, hops and fires from its place. The cursor moves in the same step.
+cut     If a timer of a slot >= S was fired before the cursor has reached hi, as a far roll is
+        after a jump of the clock, the pass ends at the cursor, and another one begins there with a
+        new S. (That C has come past S meanwhile does no harm.) Each keeps (lo, hi, S, offset of its
+        first copy) in memory.
+gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and leads
+        to that pass's S or later; or recovery found its copy; or its message has a later unit.
+        Asked before the message is read, and again, by who appends or links, of what was taken: a
+        hop or a fire that was under way when a pass came by is dropped. A walk of a chain stops at
+        a unit before the timer log's start.
 queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
-floor   F moves to the oldest pass's hi once R >= its S: what it left has fired, been dropped or
-        rolled.
+floor   F moves to the oldest pass's hi once R >= its S: what it left has fired or been dropped.
 L       A copy whose source is before the captured F does not count; that of a pass F has not
         passed does.
-flush   R, Q, C, L, F, the groups' offsets are captured at one moment; the log is synced, queues,
-        timer log, wheel, then the checkpoint that holds them.
+flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
+        log is synced, queues, timer log, wheel, then the checkpoint that holds them.
 remove  Only below the durable F, the oldest first. A timer log segment goes if each unit's message
-        is before the durable F or its slot before the durable R.
+        is before the durable F or its slot before the durable R: a hop's unit is needed as the
+        first one is, and the first one no more once its timer has hopped.
+rebuild The timer log and the wheel are lost, or the checkpoint too: every message from F on that
+        has no copy is linked anew, its hops are forgotten, and copies are looked for from the log's
+        start.
 reopen  F is the checkpoint's, or the log's start if there is none. Files below F are ignored.
         Copies whose source is before F are ignored; the others' sources are done, kept until R or F
         passes them. Passes are forgotten: cleaning starts again at F and skips what is done.
@@ -54,10 +68,12 @@ RULES = {
     "cancel": "one step",
     "at": "due",
     "find": "live units",
-    "frontier": 1,
+    "frontier": "kept",
+    "begins": "claimed",
     "flight": "gone",
     "end": "one",
     "units": "all",
+    "rebuild": "all",
     "lookup": "gone",
     "barrier": 1,
     "dead": "drop",
@@ -224,23 +240,28 @@ class Store(rules_model.Store):
         return min(unlinked, hungry)
 
     def first_slot(self):  # from which on nothing was claimed, and nothing fired
-        if self.old or not self.v["frontier"]:
+        if self.v["begins"] == "fired" and not self.old:
+            return max(self.R, self.fired + 1)
+        if self.old or self.v["frontier"] == "no":
             return self.C
         return max(self.C, self.fired + 1)
 
     def is_met(self, p):  # has a service come to slots that the pass supersedes units of
-        if not self.old and self.v["frontier"] and self.fired >= p["S"]:
+        if not self.old and self.v["frontier"] != "no" and self.fired >= p["S"]:
             return True
         return self.C > p["S"] and self.v["cut"]
 
     def list_live(self, goal):  # what waits, when a round of passes begins
-        self.round = goal, {
-            U["off"]
-            for u, U in self.tl.kept()
-            if U["slot"] >= self.R
-            and not self.gone(u)
-            and not (U["hop"] and self.v["find"] == "first units")
-        }
+        self.round = (
+            goal,
+            {
+                U["off"]
+                for u, U in self.tl.kept()
+                if U["slot"] >= self.R
+                and not self.gone(u)
+                and not (U["hop"] and self.v["find"] == "first units")
+            },
+        )
 
     def target(self, o):  # of a timer's message: the slot that its units lead to
         if self.old:
@@ -447,7 +468,7 @@ class Store(rules_model.Store):
             self.was = (log.start, 0)
             self.ck = (
                 self.ck
-                | {"L": log.start, "tl": 0, "T": 0}
+                | {"L": log.start if self.v["rebuild"] == "all" else self.ck["L"], "tl": 0, "T": 0}
                 | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
             )
             self.ck["Q"] = next(
@@ -462,7 +483,9 @@ class Store(rules_model.Store):
         self.C = self.R
         self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
         self.slot_of = {}
-        self.hops, self.until, self.fired = {}, self.ck["C"], self.ck["fired"]
+        self.hops = {}
+        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.fired = -1 if self.v["frontier"] == "forget" else self.ck["fired"]
         self.old = self.old and self.rnd.random() < 0.5
         self.queue = [None] * (self.next_q if first is None else first) + [
             o for o, m in log.kept() if m["k"] in "pd"

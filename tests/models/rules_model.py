@@ -8,7 +8,7 @@ goes wrong. `tests/test_rules_model.py` plays such histories with the real store
 A roll appends no message. It *hops*: it links one more unit, further ahead on the timer's grid,
 that points to the message where it lies.
 
-count   Of the units of one message the last one linked counts; all others are superseded. So a
+counts  Of the units of one message the last one linked counts; all others are superseded. So a
         slot that is read again after a crash hops only what has no later unit.
 T       The checkpoint holds T: the oldest unit that a hop linked from a slot which R has not
         passed. Opening reads the hops' units from T on, and knows by them which units of slots
@@ -38,7 +38,7 @@ RULES = {
     "roll": "begun",
     "reopen": "cut",
     "leap": "empty",
-    "count": "last",
+    "counts": "last",
     "T": "slots",
     "until": "claimed",
     "hops": "wait",
@@ -157,7 +157,7 @@ class Store:
 
     def later(self, u):  # has its message a later unit, which counts instead
         last = self.hopped.get(self.tl[u]["off"], u)
-        return {"last": last > u, "all": False, "first": self.tl[u]["hop"]}[self.v["count"]]
+        return {"last": last > u, "all": False, "first": self.tl[u]["hop"]}[self.v["counts"]]
 
     def over(self, u):
         return self.tl[u]["off"] in self.done or self.later(u)
