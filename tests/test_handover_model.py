@@ -6,7 +6,13 @@ from tests.models import handover_model
 from tests.tiers import how_many
 
 RUNS = how_many("HANDOVER_RUNS", 150, 1500)
-FIRSTS = {"pass": (22, "twice"), "cut": (87, "twice"), "last": (4, "twice"), "match": (32, "twice")}
+FIRSTS = {
+    "pass": (22, "twice"),
+    "cut": (87, "twice"),
+    "last": (4, "twice"),
+    "files": (91, "lost"),
+    "match": (32, "twice"),
+}
 
 
 def played(first: int, count: int, **switches: object) -> set[str]:

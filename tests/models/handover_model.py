@@ -10,6 +10,10 @@ pass    Nothing is taken from slots after S; a store is handed over once R is pa
 cut     What an earlier life hopped from slots that R has not passed is cut out of its chains.
 last    An empty delete is appended, and linked, last: so the last unit is no hop, whose message
         would lead a broker's queue cursor far back.
+files   A broker removes the oldest file of the timer log once the message of its last unit lies
+        before the log's start: it counts on units in the order of messages, and hops are not. So
+        the last unit of each full file is made to name the last message of its live units, in a
+        slot that is passed; if it is live itself, it is linked anew before.
 match   Opening scans the whole log. A broker's copy stands for the last message before it that
         bears its name, with one roll less; hops count no rolls. All units of what has a copy are
         done.
@@ -18,8 +22,15 @@ match   Opening scans the whole log. A broker's copy stands for the last message
 from tests.models import rules_model
 from tests.models.rules_model import SL, P, W
 
-RULES = {"pass": "S", "cut": "later", "last": "entry", "match": "copies"}
-WRONG = [{"pass": "now"}, {"cut": "no"}, {"last": "hop"}, {"match": "origins"}]
+TSEG = 4  # units in a file of the timer log
+RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "largest", "match": "copies"}
+WRONG = [
+    {"pass": "now"},
+    {"cut": "no"},
+    {"last": "hop"},
+    {"files": "as they are"},
+    {"match": "origins"},
+]
 
 
 class History(rules_model.Store):
@@ -27,6 +38,7 @@ class History(rules_model.Store):
 
     def __init__(self, seed, **v):
         self.limit = None  # S: nothing is taken from later slots
+        self.start = 0  # of the timer log
         super().__init__(seed, **rules_model.RULES | RULES | {"old": 0} | v)
 
     def someone(self):
@@ -58,6 +70,9 @@ class History(rules_model.Store):
                     o for o, d in enumerate(self.log) if d["k"] == "d" and d["id"] == m["id"]
                 ]
                 self.link(deletes[0], self.tl[u]["slot"], False)
+        if self.v["files"] == "largest":
+            while self.name_largest():
+                pass
         if self.v["last"] == "entry":
             self.append(k="d", due=self.now, id=-1, rolls=0)
             self.enqueue(1)
@@ -65,6 +80,30 @@ class History(rules_model.Store):
         self.near, self.taken, self.limit = {}, [], None
         self.info["handed over"] += 1
         self.life_of_a_broker()
+
+    def full_files(self):  # the last unit of each, and its live ones
+        live = set(self.all_units())
+        for first in range(self.start, len(self.tl) - TSEG + 1, TSEG):
+            yield first + TSEG - 1, [u for u in range(first, first + TSEG) if u in live]
+
+    def name_largest(self):  # one file; False where there is none that a broker would misread
+        for last, live in self.full_files():
+            largest = max((self.tl[u]["off"] for u in live), default=-1)
+            if self.tl[last]["off"] < largest:
+                if last in live:
+                    U = self.tl[last]
+                    self.relink([u for u in self.all_units() if u != last])
+                    self.link(U["off"], U["slot"], U["roll"])
+                self.tl[last] |= {"off": largest, "slot": self.R - 1, "hop": False}
+                self.info["files made safe"] += 1
+                return True
+        return False
+
+    def chain(self, sl):
+        for u in super().chain(sl):
+            if u < self.start:
+                return
+            yield u
 
     def is_cut(self, u):  # of this life nothing is left in slots from R on
         return self.later(u) or self.tl[u]["off"] in self.past
@@ -92,6 +131,7 @@ class History(rules_model.Store):
                 self.broker_reads(self.R)
                 self.R += 1
                 self.C = self.ckR = self.R
+            self.broker_removes()
             if self.rnd.random() < 0.3 or self.R > checkpoint + SL - 2:
                 checkpoint = self.R
         self.broker_links()
@@ -101,6 +141,15 @@ class History(rules_model.Store):
         self.ck |= {"T": t, "C": checkpoint}
         self.flushed, self.tlf = len(self.log), t
         self.open()
+
+    def broker_removes(self):
+        live = [self.tl[u]["off"] for u in self.all_units()] + self.queue[self.Q :]
+        log_start = min(live, default=len(self.log))
+        for last, _ in self.full_files():
+            if self.tl[last]["off"] >= log_start or last == len(self.tl) - 1:
+                return
+            self.start = last + 1
+            self.info["files removed"] += 1
 
     def broker_links(self):
         while self.Q < len(self.queue):
