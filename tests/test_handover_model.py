@@ -11,7 +11,7 @@ FIRSTS = {
     "cut": (87, "twice"),
     "last": (4, "twice"),
     "files": (91, "lost"),
-    "match": (32, "twice"),
+    "match": (44, "twice"),
 }
 
 

@@ -325,6 +325,7 @@ def played(count: int, first: int = 0, **switches: object) -> set[str]:
 def test_the_model_itself() -> None:
     assert played(150) == set()
     assert played(50, old=1) == set()  # all roll by messages when they are made
+    assert played(50, dead="hop") == set()  # what was cancelled hops on
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,7 @@ def test_the_model_itself() -> None:
         ("ahead", "no", 3, "a hop leads nowhere"),
         ("H", rules_model.W, 99, "stuck: livelock"),
         ("copies", "fired", 41, "twice"),
+        ("leaves", "first slot", 93, "cancelled but fired"),
     ],
 )
 def test_a_rule_that_is_broken_is_found(rule: str, wrong: object, seed: int, finds: str) -> None:

@@ -18,6 +18,9 @@ until   An earlier life's T stays until R has passed all slots that had been cla
 hops    R passes a slot once every hop from it has its unit. R, Q, the timer log's end and T are
         captured at one moment. So units behind that end are needed by nobody.
 base    A hop is placed from max(now, R, its own slot), so it leads ahead whatever the clock does.
+leaves  A delete hops as its target does, also when overdue. The target leaves the cancelled set
+        when R passes the delete's last unit, not before. A cancelled timer's own unit may be
+        dropped, or hop on: its message need not be read for that.
 ahead   Where the ring has no room ahead of its slot yet, a roll waits in the near wheel.
 H       W - 1 slots, the longest hop that leads ahead from a slot which has begun.
 old     A store that rolled by messages goes on with hops. What it rolled is done, as ever.
@@ -46,6 +49,8 @@ RULES = {
     "ahead": "waits",
     "H": H,
     "copies": "done",
+    "dead": "drop",
+    "leaves": "last slot",
     "old": 0.3,
     "clock": 1,
     "partial": 0.4,
@@ -171,7 +176,7 @@ class Store:
                 return "keep"  # stays till R passes its slot
             if self.v["dele"] == "clock" and self.now >= m["due"]:
                 return "keep"
-        elif m["id"] in self.cancelled:
+        elif m["id"] in self.cancelled and self.is_dropped(U):
             return "drop"
         elif self.now >= m["due"]:
             return "fire"
@@ -183,6 +188,9 @@ class Store:
         if self.v["ahead"] == "waits" and not self.old:
             ok = ok and (self.place(m["due"], U["slot"])[0] > U["slot"])
         return "roll" if ok else None
+
+    def is_dropped(self, U):  # a cancelled timer's unit; between two slots it may as well hop on
+        return not U["roll"] or self.now >= self.log[U["off"]]["due"] or self.v["dead"] == "drop"
 
     def due_of(self, u):
         return self.log[self.tl[u]["off"]]["due"]
@@ -209,6 +217,8 @@ class Store:
             m = self.log[U["off"]]
             if r == "roll" and not self.old:
                 self.link(U["off"], *self.place(m["due"], U["slot"]), hop=U["slot"])
+                if m["k"] == "d" and self.v["leaves"] == "first slot":
+                    self.cancelled.pop(m["id"], 0)
                 continue
             c = self.append(**(m | {"k": "f" if r == "fire" else m["k"], "origin": U["off"]}))
             self.done[U["off"]] = c
