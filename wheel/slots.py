@@ -7,6 +7,7 @@ then writes those. So the file never shows a slot that points past what is durab
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 from pathlib import Path
@@ -125,12 +126,18 @@ class TimerWheel:
         except BaseException:
             os.close(fd)
             raise
-        self.fd = fd
+        # A file object closes its descriptor once, whatever ends its closing.
+        self._file = io.FileIO(fd, "r+")
         pages = -(-length // PAGE_BYTES)
         self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
         self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)
         if self.is_new:
             self.sums.adopt(self.array.slots)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the open file."""
+        return self._file.fileno()
 
     @property
     def slots(self) -> np.ndarray[Any, Any]:
@@ -178,7 +185,5 @@ class TimerWheel:
         self.sums.adopt(self.array.slots)
 
     def close(self) -> None:
-        """Close the file; the array stays valid while it is referenced."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Close the file; the array stays valid while it is referenced. Twice does nothing."""
+        self._file.close()

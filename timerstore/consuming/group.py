@@ -13,7 +13,6 @@ import numpy as np
 
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.cursors import Flight, QueueCursor
-from timerstore.consuming.delivery import Int64s
 from timerstore.consuming.groupreader import Reader
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.lentblocks import LentBlocks
@@ -23,6 +22,7 @@ from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCur
 from timerstore.consuming.run import Run
 from timerstore.core.inside import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges
 from timerstore.putting.putting import Putting
 from timerstore.timelog.bytes import format as fmt

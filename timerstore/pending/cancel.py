@@ -9,8 +9,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import Int64s
-from timerstore.ground.ids import TimerIds, read_plain
+from timerstore.ground.ids import Int64s, TimerIds, read_plain
 from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
 from timerstore.pending.verdict import Bools, FirstPuts, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (

@@ -13,8 +13,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
-from timerstore.ground.arguments import Int64s
-from timerstore.ground.ids import TimerId, TimerIds, format_id, parse_id
+from timerstore.ground.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.calls.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
 from timerstore.timelog.bytes import format as fmt

@@ -9,8 +9,8 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.ground.arguments import Binaries, Int64s
-from timerstore.ground.ids import TimerIds, format_id
+from timerstore.ground.arguments import Binaries
+from timerstore.ground.ids import Int64s, TimerIds, format_id
 from timerstore.putting.admission import Admission
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.calls.put_batch import put_batch
