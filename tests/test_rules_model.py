@@ -325,7 +325,8 @@ def played(count: int, first: int = 0, **switches: object) -> set[str]:
 def test_the_model_itself() -> None:
     assert played(150) == set()
     assert played(50, old=1) == set()  # all roll by messages when they are made
-    assert played(50, dead="hop") == set()  # what was cancelled hops on
+    assert played(50, cancelled="hop") == set()  # what was cancelled hops on
+    assert played(50, roll="claimed", old=0) == set()  # a unit hops when its chain is walked
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,8 @@ WRONG = [
 SAME = [
     {"cut": 0},
     {"frontier": "forget"},
+    {"roll": "claimed", "old": 0},
+    {"cancelled": "hop"},
     {"lookup": "no"},
     {"barrier": 0},
     {"dead": "copy"},

@@ -178,20 +178,7 @@ class Store(rules_model.Store):
             self.C += 1
 
     def ready(self, u):
-        if self.gone(u):
-            return "drop"
-        U = self.tl[u]
-        m = self.log[U["off"]]
-        if m["k"] == "d":
-            if not U["roll"]:
-                return "keep"  # stays till R passes its slot
-        elif m["id"] in self.cancelled:
-            return "drop"
-        elif self.now >= m["due"]:
-            return "fire"
-        if not U["roll"] or self.now // P < U["slot"]:
-            return None
-        return "roll" if self.old or self.place(m["due"], U["slot"])[0] > U["slot"] else None
+        return "drop" if self.gone(u) else super().ready(u)
 
     def due_of(self, u):
         return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]

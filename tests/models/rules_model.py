@@ -49,7 +49,7 @@ RULES = {
     "ahead": "waits",
     "H": H,
     "copies": "done",
-    "dead": "drop",
+    "cancelled": "drop",
     "leaves": "last slot",
     "old": 0.3,
     "clock": 1,
@@ -190,7 +190,9 @@ class Store:
         return "roll" if ok else None
 
     def is_dropped(self, U):  # a cancelled timer's unit; between two slots it may as well hop on
-        return not U["roll"] or self.now >= self.log[U["off"]]["due"] or self.v["dead"] == "drop"
+        return (
+            not U["roll"] or self.now >= self.log[U["off"]]["due"] or self.v["cancelled"] == "drop"
+        )
 
     def due_of(self, u):
         return self.log[self.tl[u]["off"]]["due"]
