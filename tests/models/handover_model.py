@@ -12,8 +12,8 @@ last    An empty delete is appended, and linked, last: so the last unit is no ho
         would lead a broker's queue cursor far back.
 files   A broker removes the oldest file of the timer log once the message of its last unit lies
         before the log's start: it counts on units in the order of messages, and hops are not. So
-        the last unit of each full file is made to name the last message of its live units, in a
-        slot that is passed; if it is live itself, it is linked anew before.
+        the last unit of each full file that has a live unit of a later message is made to name the
+        empty delete, in a slot that is passed; if it is live itself, it is linked anew before.
 match   Opening scans the whole log. A broker's copy stands for the last message before it that
         bears its name, with one roll less; hops count no rolls. All units of what has a copy are
         done.
@@ -23,7 +23,7 @@ from tests.models import rules_model
 from tests.models.rules_model import SL, P, W
 
 TSEG = 4  # units in a file of the timer log
-RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "largest", "match": "copies"}
+RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "named", "match": "copies"}
 WRONG = [
     {"pass": "now"},
     {"cut": "no"},
@@ -70,12 +70,12 @@ class History(rules_model.Store):
                     o for o, d in enumerate(self.log) if d["k"] == "d" and d["id"] == m["id"]
                 ]
                 self.link(deletes[0], self.tl[u]["slot"], False)
-        if self.v["files"] == "largest":
-            while self.name_largest():
-                pass
         if self.v["last"] == "entry":
             self.append(k="d", due=self.now, id=-1, rolls=0)
-            self.enqueue(1)
+        if self.v["files"] == "named":
+            while self.name_last():
+                pass
+        self.enqueue(1)
         self.flush()
         self.near, self.taken, self.limit = {}, [], None
         self.info["handed over"] += 1
@@ -86,7 +86,7 @@ class History(rules_model.Store):
         for first in range(self.start, len(self.tl) - TSEG + 1, TSEG):
             yield first + TSEG - 1, [u for u in range(first, first + TSEG) if u in live]
 
-    def name_largest(self):  # one file; False where there is none that a broker would misread
+    def name_last(self):  # in one file; False where there is none that a broker would misread
         for last, live in self.full_files():
             largest = max((self.tl[u]["off"] for u in live), default=-1)
             if self.tl[last]["off"] < largest:
@@ -94,7 +94,7 @@ class History(rules_model.Store):
                     U = self.tl[last]
                     self.relink([u for u in self.all_units() if u != last])
                     self.link(U["off"], U["slot"], U["roll"])
-                self.tl[last] |= {"off": largest, "slot": self.R - 1, "hop": False}
+                self.tl[last] |= {"off": self.queue[-1], "slot": self.R - 1, "hop": False}
                 self.info["files made safe"] += 1
                 return True
         return False
