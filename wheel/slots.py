@@ -7,7 +7,6 @@ then writes those. So the file never shows a slot that points past what is durab
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 from pathlib import Path
@@ -19,6 +18,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk, WrongSizeError, has_room_for_holes
 from timerstore.timelog.files.nonzero import nonzero_places
+from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
@@ -126,8 +126,7 @@ class TimerWheel:
         except BaseException:
             os.close(fd)
             raise
-        # A file object closes its descriptor once, whatever ends its closing.
-        self._file = io.FileIO(fd, "r+")
+        self._file = OwnedFile(fd)
         pages = -(-length // PAGE_BYTES)
         self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
         self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)

@@ -31,7 +31,7 @@ from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import UNIT_ROOM_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
-from timerstore.timelog.files.eventfile import EventFile
+from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.kernel import kernel_ahead

@@ -1,11 +1,6 @@
-"""Chains against the slow twin: the golden stores' units, cutting, replaying, damage."""
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""Chains against the slow twin: cutting, replaying, damage."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,49 +97,6 @@ def slots_of(
         naive.Slot(slot, chain[0], chain[-1], naive.slot_net_count(units[at] for at in chain))
         for slot, chain in chains.items()
     ]
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_units(
-    name: str,
-    golden_unpacked: Callable[[str], Path],
-    golden_list: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    folder = golden_unpacked(name) / "timerlog"
-    segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
-    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
-    precision_ms = state["precision_ms"]
-    slow = naive.scan_timer_log(segments)
-    table = table_of(segments, len(segments[0]))
-    rows, end, why = scan(table, 0, slow.end, precision_ms=precision_ms)
-    assert rows == [row_of(offset, unit) for offset, unit in slow.units.items()]
-    assert (end, why) == (slow.end, WALK_DONE)
-    # Behind the end stand zeros, which are no unit.
-    assert scan(table, 0, slow.end + 52, precision_ms=precision_ms)[1:] == (end, WALK_DAMAGED)
-    some = sorted({unit.time_ms // precision_ms for unit in slow.units.values()})
-    from_slot = some[len(some) // 2]
-    rows, _, _ = scan(table, 0, slow.end, from_slot=from_slot, precision_ms=precision_ms)
-    assert [row[0] for row in rows] == [
-        offset for offset, unit in slow.units.items() if unit.time_ms // precision_ms >= from_slot
-    ]
-
-    slots = list(naive.used_slots((golden_unpacked(name) / "timerwheel").read_bytes()).values())
-    wheel = wheel_of(slots, 604_800)
-    put = {line["commit_log_offset"] for line in golden_list(name) if line["kind"] == "timer"}
-    seen = set()
-    for slot in slots:
-        rows, at, why = walk(table, wheel, slot.number, precision_ms=precision_ms, at_a_time=7)
-        assert (at, why) == (NO_UNIT, WALK_DONE)
-        assert [row[0] for row in rows] == list(naive.walk_chain(slow.units, slot.last_offset))
-        assert rows == [row_of(row[0], slow.units[row[0]]) for row in rows]
-        assert rows[-1][0] == slot.first_offset
-        seen |= {row[3] for row in rows}
-    in_the_timer_topic = {
-        line["commit_log_offset"]
-        for line in golden_list(name)
-        if line["kind"] == "timer" and line["stored_topic"] == naive.TIMER_TOPIC
-    }
-    assert seen & put == in_the_timer_topic
 
 
 # --- timer logs that are made here

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from timerstore.services.world.world import WAITER_COUNT_MAX
-from timerstore.timelog.files.eventfile import EventFile
+from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.jit.record import Words
 
 

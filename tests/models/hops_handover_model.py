@@ -1,6 +1,6 @@
 """The rules of hops beside a broker: random histories of a store that a broker has in between.
 
-`rules_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
+`hops_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
 as they are, reads each slot from its R on, and rolls by appending the message again, with one roll
 more and no origin. Its queue cursor is one past the entry of the last unit's message. It matches
 deletes inside one slot alone.
@@ -19,8 +19,8 @@ match   Opening scans the whole log. A broker's copy stands for the last message
         done.
 """
 
-from tests.models import rules_model
-from tests.models.rules_model import SL, P, W
+from tests.models import hops_model
+from tests.models.hops_model import SL, P, W
 
 TSEG = 4  # units in a file of the timer log
 RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "named", "match": "copies"}
@@ -33,13 +33,13 @@ WRONG = [
 ]
 
 
-class History(rules_model.Store):
+class History(hops_model.Store):
     """One random history of a store that a broker has now and then."""
 
     def __init__(self, seed, **v):
         self.limit = None  # S: nothing is taken from later slots
         self.start = 0  # of the timer log
-        super().__init__(seed, **rules_model.RULES | RULES | {"old": 0} | v)
+        super().__init__(seed, **hops_model.RULES | RULES | {"old": 0} | v)
 
     def someone(self):
         self.hand_over() if self.rnd.random() < 0.1 else super().someone()
