@@ -1,0 +1,510 @@
+"""The store of `hops_cleaning_model.py`: its services, passes, checkpoints, openings.
+
+The rules, beyond those of `hops_model.py`. All but "remove" happen in bounded steps under locks.
+
+to      Where a message leads: the own slot of its timer, which a roll's unit says as well; where
+        R stood in for that, the unit's slot. So all units of one message say the same, wherever
+        they wait, and a pass needs not know how far its timers have hopped.
+live    What waits is told by units: a message that has one, in a slot R has not passed, and no
+        copy that recovery found. A round of passes lists them once, from the whole timer log; what
+        leads to a slot from a later pass's S on still waits then. It cannot be told by messages
+        alone: of what a broker, or an older store, rolled away, nothing but the slots says so.
+pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
+        stay (here: fired messages not consumed). S = max(C, latest slot fired + 1) + margin is
+        fixed when the pass begins. Its live messages are looked at in order. One that leads to a
+        slot >= S: a timer in the cancelled set is dropped, everything else, deletes too, is
+        appended again, all properties kept, TIMER_ORIGIN = its source's offset. What leads to a
+        slot < S stays, hops and fires from its place. The cursor moves in the same step.
+cut     If a timer of a slot >= S was fired before the cursor has reached hi, as a far roll is
+        after a jump of the clock, the pass ends at the cursor, and another one begins there with a
+        new S. (That C has come past S meanwhile does no harm.) Each keeps (lo, hi, S, offset of its
+        first copy) in memory.
+gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and leads
+        to that pass's S or later; or recovery found its copy; or its message has a later unit.
+        Asked before the message is read, and again, by who appends or links, of what was taken: a
+        hop or a fire that was under way when a pass came by is dropped. A walk of a chain stops at
+        a unit before the timer log's start.
+queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
+floor   F moves to the oldest pass's hi once R >= its S: what it left has fired or been dropped.
+L       A copy whose source is before the captured F does not count; that of a pass F has not
+        passed does.
+flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
+        log is synced, queues, timer log, wheel, then the checkpoint that holds them.
+remove  Only below the durable F, the oldest first. A timer log segment goes if each unit's message
+        is before the durable F or its slot before the durable R: a hop's unit is needed as the
+        first one is, and the first one no more once its timer has hopped.
+rebuild The timer log and the wheel are lost, or the checkpoint too: every message from F on that
+        has no copy is linked anew, its hops are forgotten, and copies are looked for from the log's
+        start.
+reopen  F is the checkpoint's, or the log's start if there is none. Files below F are ignored.
+        Copies whose source is before F are ignored; the others' sources are done, kept until R or F
+        passes them. Passes are forgotten: cleaning starts again at F and skips what is done.
+"""
+
+import random
+from collections import Counter
+
+from tests.models import hops_model
+from tests.models.hops_model import LEAD, SL, CrashError, N, P
+
+SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
+
+
+RULES = {
+    "floor": "F",
+    "mark": "cursor",
+    "near": "stay",
+    "cut": 1,
+    "margin": 4,
+    "wait": "R",
+    "L": "pass",
+    "capture": "one",
+    "remove": "durable",
+    "reach": "linked",
+    "deletes": "copy",
+    "eaten": 1,
+    "order": "log first",
+    "walk": "start",
+    "cancel": "one step",
+    "at": "due",
+    "find": "live units",
+    "frontier": "kept",
+    "begins": "claimed",
+    "flight": "gone",
+    "end": "one",
+    "units": "all",
+    "rebuild": "all",
+    "lookup": "gone",
+    "barrier": 1,
+    "dead": "drop",
+}
+
+
+class GoneError(Exception):
+    pass
+
+
+class File(list):  # a log of segments: what is before `start` was removed
+    start = 0
+
+    def __getitem__(self, i):
+        if i is None or (not isinstance(i, slice) and 0 <= i < self.start):
+            raise GoneError
+        return list.__getitem__(self, i)
+
+    def kept(self):
+        return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
+
+
+class Store(hops_model.Store):
+    def __init__(self, seed, **v):
+        self.v = hops_model.RULES | RULES | {"clean": 1, "lose": 1} | v
+        self.rnd = random.Random(seed)
+        self.now = 4000
+        self.group = self.rnd.random() < 0.5
+        self.log, self.tl, self.flushed, self.tlf = File(), File(), 0, 0
+        self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0, "F": 0, "eaten": 0}
+        self.ck |= {"T": 0, "C": self.now // P, "fired": -1}
+        self.old = self.rnd.random() < self.v["old"]
+        self.disk = [None] * N
+        self.was = (0, 0)
+        self.bad = Counter()
+        self.info = Counter()
+        self.true = {}
+        self.repl = []
+        self.dues = {}
+        self.open()
+
+    # ---- the log; a message's identity is (due, offset of its first put): an id says both
+    def append(self, **m):
+        o = len(self.log)
+        if m["k"] in "pd":
+            m["q"] = len(self.queue)
+            self.queue.append(o)
+            self._qi[o] = m["q"]
+        self.log.append(m)
+        self.dues.setdefault(m["id"], m["due"])
+        return o
+
+    # ---- enqueue
+    def top(self):
+        return self.ck["R"] + N
+
+    def enqueue(self, n):
+        while self.Q < len(self.queue) and n:
+            o = self.queue[self.Q]
+            m = self.log[o]
+            n -= 1
+            over = o in self.done or o < self.F
+            self.link(o, *((self.R, False) if over else self.place(m["due"])))
+            self.Q += 1
+            self.rolls.pop(o, 0)
+
+    def link(self, o, sl, roll, hop=None):
+        super().link(o, sl, roll, hop)
+        self.unit[o] = len(self.tl) - 1
+
+    def slot(self, o):  # of a message's unit; -1: none, or its unit was removed
+        u = self.unit.get(o, -1)
+        return self.tl[u]["slot"] if u >= self.tl.start else -1
+
+    # ---- superseded, chains, dequeue
+    def gone(self, u):
+        U = self.tl[u]
+        o, sl = U["off"], U["slot"]
+        if (self.v["floor"] != "no" and o < self.F) or o in self.past or self.later(u):
+            return True
+        if self.v["at"] == "due" and not self.old:
+            sl = U["to"]
+        return self.v["mark"] == "cursor" and any(
+            p["lo"] <= o < p["hi"] and sl >= p["S"] for p in self.passes
+        )
+
+    def stale(self, u):
+        return self.v["flight"] == "gone" and self.gone(u)
+
+    def chain(self, sl):
+        h = self.wheel[sl % N]
+        u = h[1] if h and h[0] == sl else -1
+        while u >= (self.tl.start if self.v["walk"] == "start" else 0):
+            yield u
+            u = self.tl[u]["prev"]
+
+    def claim(self):
+        while self.C <= max(self.now // P, self.R) + LEAD and self.C < self.R + N:
+            for u in self.chain(self.C):
+                if not self.gone(u):
+                    self.near[u] = 1
+            self.C += 1
+
+    def ready(self, u):
+        return "drop" if self.gone(u) else super().ready(u)
+
+    def due_of(self, u):
+        return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
+
+    def advance(self):
+        while self.now // P > self.R and self.C > self.R:
+            if any(sl < self.R for sl in self.rolls.values()):
+                return
+            if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
+                return
+            if self.R >= self.ck["R"] + SL:
+                if self.busy:
+                    return  # the flush that goes on must end first
+                self.flush()
+                continue
+            mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
+            if any(self.ready(u) != "keep" for u in mine):
+                return
+            for u in mine:
+                del self.near[u]
+                self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
+            self.R += 1
+            self.claim()
+            self.floor()
+
+    def put_taken(self, n):
+        for u, r in self.taken[:n]:
+            if r == "fire" and not self.stale(u):
+                self.fired = max(self.fired, self.due_of(u) // P)
+        super().put_taken(n)
+
+    # ---- cleaning
+    def limit(self):  # what a pass must not reach
+        unlinked = (
+            self.queue[self.Q]
+            if self.Q < len(self.queue) and self.v["reach"] == "linked"
+            else len(self.log)
+        )
+        hungry = (
+            next(
+                (o for o, m in self.log.kept() if m["k"] == "f" and o >= self.eaten), len(self.log)
+            )
+            if self.v["eaten"]
+            else len(self.log)
+        )
+        return min(unlinked, hungry)
+
+    def first_slot(self):  # from which on nothing was claimed, and nothing fired
+        if self.v["begins"] == "fired" and not self.old:
+            return max(self.R, self.fired + 1)
+        if self.old or self.v["frontier"] == "no":
+            return self.C
+        return max(self.C, self.fired + 1)
+
+    def is_met(self, p):  # has a service come to slots that the pass supersedes units of
+        if not self.old and self.v["frontier"] != "no" and self.fired >= p["S"]:
+            return True
+        return self.C > p["S"] and self.v["cut"]
+
+    def list_live(self, goal):  # what waits, when a round of passes begins
+        self.round = (
+            goal,
+            {
+                U["off"]
+                for u, U in self.tl.kept()
+                if U["slot"] >= self.R
+                and not self.gone(u)
+                and not (U["hop"] and self.v["find"] == "first units")
+            },
+        )
+
+    def target(self, o):  # of a timer's message: the slot that its units lead to
+        if self.old:
+            return self.slot(o)
+        live = o in self.round[1] or self.v["find"] == "messages"
+        return self.log[o]["due"] // P if live else -1
+
+    def clean(self, n):
+        if not self.v["clean"]:
+            return
+        while n:
+            p = (
+                self.passes[-1]
+                if self.passes and self.passes[-1]["hi"] < self.passes[-1]["goal"]
+                else None
+            )
+            if p and self.is_met(p):
+                p["goal"] = p["hi"]
+                p = None
+                self.info["cut"] += 1
+            if not p:
+                lo = self.passes[-1]["hi"] if self.passes else self.F
+                goal = (lo // SEG + 1) * SEG
+                if goal > self.limit() or goal > len(self.log):
+                    return
+                p = {
+                    "lo": lo,
+                    "hi": lo,
+                    "goal": goal,
+                    "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
+                    "first": None,
+                }
+                self.passes.append(p)
+                if goal > self.round[0] or self.rnd.random() < 0.5:
+                    self.list_live(self.limit())
+                self.info["passes"] += 1
+            o = p["hi"]
+            m = self.log[o]
+            p["hi"] += 1
+            n -= 1
+            if m["k"] not in "pd" or o in self.past:
+                continue
+            sl = self.target(o)
+            if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
+                continue
+            if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
+                self.info["cancelled, not copied"] += 1
+                continue
+            if m["k"] == "d" and self.v["deletes"] != "copy":
+                if self.v["deletes"] == "drop":
+                    self.cancelled.pop(m["id"], 0)
+                continue
+            c = self.append(**(m | {"origin": o}))
+            self.info["copies"] += 1
+            self.info["copies of copies"] += "origin" in m
+            if p["first"] is None:
+                p["first"] = c
+            if self.v["barrier"]:
+                self.rolls[c] = sl
+        self.floor()
+
+    def floor(self):
+        while (
+            self.passes
+            and self.passes[0]["hi"] == self.passes[0]["goal"]
+            and (self.R >= self.passes[0]["S"] or self.v["wait"] == "no")
+        ):
+            self.F = self.passes.pop(0)["hi"]
+            self.done = {o: c for o, c in self.done.items() if o >= self.F}
+
+    def remove(self):
+        F = self.F if self.v["remove"] == "memory" else self.ck["F"]
+        a = F // SEG * SEG
+        t = self.tl.start
+        while t + TSEG <= self.ck["tl"] and all(
+            U["off"] < F or U["slot"] < self.ck["R"] or (U["hop"] and self.v["units"] == "first")
+            for U in self.tl[t : t + TSEG]
+        ):
+            t += TSEG
+        if any(m["k"] == "f" and o >= self.ck["eaten"] for o, m in self.log.kept() if o < a):
+            self.bad["removed unconsumed"] += 1
+        self.was = (self.log.start, self.tl.start)
+        self.info["segments removed"] += (a - self.log.start) // SEG
+        self.log.start, self.tl.start = max(a, self.log.start), t
+
+    # ---- the public face
+    def pending(self, i):  # is it still to come: queue, near wheel, grid slots
+        if i in self.cancelled:
+            return False
+
+        def queued(o):
+            return self.log[o]["id"] == i and self.log[o]["k"] == "p" and o not in self.past
+
+        def linked(u):
+            unread = self.v["lookup"] == "no" and self.tl[u]["off"] >= self.log.start
+            return (unread or not self.gone(u)) and queued(self.tl[u]["off"])
+
+        if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
+            return True
+        if any(r == "roll" and linked(u) for u, r in self.taken):
+            return True  # on its way from one slot to the next
+        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
+        cand = [c for c in grid if self.C <= c < self.R + N]
+        for j, c in enumerate(reversed(cand)):
+            if any(map(linked, self.chain(c))):
+                self.info["max candidates"] = max(self.info["max candidates"], j + 1)
+                return True
+        return False
+
+    def due(self, i):  # also of a message that was removed
+        return self.dues[i]
+
+    def append_cancel(self, i, new, tear):
+        if self.v["cancel"] == "split" and new is None and self.rnd.random() < 0.2:
+            self.clean(25)
+            self.serve()
+            self.flush()
+            raise CrashError
+        super().append_cancel(i, new, tear)
+
+    # ---- flush, crash, recovery
+    def flush(self, stop=9):
+        R, Q, t, end, F, wheel, eaten = (
+            self.R,
+            self.Q,
+            len(self.tl),
+            len(self.log),
+            self.F,
+            list(self.wheel),
+            self.eaten,
+        )
+        held = [
+            c for o, c in self.done.items() if o >= F and (self.slot(o) >= R or self._qi[o] >= Q)
+        ]
+        if self.v["L"] == "pass":
+            held += [p["first"] for p in self.passes if p["first"] is not None]
+        L = min(held, default=end)
+        (T, C), fired = self.needed_units(R, t), self.fired
+        if L < F:
+            self.bad["L before F"] += 1
+        if not self.busy:  # the services go on meanwhile
+            self.busy = True
+            r = self.rnd.randrange
+            for _ in range(r(4)):
+                self.rnd.choice(
+                    (
+                        lambda: self.clean(r(1, 6)),
+                        lambda: self.put_taken(3),
+                        lambda: self.take(3),
+                        lambda: self.enqueue(3),
+                        self.advance,
+                        self.serve,
+                    )
+                )()
+            self.busy = False
+        if self.v["capture"] == "late":
+            F = self.F
+        if self.v["end"] == "late":
+            t = len(self.tl)
+        if self.v["end"] == "early":
+            R, Q = self.R, self.Q
+        if self.v["order"] == "F first":
+            self.ck = self.ck | {"F": F}
+            if stop == 0:
+                return
+        self.flushed, self.tlf = max(self.flushed, end), max(self.tlf, t)
+        if stop == 0:
+            return
+        for i in range(N):
+            if stop == 9 or self.rnd.random() < 0.5:
+                self.disk[i] = wheel[i]
+        if stop == 9:
+            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "F": F, "eaten": eaten}
+            self.ck |= {"T": T, "C": C, "fired": fired}
+
+    def crash(self, power, lose=0):
+        if power:
+            keep = self.rnd.randrange(self.flushed, len(self.log) + 1)
+            tk = self.rnd.randrange(self.tlf, len(self.tl) + 1)
+            del self.log[keep:]
+            del self.tl[tk:]
+            for u, U in self.tl.kept():
+                if U["off"] >= keep:
+                    del self.tl[u:]
+                    break
+            self.true = {i: d for i, d in self.true.items() if d < keep}
+            self.repl = [r for r in self.repl if r[1] < keep]
+            self.dues = {m["id"]: m["due"] for m in self.log}
+            self.bad["damage"] += keep < self.ck["log"] or len(self.tl) < self.ck["tl"]
+            if self.rnd.random() < 0.5:
+                self.log.start, self.tl.start = self.was  # the last removal was not durable
+        self.flushed, self.tlf = len(self.log), len(self.tl)  # recovery fsyncs what it keeps
+        self.open(lose)
+
+    def open(self, lose=0):
+        log = self.log
+        qs = [m["q"] for m in log if m["k"] in "pd"]
+        self.next_q = qs[-1] + 1 if qs else 0  # the queue's last entry stays
+        first = next((m["q"] for _, m in log.kept() if m["k"] in "pd"), None)
+        if lose:  # 1: no timer log, no wheel. 2: no checkpoint either
+            self.info["rebuilt without a checkpoint" if lose > 1 else "rebuilt"] += 1
+            self.tl = File()
+            self.disk = [None] * N
+            self.was = (log.start, 0)
+            self.ck = (
+                self.ck
+                | {"L": log.start if self.v["rebuild"] == "all" else self.ck["L"], "tl": 0, "T": 0}
+                | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
+            )
+            self.ck["Q"] = next(
+                (m["q"] for o, m in log.kept() if m["k"] in "pd" and o >= self.ck["F"]), self.next_q
+            )
+        self.R, L, self.F, self.eaten = (
+            self.ck["R"],
+            self.ck["L"],
+            self.ck["F"],
+            min(self.ck["eaten"], len(log)),
+        )
+        self.C = self.R
+        self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
+        self.slot_of = {}
+        self.hops = {}
+        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.fired = -1 if self.v["frontier"] == "forget" else self.ck["fired"]
+        self.old = self.old and self.rnd.random() < 0.5
+        self.queue = [None] * (self.next_q if first is None else first) + [
+            o for o, m in log.kept() if m["k"] in "pd"
+        ]
+        self._qi = {o: i for i, o in enumerate(self.queue) if o is not None}
+        self.done = {
+            m["origin"]: c for c, m in log.kept() if c >= L and m.get("origin", -1) >= self.F
+        }
+        self.past = set(self.done)
+        self.wheel = [h if h and self.tl.start <= h[1] < len(self.tl) else None for h in self.disk]
+        for i, h in enumerate(self.wheel):  # heads past the checkpoint are walked back to it
+            if h:
+                u = h[1]
+                while u >= self.ck["tl"]:
+                    u = self.tl[u]["prev"]
+                self.wheel[i] = (h[0], u) if u >= self.tl.start else None
+        self.disk = list(self.wheel)
+        del self.tl[self.ck["tl"] :]
+        self.tlf = len(self.tl)  # in this order, each fsynced
+        self.unit = {U["off"]: u for u, U in self.tl.kept()}
+        self.round = -1, set()
+        self.hopped = {U["off"]: u for u, U in self.tl.kept() if u >= self.ck["T"] and U["hop"]}
+        self.Q = self.ck["Q"]
+        self.cancelled = {}
+        self.enqueue(10**9)
+        for sl in range(self.R, self.R + 3 * N):
+            for u in self.chain(sl):  # a delete below F has a copy above it
+                if self.tl[u]["off"] >= self.F and log[self.tl[u]["off"]]["k"] == "d":
+                    self.cancelled[log[self.tl[u]["off"]]["id"]] = 1
+        self.claim()
+        last = log[-1] if len(log) > log.start else {}
+        if last.get("replaces") is not None and last["k"] == "p" and "origin" not in last:
+            i = last["replaces"]
+            self.cancelled[i] = 1
+            self.append(k="d", due=self.due(i), id=i)
