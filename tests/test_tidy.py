@@ -403,12 +403,12 @@ def copy_source(tmp_path: Path) -> Path:
     return source
 
 
-def python(*arguments: str, cwd: Path, **env: str) -> str:
+def python(*arguments: str, cwd: Path, timeout_s: float = 240, **env: str) -> str:
     """What a Python that is not in the repository prints."""
     # -P, and a folder that is not the repository: its wheel/ hides nobody's.
     command = [sys.executable, "-P", *arguments]
     done = subprocess.run(
-        command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=240
+        command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=timeout_s
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -4,11 +4,17 @@ import ast
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from timerstore import InvalidArgumentError
+from timerstore.cli.commands import app
+from timerstore.errors import StoreAccessError
 from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.warmup import pack
 
 ROOT = Path(__file__).parents[1]
 LIFE = "from tests.rigs.rare_life import main; main(Path(sys.argv[2]))"
@@ -42,6 +48,33 @@ if not INTERPRETED:
     def test_crashes_mending_and_looking_compile_nothing(tmp_path: Path) -> None:
         """Whatever another test has left in the cache, each kernel's types were said ahead."""
         assert lived(tmp_path) == "done\n"
+
+    @pytest.mark.timeout(300)
+    def test_a_zip_file_brings_its_kernels(tmp_path: Path) -> None:
+        """Who imports the package from it compiles nothing, and leaves nothing anywhere."""
+        packed, home = tmp_path / "timerstore.zip", tmp_path / "home"
+        done = CliRunner().invoke(app, ["warmup", "--zip", str(packed)])
+        assert done.exit_code == 0, done.output
+        home.mkdir()
+        (tmp_path / "life").mkdir()
+        names = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+        elsewhere = dict.fromkeys(names, str(home))
+        path = f"{tmp_path}/./{packed.name}"  # as Spark's workers have it
+        assert lived(tmp_path / "life", PYTHONPATH=path, **elsewhere) == "done\n"
+        assert list(home.iterdir()) == []
+
+    def test_packing_what_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def found(name: str) -> ModuleSpec:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = ["packed.zip/timerstore"]
+            return spec
+
+        monkeypatch.setattr("timerstore.warmup.find_spec", found)
+        with pytest.raises(InvalidArgumentError, match="Install it in a folder"):
+            pack(tmp_path / "other.zip")
+        monkeypatch.undo()
+        with pytest.raises(StoreAccessError):
+            pack(tmp_path / "gone" / "timerstore.zip")
 
     @pytest.mark.skipif("COLD_CACHE" not in os.environ, reason="it takes minutes: COLD_CACHE=1")
     @pytest.mark.timeout(600)

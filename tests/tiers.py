@@ -56,6 +56,7 @@ PROVED: Final = (
     "spark/test_streaming.py::test_small_batches",
     "spark/test_validating.py::test_stores_that_were_made_up",
     "spark/test_cluster.py",
+    "spark/test_connect.py",
     "spark/test_following.py::test_killed_between_any_two_files",
     "spark/test_pipeline_on_spark.py::test_a_store_that_goes_meanwhile_is_a_row",
     "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",

@@ -79,5 +79,7 @@ def test_wrong_usage(stores: Path, tmp_path: Path) -> None:
     assert "Pass a CSV file" in run(out, "--list", tmp_path / "gone", exits=2).stderr
     assert "Pass one." in run(out, stores, "--measure", "--fire-rate", "1", exits=2).stderr
     assert "above 0" in run(out, stores, "--fire-rate", "0", exits=2).stderr
+    assert "roll_window_slots is 0" in run(out, stores, "--roll-window", "0", exits=2).stderr
+    assert not out.exists()
     assert "run is" in run(out, stores, "--run", "a/b", exits=2).stderr
     assert "Pass a store" in run(out, str(stores / "no*"), exits=3).stderr

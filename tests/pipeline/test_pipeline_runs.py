@@ -1,5 +1,6 @@
 """A run: which stores it reads, what it leaves where one is gone, repeated, or killed."""
 
+import os
 import re
 from collections import Counter
 from datetime import timedelta
@@ -16,7 +17,7 @@ from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from tests.table_stores import eventful
 from timerstore import InvalidArgumentError, NotAStoreError, pipeline
-from timerstore.errors import TimerStoreError
+from timerstore.errors import StoreAccessError, TimerStoreError
 from timerstore.pipeline import TABLES
 from timerstore.pipeline.fleet import find_members
 from timerstore.pipeline.tablefiles import TableFiles
@@ -106,6 +107,33 @@ def test_what_cannot_be_read_is_a_row(three: Path, tmp_path: Path) -> None:
     (run,) = pipeline.read(tmp_path / "tables", "runs").to_pylist()
     assert (run["stores"], run["unreadable"], run["verdict"]) == (5, 1, "fail")
     assert found.to_dict()["stores"][2]["findings"][0]["verdict"] == "fail"
+
+
+def test_folders_that_are_refused_are_rows(three: Path, tmp_path: Path) -> None:
+    """The operating system refuses each name below them, also to root."""
+    for name in ("d", "e"):
+        (three / name).symlink_to("x" * 300)
+    for stores in (three, three / "*", [three / "a", three / "[de]"]):
+        found = pipeline.run(stores, tmp_path / "tables")
+        states = {each.name: each.state for each in found.stores}
+        assert states["d"] == states["e"] == "unreadable" and states["a"] == "sound"
+    assert "StoreAccessError" in (found["d"].error or "")
+    with pytest.raises(StoreAccessError):
+        timerstore.read(three / "*")
+
+
+def test_a_folder_that_cannot_be_listed_is_a_row(three: Path, monkeypatch: Any) -> None:
+    """It may be gone through, as one with the mode 0711."""
+    (three / "closed" / "within").mkdir(parents=True)
+    iterdir = Path.iterdir
+
+    def refuse(self: Path) -> Any:
+        if self.name == "closed":
+            raise PermissionError(13, "Permission denied", str(self))
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert names(three) == names(three / "*") == ["a", "b", "c", "closed"]
 
 
 def test_a_store_that_is_open_is_read_to_its_checkpoint(tmp_path: Path) -> None:
@@ -239,7 +267,61 @@ def test_killed_it_does_not_count_until_it_is_repeated(
     assert {row["store"] for row in all_rows(out, run="second")["findings"]} == {"a", "b", "c"}
 
 
+def test_what_killed_runs_were_writing_is_removed(three: Path, tmp_path: Path) -> None:
+    """Not what another run is writing now."""
+    out = tmp_path / "tables"
+    pipeline.run(three / "a", out, run="first")
+    old, new = (out / "_unfinished" / f"second-{'0' * 31}{i}" for i in range(2))
+    for each in (old, new):
+        each.write_bytes(b"half")
+    hours_ago_s = old.stat().st_mtime - 2 * 3_600
+    os.utime(old, (hours_ago_s, hours_ago_s))
+    pipeline.run(three / "a", out, run="third")
+    assert list((out / "_unfinished").iterdir()) == [new]
+    assert pipeline.read(out, "stores").num_rows == 2
+
+
 # --- what is refused
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"roll_window_slots": 0},
+        {"upto": "now"},
+        {"delay_levels": "1x"},
+        {"delay_levels": 7},
+        {"split_bytes": 0},
+    ],
+)
+def test_options_that_fit_no_store(wrong: dict[str, Any], three: Path, tmp_path: Path) -> None:
+    """They are refused, before a store is looked at."""
+    (name,) = wrong
+    with pytest.raises(InvalidArgumentError, match=name):
+        pipeline.run(three, tmp_path / "tables", **wrong)
+    assert not (tmp_path / "tables").exists()
+
+
+def test_stores_that_are_no_paths(tmp_path: Path) -> None:
+    for wrong in (b"stores", [b"stores"], [7], {"a": b"stores"}, [("a",)], [("a", "b", "c")]):
+        with pytest.raises(InvalidArgumentError, match=r"Pass a"):
+            pipeline.run(wrong, tmp_path / "tables")
+    with pytest.raises(InvalidArgumentError, match="path is b'"):
+        pipeline.run("stores", b"tables")  # type: ignore[arg-type]
+
+
+def test_a_run_s_name_is_no_pattern(three: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tables"
+    pipeline.run(three, out, run="one")
+    for run in ("*", "on?", "", 7):
+        with pytest.raises(InvalidArgumentError, match="run is"):
+            pipeline.read(out, "stores", run=run)  # type: ignore[arg-type]
+    assert pipeline.read(out, "stores", store="*").num_rows == 0
+    with pytest.raises(InvalidArgumentError, match="no run"):
+        pipeline.report(out, run="*")
+    for wrong in ({"out": b"tables"}, {"out": out, "store": 7}):
+        with pytest.raises(InvalidArgumentError):
+            pipeline.read(table="stores", **wrong)  # type: ignore[arg-type]
 
 
 def test_refusals(three: Path, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.pipeline.planted_stores import START_MS, Case
-from tests.test_tidy import copy_source, python
+from tests.test_tidy import python
 from timerstore import pipeline
+from timerstore.warmup import pack
 
 pytestmark = pytest.mark.slow
 ANSWER_S = 120
@@ -25,19 +26,31 @@ DRIVER = """
 import json, sys
 import timerstore.spark
 from timerstore import pipeline
-master, package, worker_python, stores, out, now_ms = sys.argv[1:]
+master, package, worker_python, home, stores, out, now_ms = sys.argv[1:]
 spark = timerstore.spark.session(master=master, config={
     "spark.pyspark.python": worker_python, "spark.submit.pyFiles": package,
     "spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m",
+    "spark.executorEnv.HOME": home, "spark.executorEnv.TMPDIR": home,
 })
-where = spark.range(0, 8, 1, 8).mapInArrow(
-    lambda batches: (__import__("pyarrow").record_batch(
-        [[__import__("timerstore").__file__]], ["file"]) for batch in batches), "file string")
-files = sorted({row["file"] for row in where.collect()})
-found = pipeline.run(stores, out, spark=spark, run="one", now_ms=int(now_ms), split_bytes=60_000)
+found = pipeline.run(stores, out, spark=spark, run="one", now_ms=int(now_ms), split_bytes=300_000)
+def look(batches):
+    import pyarrow
+    import timerstore
+    from timerstore.timelog.jit.kernel import AHEAD, LATER
+    from timerstore.validation import validate
+    assert validate(stores + "/store").ok
+    made = [each.dispatcher.stats for each in AHEAD + LATER if each.dispatcher is not None]
+    hits, misses = (sum(sum(getattr(each, name).values()) for each in made)
+                    for name in ("cache_hits", "cache_misses"))
+    yield pyarrow.record_batch(
+        [[timerstore.__file__], [hits], [misses]], ["file", "hits", "misses"])
+where = spark.range(0, 4, 1, 4).mapInArrow(look, "file string, hits long, misses long").collect()
+files = sorted({row["file"] for row in where})
 executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 spark.stop()
-print(json.dumps({"files": files, "verdict": found.verdict, "executors": executors,
+print(json.dumps({"files": files, "hits": min(row["hits"] for row in where),
+                  "misses": max(row["misses"] for row in where), "verdict": found.verdict,
+                  "executors": executors,
                   "states": {each.name: each.state for each in found.stores}}))
 """
 
@@ -100,16 +113,6 @@ def cluster(folder: Path) -> Iterator[str]:
             process.wait()
 
 
-def package_of(folder: Path) -> Path:
-    """The package as a zip file: a wheel, under a name that Spark takes for one."""
-    folder.mkdir()
-    source = copy_source(folder)
-    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    python(*build, "--wheel-dir", str(folder), str(source), cwd=folder)
-    (wheel,) = folder.glob("*.whl")
-    return wheel.rename(folder / "timerstore.zip")
-
-
 def python_without_timerstore(folder: Path) -> Path:
     """A command that runs this Python, with all its packages but this one."""
     (packages,) = {Path(pytest.__file__).parents[1]}
@@ -127,24 +130,30 @@ def python_without_timerstore(folder: Path) -> Path:
     return command
 
 
+@pytest.mark.timeout(600)
 def test_a_cluster_whose_workers_have_not_the_package(tmp_path: Path) -> None:
     case = Case(tmp_path / "stores")
     case.folder.mkdir()
     case.put([600 + i for i in range(300)])
     shutil.copytree(case.path, case.folder / "other")
-    package = package_of(tmp_path / "package")
+    package, home = tmp_path / "timerstore.zip", tmp_path / "home"
+    pack(package)
+    home.mkdir()
     worker_python = python_without_timerstore(tmp_path / "python")
     done = subprocess.run([worker_python, "-c", "import timerstore"], capture_output=True)
     assert done.returncode == 1 and b"No module named 'timerstore'" in done.stderr
     stores, out, plain = str(tmp_path / "stores"), tmp_path / "tables", tmp_path / "plain"
     with cluster(tmp_path) as master:
-        arguments = [master, package, worker_python, stores, out, START_MS]
+        arguments = [master, package, worker_python, home, stores, out, START_MS]
         told: dict[str, Any] = json.loads(
-            python("-c", DRIVER, *map(str, arguments), cwd=tmp_path).splitlines()[-1]
+            python("-c", DRIVER, *map(str, arguments), cwd=tmp_path, timeout_s=500).splitlines()[-1]
         )
     assert told["verdict"] == "ok" and told["states"] == {"store": "sound", "other": "sound"}
     assert told["executors"] == 2
     assert told["files"] and all("timerstore.zip" in each for each in told["files"])
+    # Kernels came with the package: nothing was compiled, so nothing was left where it would be.
+    assert told["misses"] == 0 < told["hits"]
+    assert [path for path in tmp_path.rglob("*.nb[ci]") if "python" not in path.parts] == []
     pipeline.run(stores, plain, run="one", now_ms=START_MS)
     for name in ("slot_load", "due", "findings", "growth"):
         rows = [pipeline.read(each, name).to_pylist() for each in (out, plain)]

@@ -1,5 +1,11 @@
 """What a stream appends: each row once, over kills between any two files."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -103,6 +109,46 @@ def test_a_batch_that_is_written_again_leaves_nothing(tmp_path: Path) -> None:
         following.write_batch(fired.slice(0, count), 7, str(tmp_path / "out"), "shop")
         assert len(rows(tmp_path / "out", "fired")) == count
     assert check(tmp_path / "out", path) == 2
+
+
+COMMAND = [sys.executable, "-P", "-c", "from timerstore.cli import main; main()", "pipeline"]
+
+
+def ends(command: list[str], how: int) -> None:
+    """Start a command, with a process group of its own; end it when some rows are there."""
+    out = Path(command[command.index("follow") + 1])
+    before = set((out / "fired").rglob("*.parquet"))
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(2_000):
+            if process.poll() is not None or set((out / "fired").rglob("*.parquet")) - before:
+                break
+            time.sleep(0.05)
+        assert process.poll() is None
+        if how == signal.SIGKILL:
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
+        assert process.wait(100) == (-how if how == signal.SIGKILL else 0)
+    finally:
+        with suppress(ProcessLookupError):  # what the command left, Java say
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.timeout(600)
+def test_the_command_is_killed_and_started_again(tmp_path: Path) -> None:
+    path, out = tmp_path / "shop", tmp_path / "tables"
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(path, config=CONFIG, clock=clock) as store:
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            store.put_many([b"x"] * 300, delay_ms=[i * 3_600_000 for i in range(300)])
+            clock.advance(13 * DAY)
+            store.flush()
+            ends([*COMMAND, "follow", str(out), str(path), "--every", "0"], how)
+    again = [*COMMAND, "follow", str(out), str(path), "--until-now"]
+    assert subprocess.run(again, stderr=subprocess.DEVNULL, timeout=250).returncode == 0
+    assert check(out, path) == 600
 
 
 def test_refusals(spark: Any, tmp_path: Path) -> None:

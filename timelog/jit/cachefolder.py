@@ -3,15 +3,16 @@
 Numba takes the first that can be written of these: the one that NUMBA_CACHE_DIR names, one beside
 the source, one in the user's home; else it refuses to make a kernel at all. So two places are
 added, for our files alone. Before all others: where NUMBA_CACHE_DIR, or the package, cannot be
-written, in an image say, and kernels were compiled there for this kind of processor. Behind all
-others: a folder below the system's temporary one. What lies there is run as machine code, so it
-must be this user's own and open to nobody else. Where there is none either, kernels are compiled in
-each process anew.
+written, in an image or a zip archive say, and kernels were compiled there for this kind of
+processor. Behind all others: a folder below the system's temporary one. What lies there is run as
+machine code, so it must be this user's own and open to nobody else. Where there is none either,
+kernels are compiled in each process anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import pickle
@@ -29,9 +30,18 @@ from numba.core.registry import cpu_target
 
 log = logging.getLogger("timerstore")
 
-_PACKAGE: Final = str(Path(os.path.abspath(__file__)).parents[2])
+PACKAGE: Final = str(Path(os.path.abspath(__file__)).parents[2])
 _NOWHERE: Final = os.path.join(os.devnull, "timerstore")
 """A folder that is none."""
+IN_ARCHIVE: Final = not os.path.isdir(PACKAGE)
+"""Whether the package was imported from a zip archive."""
+
+
+def content_of(path: str) -> bytes:
+    """Return the content of a file, also of one in the archive that the package is in."""
+    loader: Any = __spec__.loader
+    data: bytes = loader.get_data(path)
+    return data
 
 
 @cache
@@ -94,8 +104,7 @@ class _Locator:
 
     def get_source_stamp(self) -> str:
         """Return what stands for the source: `jit/stamp.py` puts the kernel's own in place."""
-        status = os.stat(self._py_file)
-        return f"{status.st_mtime_ns} {status.st_size}"
+        return hashlib.sha256(content_of(self._py_file)).hexdigest()
 
     def get_disambiguator(self) -> str:
         """Return what tells kernels of one name apart."""
@@ -103,7 +112,7 @@ class _Locator:
 
 
 def _is_ours(file: str) -> bool:
-    return os.path.abspath(file).startswith(_PACKAGE + os.sep)
+    return os.path.abspath(file).startswith(PACKAGE + os.sep)
 
 
 class WarmLocator(_Locator):
@@ -114,7 +123,8 @@ class WarmLocator(_Locator):
         """Return the place of a kernel of ours that was compiled there; else None."""
         if not _is_ours(file):
             return None
-        kind = "UserProvidedCacheLocator" if config.CACHE_DIR else "InTreeCacheLocator"
+        chosen = config.CACHE_DIR and not IN_ARCHIVE
+        kind = "UserProvidedCacheLocator" if chosen else "InTreeCacheLocator"
         try:
             path = getattr(caching, kind)(function, file).get_cache_path()
         except (AttributeError, TypeError):  # another Numba's
@@ -132,13 +142,23 @@ def index_name(function: Any, file: str) -> str:
     return f"{name}.py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
 
 
+def index_in(content: bytes) -> tuple[str, dict[Any, str]]:
+    """Return the stamp of such a file, with which file has which machine code.
+
+    It is laid out as Numba does it, and read here for Numba opens nothing in an archive. Another
+    Numba's has none.
+    """
+    file = io.BytesIO(content)
+    if pickle.load(file) != numba.__version__:
+        return "", {}
+    stamp, codes = pickle.load(file)
+    return stamp, codes
+
+
 def holds_file(folder: str, name: str) -> bool:
     """Tell whether there is machine code for this Numba on this processor."""
     try:
-        with open(os.path.join(folder, name), "rb") as file:
-            if pickle.load(file) != numba.__version__:
-                return False
-            _, codes = pickle.load(file)
+        _, codes = index_in(content_of(os.path.join(folder, name)))
         processor = cpu_target.target_context.codegen().magic_tuple()
         return any(processor in key for key in codes)
     except Exception:  # whatever stands there: it is nothing to be used

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,7 +21,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.jit.cachefolder import (
+    IN_ARCHIVE,
+    PACKAGE,
     add_locators,
+    content_of,
+    index_in,
     is_nowhere,
     tell_unwritten,
     without_cache,
@@ -31,19 +36,12 @@ _OTHERS: Final = ("numpy", "numba", "math")
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
 
-def source_of(path: str) -> bytes:
-    """Return the text of a file of ours, also where the package was imported from a zip archive."""
-    loader: Any = __spec__.loader
-    data: bytes = loader.get_data(path)
-    return data
-
-
 @cache
 def generators_digest() -> str:
     """Return a digest over the files whose functions generate machine code themselves."""
     digest = hashlib.sha256()
     for name in _GENERATORS:
-        digest.update(source_of(str(Path(__file__).with_name(name))))
+        digest.update(content_of(str(Path(__file__).with_name(name))))
     return digest.hexdigest()
 
 
@@ -141,6 +139,8 @@ class _Stamped:
     """
 
     kernel: Callable[..., Any]
+    _cache_path: str
+    _index_path: str
 
     def _load_index(self) -> Any:
         """Return what machine code there is; none where the list of it cannot be read.
@@ -148,16 +148,30 @@ class _Stamped:
         An earlier version of ours may have written it, whose records stood in other modules.
         """
         try:
-            return super()._load_index()  # type: ignore[misc]
+            if not self._is_packed:
+                return super()._load_index()  # type: ignore[misc]
+            stamp, codes = index_in(content_of(self._index_path))
+            return codes if stamp == self._source_stamp else {}
         except Exception:
             return {}
+
+    def _load_data(self, name: str) -> Any:
+        """Return machine code."""
+        if not self._is_packed:
+            return super()._load_data(name)  # type: ignore[misc]
+        return pickle.loads(content_of(os.path.join(self._cache_path, name)))
+
+    @property
+    def _is_packed(self) -> bool:
+        """Tell whether the machine code lies in the archive that the package is in."""
+        return IN_ARCHIVE and os.path.abspath(self._cache_path).startswith(PACKAGE)
 
     def save(self, key: Any, data: Any) -> None:
         """Keep machine code for the next process; where it cannot be written, go on without."""
         try:
             super().save(key, data)  # type: ignore[misc]
         except OSError as e:
-            tell_unwritten(self._cache_path, e)  # type: ignore[attr-defined]
+            tell_unwritten(self._cache_path, e)
 
     @property
     def _source_stamp(self) -> str:

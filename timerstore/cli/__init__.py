@@ -16,7 +16,7 @@ changes.py      put, cancel, reschedule
 consume.py      consume
 serving.py      serve
 checking.py     verify, validate
-pipelines.py    pipeline: many stores in one run, its tables
+pipelines.py    pipeline: many stores in one run, its tables, what fires
 exporting.py    export
 importing.py    import
 rows.py         rows of a file as timers to put

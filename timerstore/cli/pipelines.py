@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,13 +19,20 @@ from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from timerstore.pipeline import RunResult
 
+_LOOK_S = 0.2
 FINDINGS_SHOWN = 5
 """Of one store; all are in the table `findings`, and in `--json`."""
 
 pipeline = typer.Typer(no_args_is_help=True)
 OutPath = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the result tables.")]
+Master = Annotated[
+    str | None, typer.Option(help="Spark's master, such as spark://host:7077; else local[*].")
+]
 
 
 @pipeline.callback()
@@ -54,9 +65,7 @@ def run_(
     spark: Annotated[
         bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
     ] = False,
-    master: Annotated[
-        str | None, typer.Option(help="Spark's master, such as spark://host:7077; else local[*].")
-    ] = None,
+    master: Master = None,
     upto: Upto = None,
     roll_window: RollWindow = None,
     as_json: AsJson = False,
@@ -113,6 +122,56 @@ def report(
             out_.line(str(path))
 
 
+@pipeline.command()
+def follow(
+    out: OutPath,
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")],
+    name: Annotated[
+        str | None, typer.Option(help="The store's name in the tables; else its folder's.")
+    ] = None,
+    every: Annotated[int, typer.Option(help="Seconds from batch to batch.")] = 5,
+    until_now: Annotated[
+        bool, typer.Option("--until-now", help="End when all that has fired by now is there.")
+    ] = False,
+    master: Master = None,
+) -> None:
+    """Append what a store fires to the tables fired and fired_lateness, on Spark, until stopped.
+
+    Started again it goes on where it stopped, however that was: no row is lost, none is there
+    twice. SIGTERM or Ctrl-C end it, with the status 0.
+
+    Example: timerstore pipeline follow tables/ timers/
+    """
+    with answering(as_json=False) as out_:
+        from timerstore.pipeline import follow as begin
+
+        with _on_spark(master) as spark:
+            query = begin(spark, store, out, name=name, every_s=every, until_now=until_now)
+            out_.say(f"following {store}")
+            _wait(query)
+
+
+def _wait(query: StreamingQuery) -> None:
+    """Wait until a stream ends, or a signal ends it.
+
+    A signal that ended a call of Spark's would leave its answer to the next call. So none is being
+    made while this waits, and the handlers only take note.
+    """
+    asked = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(each, lambda *_: asked.set()) for each in numbers]
+    try:
+        while query.isActive and not asked.wait(_LOOK_S):
+            pass
+        query.stop()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    error = query.exception()
+    if error is not None and not asked.is_set():
+        raise error
+
+
 app.add_typer(pipeline, name="pipeline", rich_help_panel=CHECK)
 
 
@@ -161,16 +220,22 @@ def _run(
     if not spark:
         with out.progress("reading stores"):
             return run(stores, tables, **options)
+    with out.progress("reading stores on Spark"), _on_spark(master) as running:
+        return run(stores, tables, spark=running, **options)
+
+
+@contextmanager
+def _on_spark(master: str | None) -> Iterator[SparkSession]:
+    """Yield a session that ends with the command."""
     try:
         from timerstore.spark import session
     except ImportError as e:
         raise InvalidArgumentError(str(e)) from e
-    with out.progress("reading stores on Spark"):
-        running = session(app_name="timerstore pipeline", master=master or "local[*]")
-        try:
-            return run(stores, tables, spark=running, **options)
-        finally:
-            running.stop()
+    running = session(app_name="timerstore pipeline", master=master or "local[*]")
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 def show_run(out: Output, found: RunResult) -> None:

@@ -16,15 +16,22 @@ def warmup(
     spark: Annotated[
         bool, typer.Option("--spark", help="Have Java's classes ready as well: half a minute.")
     ] = False,
+    zip_file: Annotated[
+        Path | None,
+        typer.Option("--zip", help="Write the package with it as a zip file, for Spark's workers."),
+    ] = None,
 ) -> None:
     """Compile what stores need, for an image or before tests; else the first opening does.
 
     Example: timerstore warmup
     """
-    from timerstore.warmup import compile_kernels
+    from timerstore.warmup import compile_kernels, pack
 
     with answering(as_json=False):
-        compile_kernels()
+        if zip_file is None:
+            compile_kernels()
+        else:
+            pack(zip_file)
         if spark:
             from timerstore.spark.javaclasses import make_classes
             from timerstore.spark.sessions import JAVA_OPTIONS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from timerstore.errors import InvalidArgumentError, NotAStoreError, StoreAccessError
+from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.kinds import check_kind, check_path
 from timerstore.pipeline.resulttables import readable
 from timerstore.tables.stores import find_stores
@@ -71,14 +71,17 @@ def _named(stores: Any) -> list[Member] | None:
     else:
         return None
     found = []
-    for name, path in rows:
+    for row in rows:
+        if len(row) != 2:
+            raise InvalidArgumentError(f"A row is {row!r}. Pass a name and a path.")
+        name, path = row
         check_kind(name, str, "a store's name")
         found.append(Member(name, os.path.abspath(check_path(path))))
     return found
 
 
 def _as_list(stores: Any) -> list[Any]:
-    if isinstance(stores, str | os.PathLike):
+    if isinstance(stores, str | bytes | os.PathLike):
         return [stores]
     if not isinstance(stores, Iterable):
         raise InvalidArgumentError(f"stores is {stores!r}. Pass a path, or a list of them.")
@@ -87,13 +90,13 @@ def _as_list(stores: Any) -> list[Any]:
 
 def _expanded(path: Any) -> list[str]:
     """Return the stores that a path means; itself, where it is none and no pattern either."""
+    text = os.fspath(check_path(path))
     try:
-        found = find_stores(os.fspath(path)).paths
-    except (NotAStoreError, StoreAccessError) as e:
-        below = isinstance(e, StoreAccessError) and os.access(path, os.R_OK | os.X_OK)
-        if below or _PATTERN & set(os.fspath(path)):  # of a folder of stores one is refused
+        found = find_stores(text, refused_too=True).paths
+    except NotAStoreError:
+        if _PATTERN & set(text):
             raise
-        found = (os.fspath(path),)
+        found = (text,)
     return [os.path.abspath(each) for each in found]
 
 

@@ -22,8 +22,9 @@ import pyarrow as pa
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_bool, check_int, check_kind, check_place
 from timerstore.pipeline.resulttables import FIRED_LATENESS
-from timerstore.pipeline.tablefiles import TableFiles
+from timerstore.pipeline.tablefiles import TableFiles, remove_unfinished
 from timerstore.tables.stores import is_store
+from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.measured import Measured
 from timerstore.validation.spread import lateness_told
 from timerstore.validation.timeaxis import DAY_MS, HOUR_MS
@@ -72,7 +73,11 @@ def follow(
     store = place.name if name is None else name
     check_kind(store, str, "name")
     target = check_place(out)
-    at = target / _CHECKPOINTS / quote(store, safe="") if checkpoint is None else Path(checkpoint)
+    at = target / _CHECKPOINTS / quote(store, safe="")
+    if checkpoint is not None:
+        at = check_place(checkpoint)
+    with told_of(str(target)):
+        remove_unfinished(target)
     frame = (
         spark.readStream.format("timerstore")
         .option("table", FIRED)

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.ground.kinds import check_path
 from timerstore.pipeline.finding import OK, VERDICTS
 from timerstore.pipeline.reportdata import DAYS, ROWS, ReportData, ShownStore, read_report
 from timerstore.pipeline.svgcharts import (
@@ -70,7 +71,7 @@ def write_report(
     PosixPath('report.html')
     """
     page = page_of(read_report(out, run, CHARTS_MAX))
-    target = Path(out, "report.html") if path is None else Path(path)
+    target = Path(out, "report.html") if path is None else check_path(path)
     with told_of(str(target)):
         target.write_text(page, encoding="utf-8")
     return target

@@ -18,7 +18,7 @@ from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.plan import SPLIT_BYTES
+from timerstore.validation.plan import SPLIT_BYTES, check_options
 from timerstore.validation.timeaxis import LAST_MS
 from timerstore.version import __version__
 
@@ -57,6 +57,7 @@ def run(
     """
     began_s, now = time.perf_counter(), time.time_ns() // 1_000_000
     now_ms = now if now_ms is None else check_int(now_ms, "now_ms", 0, LAST_MS)
+    check_options(upto, delay_levels, roll_window_slots, split_bytes)
     members = find_members(stores)
     name = check_run(_shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
     day = find_day(check_place(out), name) or _shown(now_ms, "%Y-%m-%d")

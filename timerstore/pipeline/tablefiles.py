@@ -3,17 +3,20 @@
     out/slot_load/day=2027-01-04/store=shop/nightly.parquet
     out/runs/day=2027-01-04/nightly.parquet
 
-A file holds the rows of one table, store and run, and its name is the run's. It is written beside
-its place and then renamed, so that a task that is run twice, or a run that is repeated, puts the
-same file where it was. The row in `runs` goes first when a run begins anew, and comes last.
+A file holds the rows of one table, store and run, and its name is the run's. It is written in
+`out/_unfinished` and then renamed, so that a task that is run twice, or a run that is repeated,
+puts the same file where it was. What was killed meanwhile is left there, for the next run to
+remove. The row in `runs` goes first when a run begins anew, and comes last.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,11 +26,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_names, check_path
+from timerstore.ground.kinds import check_kind, check_names, check_path
 from timerstore.pipeline.resulttables import TABLES, VERSION, find_result_table
 from timerstore.timelog.files.oserrors import telling, told_of
 
 RUNS: Final = "runs"
+_UNFINISHED: Final = "_unfinished"
+_UNFINISHED_S: Final = 3_600
+"""A file is written within seconds; what is older was left by a killed process."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX: Final = ".parquet"
 _VERSION_KEY: Final = b"timerstore.pipeline.version"
@@ -67,19 +73,21 @@ class TableFiles:
         """Write rows as they are, all at once or not at all; return where."""
         path = self.path(table, store)
         rows = rows.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
+        unfinished = Path(self.out, _UNFINISHED, f"{self.run}-{uuid.uuid4().hex}")
         with told_of(str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"_{self.run}-{uuid.uuid4().hex}")
+            for each in (path, unfinished):
+                each.parent.mkdir(parents=True, exist_ok=True)
             try:
-                pq.write_table(rows, beside, compression="zstd")
-                beside.replace(path)
+                pq.write_table(rows, unfinished, compression="zstd")
+                unfinished.replace(path)
             finally:
-                beside.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
         return str(path)
 
     def begin(self) -> None:
         """Take the run's row away: what it wrote before counts no more."""
         self.path(RUNS).unlink(missing_ok=True)
+        remove_unfinished(self.out)
 
     def remove_others(self, written: Collection[str]) -> None:
         """Remove what an earlier attempt of this run wrote, and this one has not."""
@@ -90,6 +98,15 @@ class TableFiles:
             ):
                 if str(path) not in kept:
                     path.unlink(missing_ok=True)
+
+
+def remove_unfinished(out: str | os.PathLike[str]) -> None:
+    """Remove what killed processes were writing."""
+    before_s = time.time() - _UNFINISHED_S
+    for path in Path(out, _UNFINISHED).glob("*"):
+        with suppress(FileNotFoundError):  # its writer is done, or another run removed it
+            if path.stat().st_mtime < before_s:
+                path.unlink()
 
 
 def find_day(out: str | os.PathLike[str], run: str) -> str | None:
@@ -113,7 +130,7 @@ def history_of(out: str, store: str, run: str, before_day: str) -> list[dict[str
     for day in [each for each in days if each <= before_day][:HISTORY_DAYS]:
         folder = Path(out, "stores", f"day={day}", f"store={quote(store, safe='')}")
         files = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != run]
-        rows = [row for path in files if path.name[0] != "_" for row in _rows(path)]
+        rows = [row for path in files for row in _rows(path)]
         rows = [row for row in rows if row["due_profile"] is not None]
         if rows:
             found.append(max(rows, key=lambda row: row["at_ms"]))
@@ -156,7 +173,10 @@ def read_results(
     >>> timerstore.pipeline.read("tables/", "stores", run="nightly").num_rows
     1
     """
+    out = check_path(out)
     wanted = find_result_table(table)
+    if store is not None:
+        check_kind(store, str, "store")
     schema = wanted.schema.append(pa.field("day", pa.string()))
     finished = set(_finished(out))
     if table != RUNS:
@@ -166,9 +186,7 @@ def read_results(
             if name not in schema.names:
                 raise InvalidArgumentError(f"{table} has no column {name!r}.")
     files = [
-        str(path)
-        for path in _files(Path(check_path(out)), table, run, store)
-        if (path.stem, _day(path)) in finished
+        str(path) for path in _files(out, table, run, store) if (path.stem, _day(path)) in finished
     ]
     names = list(schema.names if columns is None else columns)
     if not files:
@@ -187,7 +205,7 @@ def read_results(
 
 
 def _files(out: Path, table: str, run: str | None, store: str | None) -> list[Path]:
-    name = f"{run or '*'}{_SUFFIX}"
+    name = f"{'*' if run is None else check_run(run)}{_SUFFIX}"
     folder = "" if table == RUNS else f"store={'*' if store is None else quote(store, safe='')}/"
     return sorted(path for path in (out / table).glob(f"day=*/{folder}{name}"))
 

@@ -29,17 +29,21 @@ def is_store(path: Path) -> bool:
     return (path / "commitlog").is_dir() or (path / "timerstore.json").is_file()
 
 
-def find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
+def find_stores(
+    paths: str | os.PathLike[str] | Iterable[str], *, refused_too: bool = False
+) -> Stores:
     """Find the stores that are meant.
 
     A path is a store, a folder that holds stores (folders whose names begin with `.` or `_` do not
     count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over.
+    `refused_too`: a folder that may not be looked into counts as a store, so that whoever opens it
+    is told; else it is an error. Raises NotAStoreError, StoreAccessError.
     """
     with told_of(paths):
-        return _find_stores(paths)
+        return _find_stores(paths, refused_too)
 
 
-def _find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
+def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: bool) -> Stores:
     several = not isinstance(paths, str | os.PathLike)
     if several and not isinstance(paths, Iterable):
         raise InvalidArgumentError(f"path is {paths!r}. Pass a str, a Path, or a list of them.")
@@ -48,12 +52,14 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
         path = str(check_path(path))
         path = path.removeprefix("file://") if path.startswith("file:///") else path
         path = path.removeprefix("file:")
-        if is_store(Path(path)):
+        if _counts(Path(path), refused_too):
             found.append(path)
             continue
         several = True
         matches = sorted(glob.glob(path)) if _PATTERN & set(path) else [path]
-        within = [store for match in matches for store in _below(Path(match), _DEPTH_MAX)]
+        within = [
+            store for match in matches for store in _below(Path(match), _DEPTH_MAX, refused_too)
+        ]
         if not within:
             there = (
                 "holds no commit log" if matches and Path(matches[0]).exists() else "is not there"
@@ -63,11 +69,26 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str]) -> Stores:
     return Stores(tuple(dict.fromkeys(found)), several)
 
 
-def _below(path: Path, depth: int) -> list[str]:
-    """Return the path, if it is a store, else the stores below it."""
-    if is_store(path):
+def _counts(path: Path, refused_too: bool) -> bool:
+    """Tell whether a folder counts as a store."""
+    try:
+        return is_store(path)
+    except OSError:
+        if refused_too:
+            return True
+        raise
+
+
+def _below(path: Path, depth: int, refused_too: bool) -> list[str]:
+    """Return the path, if it counts as a store, else the stores below it."""
+    if _counts(path, refused_too):
         return [str(path)]
     if depth == 0 or not path.is_dir():
         return []
-    folders = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"]
-    return [store for each in folders for store in _below(each, depth - 1)]
+    try:
+        folders = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"]
+    except OSError:
+        if refused_too:
+            return [str(path)]
+        raise
+    return [store for each in folders for store in _below(each, depth - 1, refused_too)]

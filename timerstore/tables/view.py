@@ -81,6 +81,12 @@ def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreRead
 
 
 @telling
+def check_upto(upto: Any) -> None:
+    """Refuse what does not say up to where a store is read."""
+    if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
+        raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
+
+
 def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
     """Look at a store now; its segments stay mapped for as long as the view lives.
 
@@ -88,8 +94,7 @@ def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEV
     killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
     was flushed; it is read to its end.
     """
-    if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
-        raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
+    check_upto(upto)
     return view_of(_reader(path, delay_levels, None), upto=upto, delay_levels=delay_levels)
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import check_int, check_path
+from timerstore.ground.config import DELAY_LEVELS, Config
+from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.tables.places import timers_stop
 from timerstore.tables.splits import Range, Split
 from timerstore.tables.splits import plan as plan_table
-from timerstore.tables.view import Cut, StoreView, open_view
+from timerstore.tables.view import Cut, StoreView, check_upto, open_view
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan
@@ -103,6 +103,16 @@ class Plan(NamedTuple):
         return len(self.splits) + 2 * self.scope.bucket_count
 
 
+def check_options(upto: Any, delay_levels: Any, roll_window_slots: Any, split_bytes: Any) -> None:
+    """Refuse options that no store can be validated with."""
+    check_upto(upto)
+    check_kind(delay_levels, str, "delay_levels")
+    Config(delay_levels=delay_levels).delay_levels_ms()
+    if roll_window_slots is not None:
+        check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
+    check_int(split_bytes, "split_bytes", 1, 1 << 62)
+
+
 def make_plan(
     path: str | os.PathLike[str],
     *,
@@ -120,8 +130,7 @@ def make_plan(
     `roll_window_slots`: a broker's, which its store does not say. `only_bytes`, `has_indexes`,
     `measures`: see `Scope`. Raises NotAStoreError.
     """
-    if roll_window_slots is not None:
-        check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
+    check_options(upto, delay_levels, roll_window_slots, split_bytes)
     table: list[Split] = plan_table(
         [str(check_path(path))],
         "problems",

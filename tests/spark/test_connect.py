@@ -1,0 +1,75 @@
+"""The pipeline through Spark Connect, with a server on loopback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.planted_stores import START_MS, Case
+from timerstore import pipeline
+
+pytestmark = pytest.mark.slow
+for each in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+    pytest.importorskip(each, reason="PySpark's extra connect is not installed")
+
+DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+import timerstore.spark
+from timerstore import pipeline
+stores, out, now_ms = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").config(map={
+    "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+}).getOrCreate()
+timerstore.spark.register(spark)
+options = {"run": "one", "now_ms": int(now_ms), "split_bytes": 60_000}
+found = pipeline.run(stores, out, spark=spark, **options)
+query = pipeline.follow(spark, stores + "/store", out, until_now=True)
+query.awaitTermination()
+timers = spark.read.format("timerstore").option("table", "timers").load(stores + "/store")
+told = {"session": type(spark).__module__, "verdict": found.verdict, "timers": timers.count(),
+        "states": {each.name: each.state for each in found.stores},
+        "valid": timerstore.spark.validate(spark, stores + "/store").ok}
+spark.stop()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.timeout(400)
+def test_the_tables_are_those_of_one_process(tmp_path: Path) -> None:
+    case = Case(tmp_path / "stores")
+    case.folder.mkdir()
+    case.put([600 + i for i in range(300)])
+    stores, out, plain = tmp_path / "stores", tmp_path / "tables", tmp_path / "plain"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVER, *map(str, (stores, out, START_MS))],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, **java_home()},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert told["session"] == "pyspark.sql.connect.session"
+    assert told["verdict"] == "ok" and told["states"] == {"store": "sound"}
+    assert told["timers"] == 300 and told["valid"]
+    pipeline.run(stores, plain, run="one", now_ms=START_MS)
+    for name in ("slot_load", "due", "findings", "growth"):
+        rows = [pipeline.read(each, name).to_pylist() for each in (out, plain)]
+        ordered = [sorted(map(str, each)) for each in rows]
+        assert ordered[0] == ordered[1], name
+
+
+def java_home() -> dict[str, str]:
+    """Where Java is, if it has to be said."""
+    from timerstore.spark.java import find_java
+
+    home = find_java()
+    return {} if home is None else {"JAVA_HOME": str(home)}
