@@ -2,6 +2,8 @@
 
 It looks behind a call, where a function begins, and where a loop goes back; so this stops there,
 in the files that are named, one place after the other. A `with` statement's first step is none.
+Neither is what follows the last call of a block: for Python that call is still inside it, but an
+exception that is raised one step later is not.
 """
 
 import dis
@@ -27,8 +29,18 @@ def _places(code: CodeType) -> frozenset[int]:
     places = set[int]()
     for before, step in pairwise(steps):
         if before.opname in _LOOKS:
-            places.add(before.argval if before.opname == "JUMP_BACKWARD" else step.offset)
+            place = before.argval if before.opname == "JUMP_BACKWARD" else step.offset
+            if _handler(code, place) == _handler(code, before.offset):
+                places.add(place)
     return frozenset(places)
+
+
+def _handler(code: CodeType, offset: int) -> int | None:
+    """Return where an exception at an instruction is handled."""
+    for each in dis._parse_exception_table(code):  # type: ignore[attr-defined]
+        if each.start <= offset < each.end:
+            return int(each.target)
+    return None
 
 
 class Count:

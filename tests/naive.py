@@ -5,7 +5,7 @@ Nothing here imports timerstore: what both agree on was read twice out of one de
 
     naive_message.py    messages and the commit log
     naive_index.py      consume queue, timer log, timer wheel, cursors, JSON
-    naive_rules.py      when a timer is due, where it waits, what may be deleted
+    naive_rules.py      when a timer is due, where it waits, what an entry stands for
 
 The services have theirs in naive_services.py and naive_copying.py.
 """

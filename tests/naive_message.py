@@ -153,11 +153,6 @@ def property_starts(properties: bytes) -> list[int]:
     return [0] + [at + 1 for at, byte in enumerate(properties[:-1]) if byte == 2]
 
 
-def copied_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a copy of a message takes over: everything but a stale CRC."""
-    return {name: value for name, value in properties.items() if name != CRC_NAME}
-
-
 def encode_message(message: Message) -> bytes:
     """The bytes of a message, with its CRC property if it has one."""
     born_host, store_host = encode_host(message.born_host), encode_host(message.store_host)

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the rules: when a timer is due, where it waits, what may be deleted.
+"""Slow, obvious twins of the rules: when a timer is due, where it waits, what an entry stands for.
 
 Times are in milliseconds; a slot is named by its number, time // precision.
 """
@@ -13,7 +13,6 @@ from tests.naive_message import Message
 WRITE_TIME_BEHIND_MS_MAX = 2_000_000_000
 UINT32_MAX = 0xFFFFFFFF
 KEY_SEPARATOR = "+"
-RETRY_LEVEL_BASE = 3
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -71,18 +70,6 @@ def signed_64(value: int) -> int:
 
 
 # ----------------------------------------------------------------------------- due
-
-
-def requested_ms(properties: Mapping[str, str], now_ms: int, level_delays_ms: list[int]) -> int:
-    """When a producer's message is to be delivered, after the first of its four ways to ask."""
-    level = min(int(properties.get("DELAY", "0")), len(level_delays_ms))
-    if level > 0:
-        return now_ms + level_delays_ms[level - 1]
-    if "TIMER_DELAY_SEC" in properties:
-        return now_ms + 1000 * int(properties["TIMER_DELAY_SEC"])
-    if "TIMER_DELAY_MS" in properties:
-        return now_ms + int(properties["TIMER_DELAY_MS"])
-    return int(properties.get("TIMER_DELIVER_MS", now_ms))
 
 
 def broker_out_ms(deliver_ms: int, precision_ms: int) -> int:
@@ -249,44 +236,6 @@ LEVEL_SLACK_MS = 1_000
 def level_is_due(due_ms: int, delay_ms: int, now_ms: int) -> bool:
     """Whether a level's message is due; a clock that went back must not keep it for longer."""
     return due_ms <= now_ms or due_ms > now_ms + delay_ms + LEVEL_SLACK_MS
-
-
-def retry_level(reconsume_times: int, level_count: int) -> int:
-    """The level through which a failed message comes back."""
-    return min(RETRY_LEVEL_BASE + reconsume_times, level_count)
-
-
-# ----------------------------------------------------------------------- retention
-
-
-class SegmentFacts(NamedTuple):
-    """What decides whether nothing but pending timers keeps a commit log segment.
-
-    `group_offsets_past` has an item for each topic with messages in the segment: whether the
-    committed offsets of all its groups are past them; a topic without any group says False.
-    """
-
-    end_offset: int
-    last_stored_ms: int
-    has_undelivered_level: bool
-    group_offsets_past: list[bool]
-
-
-def is_in_reach(
-    segment: SegmentFacts, now_ms: int, retention_ms: int, queue_message_offset: int
-) -> bool:
-    """Cleaning may pass over it; the last argument is where the message of entry Q stands."""
-    return (
-        segment.last_stored_ms <= now_ms - retention_ms
-        and not segment.has_undelivered_level
-        and all(segment.group_offsets_past)
-        and segment.end_offset <= queue_message_offset
-    )
-
-
-def may_go(end_offset: int, floor: int, scan_from_offset: int) -> bool:
-    """Retention: a commit log segment goes below the durable F and L."""
-    return end_offset <= min(floor, scan_from_offset)
 
 
 # ----------------------------------------------------------------------- auditing

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.models import cleaning_model
-from tests.models.power_disk import PowerDisk
-from tests.test_rules_model import LEVELS, SLOT_MS, UNIT_MS, History
+from tests.models.rules_model import found
+from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
 from tests.tiers import how_many
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 15, 200)
@@ -50,9 +50,7 @@ class CleanedHistory(History):
                 cleaning=rnd.random() < 0.5,
                 cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
             )
-        self.clock = ManualClock(self.now_ms, force=True)
-        self.disk = PowerDisk(self.path, self.synced)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        Acts.open(self)
         self.play = self.store.core.runner.play
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.store.core.flusher.after = self.remove
@@ -104,9 +102,9 @@ class CleanedHistory(History):
                 timer = self.store.get(id)
                 assert timer is not None and timer.id == id
 
-    def run(self) -> None:
+    def acts(self) -> list[tuple[int, Act]]:
         rnd = self.rnd
-        acts = [
+        return [
             (22, self.someone_puts),
             (4, self.someone_puts_at_a_level),
             (8, self.someone_cancels),
@@ -123,9 +121,9 @@ class CleanedHistory(History):
             (8, self.someone_eats),
             (2, self.many_put),
         ]
-        chosen = rnd.choices([a for _, a in acts], [n for n, _ in acts], k=rnd.randrange(60, 200))
-        for act in chosen:
-            act()
+
+    def run(self) -> None:
+        self.happen(self.rnd.randrange(60, 200))
         self.free()
         self.finish()
 
@@ -163,16 +161,8 @@ class CleanedHistory(History):
         close()
 
 
-def played(first: int, count: int, **switches: object) -> set[str]:
-    """What the model's oracle finds wrong in so many histories."""
-    histories = [
-        cleaning_model.History(seed, **switches).history() for seed in range(first, first + count)
-    ]
-    return {what for history in histories for what, n in history.bad.items() if n}
-
-
 def test_the_model_itself() -> None:
-    assert played(0, 100) == set()
+    assert found(cleaning_model.History, 0, 100) == set()
     # Where something goes wrong first without each rule, and what.
     firsts = {
         ("mark", "F"): (2, "two live units"),
@@ -194,9 +184,9 @@ def test_the_model_itself() -> None:
     assert len(firsts) == len(cleaning_model.WRONG)
     for wrong in cleaning_model.WRONG:
         seed, what = firsts[next(iter(wrong.items()))]
-        assert what in played(seed, 1, **wrong), wrong
+        assert what in found(cleaning_model.History, seed, 1, **wrong), wrong
     for same in cleaning_model.SAME:
-        assert played(0, 10, **same) == set(), same
+        assert found(cleaning_model.History, 0, 10, **same) == set(), same
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))

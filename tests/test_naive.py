@@ -70,7 +70,6 @@ def test_a_stale_crc_in_the_middle_is_no_crc() -> None:
     read = naive.decode_message(naive.encode_message(message), 0)
     assert not read.has_crc
     assert read.properties == stale
-    assert naive.copied_properties(read.properties) == {"TAGS": "t"}
 
 
 def test_a_wrong_crc_at_the_end_is_damage() -> None:
@@ -142,15 +141,6 @@ def test_json_in_both_forms() -> None:
     assert value["a:1"] == "{2:3}"
     assert value['quote"4:'] == [5, {"6": 7}]
     assert naive.parse_json(naive.write_json(value)) == value
-
-
-def test_the_first_of_four_ways_to_ask_holds() -> None:
-    asked = {"DELAY": "2", "TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "70"}
-    asked["TIMER_DELIVER_MS"] = "9000"
-    for due_ms in (6000, 4000, 1070, 9000):
-        assert naive.requested_ms(asked, 1000, LEVELS_MS) == due_ms
-        del asked[next(iter(asked))]
-    assert naive.requested_ms({"DELAY": "99"}, 0, LEVELS_MS) == LEVELS_MS[-1]
 
 
 def test_due_to_the_millisecond() -> None:
@@ -228,19 +218,3 @@ def test_levels() -> None:
     assert naive.level_is_due(due_ms=1500, delay_ms=500, now_ms=1500)
     assert not naive.level_is_due(due_ms=2700, delay_ms=500, now_ms=1200)
     assert naive.level_is_due(due_ms=2701, delay_ms=500, now_ms=1200)
-    assert [naive.retry_level(times, 18) for times in (0, 1, 15, 99)] == [3, 4, 18, 18]
-
-
-def test_a_segment_goes_when_everything_allows_it() -> None:
-    free = naive.SegmentFacts(1000, 5000, False, [True])
-    ask = {"now_ms": 9000, "retention_ms": 3000, "queue_message_offset": 1000}
-    assert naive.is_in_reach(free, **ask)
-    for held in (
-        free._replace(last_stored_ms=6001),
-        free._replace(has_undelivered_level=True),
-        free._replace(group_offsets_past=[True, False]),
-        free._replace(end_offset=1001),
-    ):
-        assert not naive.is_in_reach(held, **ask)
-    assert naive.may_go(1000, 1000, 1000)
-    assert not naive.may_go(1001, 1000, 2000) and not naive.may_go(1001, 2000, 1000)

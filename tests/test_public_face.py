@@ -156,10 +156,10 @@ def run(module: ModuleType, example: doctest.DocTest, names: dict[str, object]) 
 
 BESIDES = {
     "TimerStore": "path upcoming cancel_many backup clean abandon",
-    "Batch": "topic message tags_codes",
+    "Batch": "due topic message tags_codes",
     "Consumer": "error",
     "ManualClock": "manual",
-    "TimerIds": "due_ms offsets digits",
+    "TimerIds": "due due_ms offsets digits",
 }
 """What `help` shows of them as well; `abandon` is for tests of a crash."""
 

@@ -64,3 +64,32 @@ def test_nobody_reads_an_underscore_of_others() -> None:
     assert len(ours) > 40 and found == []
     bad = ast.parse("a._b\nself._a\nself._a._b\nsuper()._a()\nrow._replace(x=1)\nd[0]._e = 1")
     assert list(underscores_read(bad)) == [1, 3, 6]
+
+
+PARAMETERS_MAX = 8
+ENTRY_POINTS = {"_put_one": 9, "_reschedule": 10}
+"""Python calls these by their bare entry points, with a machine word for each parameter."""
+
+
+def wide_kernels(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Kernels with more parameters than a reader keeps apart, and how many each has."""
+    entered = {
+        node.args[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "entry_point"
+        if isinstance(node.args[0], ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            marks = " ".join(map(ast.unparse, node.decorator_list))
+            if re.search("kernel|inlined|entry|section", marks) or node.name in entered:
+                if len(node.args.args) > PARAMETERS_MAX:
+                    yield node.name, len(node.args.args)
+
+
+def test_kernels_take_what_belongs_together_as_one() -> None:
+    found = [each for path in OURS for each in wide_kernels(tree_of(path))]
+    assert dict(found) == ENTRY_POINTS and len(found) == len(ENTRY_POINTS)
+    many = ", ".join(f"p{i}" for i in range(9))
+    bad = f"@inlined\ndef f({many}): pass\ndef g({many}): pass\ndef h({many}): pass\nentry_point(h)"
+    assert list(wide_kernels(ast.parse(bad))) == [("f", 9), ("h", 9)]

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import UNIT_GOOD, check_unit, next_unit_offset, unit_ms
+from timerstore.timelog.bytes.unit import (
+    UNIT_GOOD,
+    Units,
+    check_unit,
+    fill_unit,
+    next_unit_offset,
+    unit_ms,
+)
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
 from timerstore.timelog.jit.kernel import kernel_ahead, kernel_later
 from timerstore.timelog.jit.record import Bytes, Rows, Words
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last
-
-# Columns of a walked unit.
-WALK_OFFSET: Final = 0
-WALK_UNIT_MS: Final = 1
-WALK_MAGIC: Final = 2
-WALK_MESSAGE: Final = 3
-WALK_SIZE: Final = 4
-WALK_COLUMNS: Final = 5
 
 # What a walk returns beside a count, in `state[1]`.
 WALK_DONE: Final = 0
@@ -33,7 +32,7 @@ def walk_chains(
     timerlog: SegmentTable,
     chains: Rows,
     precision_ms: int,
-    units: Rows,
+    units: Units,
     lanes: Rows,
     scratch: Bytes,
     state: Words,
@@ -42,11 +41,11 @@ def walk_chains(
 
     A unit says where the next one is, which the processor then waits for; so several chains are
     walked in turn. `chains`: int64[n, 2], a slot with the unit to begin at, NO_UNIT for none.
-    `units`: int64[m, WALK_COLUMNS], written. `lanes`: int64[k, 2], for k chains at a time: the slot
+    `units`: written. `lanes`: int64[k, 2], for k chains at a time: the slot
     of each with the unit to go on at; NO_UNIT at first. `state`: int64[3], written: the next chain,
     a WALK_ constant, and the lane that it speaks of.
     """
-    count = 0
+    count, room = 0, len(units.offset)
     while True:
         is_done = True
         for lane in range(len(lanes)):
@@ -59,7 +58,7 @@ def walk_chains(
                 state[0] += 1
             else:
                 state[2] = lane
-                if count == len(units):
+                if count == room:
                     state[1] = WALK_FULL
                     return count
                 buf = segment_at(timerlog, offset)
@@ -71,7 +70,7 @@ def walk_chains(
                 if not sound or unit_ms(buf, at) // precision_ms != lanes[lane, 0]:
                     state[1] = WALK_DAMAGED
                     return count
-                fill_unit(buf, at, offset, units[count])
+                fill_unit(units, count, buf, at, offset)
                 count += 1
                 offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
             lanes[lane, 1] = offset
@@ -84,38 +83,28 @@ def walk_chains(
 
 
 @kernel_ahead
-def fill_unit(buf: Bytes, at: int, offset: int, unit: Words) -> None:
-    """Write the columns of one unit."""
-    unit[WALK_OFFSET] = offset
-    unit[WALK_UNIT_MS] = unit_ms(buf, at)
-    unit[WALK_MAGIC] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-    unit[WALK_MESSAGE] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-    unit[WALK_SIZE] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-
-
-@kernel_ahead
 def scan_units(
     timerlog: SegmentTable,
     stop: int,
     from_slot: int,
     precision_ms: int,
-    units: Rows,
+    units: Units,
     scratch: Bytes,
     state: Words,
 ) -> int:
     """Read units in the order of the log, those of slots from `from_slot` on; return how many.
 
-    `units`: int64[n, WALK_COLUMNS], written. `state`: int64[2]: the offset to go on at, and a
+    `units`: written. `state`: int64[2]: the offset to go on at, and a
     WALK_ constant. O(units).
     """
     segment_bytes = timerlog.segment_bytes
-    count = 0
+    count, room = 0, len(units.offset)
     state[1] = WALK_DONE
     while True:
         offset = next_unit_offset(segment_bytes, state[0])
         if offset + fmt.UNIT_BYTES > stop:
             break
-        if count == len(units):
+        if count == room:
             state[1] = WALK_FULL
             break
         buf = segment_at(timerlog, offset)
@@ -127,7 +116,7 @@ def scan_units(
             state[1] = WALK_DAMAGED
             break
         if unit_ms(buf, at) // precision_ms >= from_slot:
-            fill_unit(buf, at, offset, units[count])
+            fill_unit(units, count, buf, at, offset)
             count += 1
         state[0] = offset + fmt.UNIT_BYTES
     return count
@@ -165,20 +154,20 @@ def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Bytes
 
 
 @kernel_later
-def revise_slots(wheel: SlotArray, units: Rows, count: int, precision_ms: int) -> int:
+def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> int:
     """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
 
     Return how many slots were changed: those that another time held, or whose last unit is older.
     """
     changed = 0
-    for i in range(count):
-        slot = units[i, WALK_UNIT_MS] // precision_ms
-        if slot_last(wheel, slot) < units[i, WALK_OFFSET]:
+    for i in range(len(units.offset)):
+        slot = units.ms[i] // precision_ms
+        if slot_last(wheel, slot) < units.offset[i]:
             link_unit(
                 wheel,
                 slot,
-                units[i, WALK_OFFSET],
-                -1 if units[i, WALK_MAGIC] & fmt.UNIT_DELETE else 1,
+                units.offset[i],
+                -1 if units.magic[i] & fmt.UNIT_DELETE else 1,
             )
             changed += 1
     return changed

@@ -43,6 +43,7 @@ from timerstore.timelog.reading.scan import (
     ROW_EXACT_DUE_MS,
     ROW_OFFSET,
     ROW_STATUS,
+    ReadAs,
     fill_row,
     is_half_topic,
 )
@@ -78,15 +79,20 @@ PENDING_COLUMNS: Final = 9
 class Reading(NamedTuple):
     """How a store's messages are read, and what settles that some are pending no more."""
 
-    tag: int
-    precision_ms: int
-    level_ms: Words  # int64, delay of each level
-    verify: bool  # check CRCs as well
+    how: ReadAs
     done: Words  # a map of `sets.py`: sources that have their copy
     done_count: int
     cancelled: Words  # the cancelled set's table; of length 0 where nothing was cancelled
     needs_rows: bool = False  # each pending timer's topic must have a row
     with_hashes: bool = False  # PENDING_HASH is wanted
+
+
+class PlacesRead(NamedTuple):
+    """What `read_places` writes."""
+
+    rows: Rows  # int64[n, ROW_COLUMNS], of what is sound
+    parts: Rows  # int64[n, PART_COLUMNS], of what is pending
+    verdicts: Words  # int64[n]
 
 
 @inlined_always
@@ -104,19 +110,19 @@ def judge_message(
 
     It is not DONE. `found`: written by `read_message`, with who it is, of a delete its target.
     """
-    status = read_message(buf, at, found, reading.verify)
+    status = read_message(buf, at, found, reading.how.verify)
     if status != GOOD:
         return -status
     if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
         return -BAD_PARTS  # an old message in a segment that is used again
     if found.deletes_bytes >= 0:
-        identify_target(buf, found, reading.tag)
+        identify_target(buf, found, reading.how.tag)
         return DELETE
     if found.real_topic_bytes <= 0 or (found.due_ms < 0 and not in_level):
         return NO_TIMER
     if in_level and is_half_topic(buf, found.real_topic_at, found.real_topic_bytes):
         return NO_TIMER
-    identify_timer(buf, found, reading.tag)
+    identify_timer(buf, found, reading.how.tag)
     if len(reading.cancelled) > 0:
         high, low = found.identity_high, found.identity_low
         # What was sent back through a level has the key of its first message, and is not meant.
@@ -132,26 +138,22 @@ def read_places(
     messages: Words,
     due_ms: Words,
     reading: Reading,
-    rows: Rows,
-    parts: Rows,
-    verdicts: Words,
+    into: PlacesRead,
     found: MessageParts,
     state: Words,
 ) -> int:
     """Read the messages at some places; return the first whose segment is not mapped, or −1.
 
     `messages`: int64[n], commit log offsets; best in their order. `due_ms`: int64[n], what a delay
-    level's entry says, else IN_MESSAGE. `verdicts`: int64[n], written. `rows`: int64[n,
-    ROW_COLUMNS], of what is sound written; `parts`: int64[n, PART_COLUMNS], of what is pending.
-    `found`: scratch. `state`: int64[1]: the index to begin and to go on at.
-    O(bytes).
+    level's entry says, else IN_MESSAGE. `found`: scratch. `state`: int64[1]: the index to begin and
+    to go on at. O(bytes).
     """
     segment_bytes = commitlog.segment_bytes
     while state[0] < len(messages):
         i = state[0]
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
-        message, row = messages[i], rows[i]
+        message, row = messages[i], into.rows[i]
         at, verdict = message % segment_bytes, DONE
         in_level = due_ms[i] != IN_MESSAGE
         buf = segment_at(commitlog, message)
@@ -161,14 +163,13 @@ def read_places(
             verdict = judge_message(buf, at, message, in_level, reading, found)
         row[ROW_OFFSET] = message
         row[ROW_STATUS] = -min(verdict, 0)
-        verdicts[i] = verdict
+        into.verdicts[i] = verdict
         if verdict >= 0 and verdict != DONE:
-            tag, precision_ms = reading.tag, reading.precision_ms
-            fill_row(buf, at, message - at, found, tag, precision_ms, reading.level_ms, row)
+            fill_row(buf, at, message - at, found, reading.how, row)
             if in_level:
                 row[ROW_EXACT_DUE_MS] = due_ms[i]
         if verdict == PENDING:
-            fill_parts(buf, at, message - at, found, parts[i])
+            fill_parts(buf, at, message - at, found, into.parts[i])
         state[0] += 1
     return -1
 
@@ -212,7 +213,8 @@ def read_pending(
         row = find_row(queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
         columns[PENDING_DUE_MS, i] = -1
         if found.due_ms >= 0:
-            columns[PENDING_DUE_MS, i] = exact_due_ms(buf, found, reading.tag, reading.precision_ms)
+            how = reading.how
+            columns[PENDING_DUE_MS, i] = exact_due_ms(buf, found, how.tag, how.precision_ms)
         columns[PENDING_HIGH, i] = found.identity_high
         columns[PENDING_LOW, i] = found.identity_low
         columns[PENDING_ROLLS, i] = max(0, found.roll_times)

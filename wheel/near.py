@@ -22,7 +22,7 @@ nothing. It belongs to dequeue-get; all calls happen under the near lock.
 from __future__ import annotations
 
 import mmap
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -211,24 +211,30 @@ def _pop_entry(near: NearWheel, at: int) -> None:
 # --- buckets
 
 
+class NearTimer(NamedTuple):
+    """A timer or a roll, as its unit says it."""
+
+    due_ms: int
+    message: int
+    size: int
+    slot: int
+    magic: int
+    aside: int  # 1 where its slot was put aside
+
+
 @inlined
 def near_insert(
     near: NearWheel,
     bucket_ms: int,
-    due_ms: int,
-    message: int,
-    size: int,
-    slot: int,
-    magic: int,
+    timer: NearTimer,
     in_front: bool,
-    aside: int,
 ) -> None:
     """Put a timer or a roll into the bucket of `bucket_ms`; `near_room` must be positive. O(1).
 
     `in_front`: before all others of its bucket, as a chain is walked, newest first.
     """
-    bucket, place = bucket_at(near, bucket_ms, aside), slot_place(slot, aside)
-    info = pack_info(size, place, magic)
+    bucket, place = bucket_at(near, bucket_ms, timer.aside), slot_place(timer.slot, timer.aside)
+    info = pack_info(timer.size, place, timer.magic)
     chunk = near.head[bucket] if in_front else near.tail[bucket]
     if near.head[bucket] == NONE:
         chunk = _new_chunk(near, CHUNK_ENTRIES if in_front else 0, NONE)
@@ -248,7 +254,7 @@ def near_insert(
             chunk = behind
         i = _stop(near, chunk)
         _set_range(near, chunk, _start(near, chunk), i + 1)
-    _put_entry(near, _entry(chunk, i), due_ms, message, info)
+    _put_entry(near, _entry(chunk, i), timer.due_ms, timer.message, info)
     near.count += 1
     near.waiting[place] += 1
 

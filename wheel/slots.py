@@ -18,6 +18,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk, WrongSizeError, has_room_for_holes
 from timerstore.timelog.files.nonzero import nonzero_places
+from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
@@ -125,12 +126,17 @@ class TimerWheel:
         except BaseException:
             os.close(fd)
             raise
-        self.fd = fd
+        self._file = OwnedFile(fd)
         pages = -(-length // PAGE_BYTES)
         self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
         self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)
         if self.is_new:
             self.sums.adopt(self.array.slots)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the open file."""
+        return self._file.fileno()
 
     @property
     def slots(self) -> np.ndarray[Any, Any]:
@@ -178,7 +184,5 @@ class TimerWheel:
         self.sums.adopt(self.array.slots)
 
     def close(self) -> None:
-        """Close the file; the array stays valid while it is referenced."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Close the file; the array stays valid while it is referenced. Twice does nothing."""
+        self._file.close()

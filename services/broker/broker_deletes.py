@@ -6,6 +6,7 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_ROOM_BYTES,
+    NewUnit,
     next_unit_offset,
     put_timerlog_blank,
     put_unit,
@@ -35,10 +36,7 @@ def link_delete(
         if len(last) == 0:
             return False
         put_timerlog_blank(last, end % segment_bytes)
-    put_unit(
-        buf,
-        offset % segment_bytes,
-        offset,
+    unit = NewUnit(
         slot_last(world.wheel, slot),
         fmt.UNIT_PLAIN | fmt.UNIT_DELETE,
         now_ms // precision * precision,
@@ -48,8 +46,8 @@ def link_delete(
         size,
         topic_hash,
         unit_ms,
-        world.scratch,
     )
+    put_unit(buf, offset % segment_bytes, offset, unit, world.scratch)
     link_unit(world.wheel, slot, offset, -1)
     world.timerlog.end = offset + fmt.UNIT_BYTES
     return True

@@ -22,6 +22,7 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
+    NewUnit,
     check_unit,
     is_broker_unit,
     next_unit_offset,
@@ -151,10 +152,7 @@ def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
             return -1 - offset
         slot, message = unit_ms(buf, at) // precision, get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
         if slot >= world.dequeue_put.passed_slot and _is_done(world, message, slot):
-            put_unit(
-                buf,
-                at,
-                offset,
+            unit = NewUnit(
                 NO_UNIT,
                 get_i32(buf, at + fmt.UNIT_MAGIC_AT) & ~fmt.UNIT_ROLL,
                 get_i64(buf, at + fmt.UNIT_WRITE_AT),
@@ -164,8 +162,8 @@ def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
                 get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT),
                 get_i32(buf, at + fmt.UNIT_HASH_AT),
                 to_ms + fmt.EXTRA_READ_MESSAGE,
-                world.scratch,
             )
+            put_unit(buf, at, offset, unit, world.scratch)
             count += 1
         offset = next_unit_offset(segment_bytes, offset + fmt.UNIT_BYTES)
     return count

@@ -19,8 +19,8 @@ from timerstore.services.looking.read_pending import map_alone, read_timers, rea
 from timerstore.services.looking.slot_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.record import Words
-from timerstore.wheel import chain
 from timerstore.wheel import judge as pending
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -42,13 +42,11 @@ def check_reached(engine: Engine) -> None:
 
     Nothing else runs. Takes some 40 bytes of memory for each unit. Raises TimerStoreError.
     """
-    walked = [
-        units[:, chain.WALK_OFFSET].copy() for units in chain_units(engine, used_chains(engine))
-    ]
+    walked = [units.offset.copy() for units in chain_units(engine, used_chains(engine))]
     reached = np.sort(np.concatenate([np.zeros(0, np.int64), *walked]))
     offsets, rows = [np.zeros(0, np.int64)], [np.zeros((0, _COLUMNS), np.int64)]
     for units in live_units(engine):
-        offsets.append(units[:, chain.WALK_OFFSET].copy())
+        offsets.append(units.offset.copy())
         rows.append(_read(engine, units))
     live, read = np.concatenate(offsets), np.concatenate(rows)
     if not np.array_equal(reached, live):
@@ -104,9 +102,9 @@ def _origin(engine: Engine, message: int, found: MessageParts) -> int:
     return found.origin if status == GOOD and found.origin < message else -1
 
 
-def _read(engine: Engine, units: Words) -> Words:
+def _read(engine: Engine, units: Units) -> Words:
     """Read what units lead to: int64[n, _COLUMNS]."""
-    messages, magic = units[:, chain.WALK_MESSAGE].copy(), units[:, chain.WALK_MAGIC]
+    messages, magic = units.message, units.magic
     reading = reading_for_broker(engine)
     found = read_timers(engine, messages, reading, locate=map_alone)
     verdict, high, low = found[[pending.PENDING_VERDICT, pending.PENDING_HIGH, pending.PENDING_LOW]]
@@ -118,7 +116,7 @@ def _read(engine: Engine, units: Words) -> Words:
     )
     rows[is_plain & (verdict == pending.DELETE), _KIND] = _DELETE
     rows[:, _MESSAGE] = messages
-    rows[:, _SLOT] = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+    rows[:, _SLOT] = units.ms // engine.precision_ms
     who = (high ^ found[pending.PENDING_HASH]) * np.int64(0x9E3779B97F4A7C1)
     rows[:, _WHO] = (who ^ low) * np.int64(0x7F51AFD7ED558CC)
     return rows

@@ -123,7 +123,7 @@ def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int
     put_hex_12(place.key, 0, due_ms)
     put_hex_12(place.key, 12, offset)
     put_hex_8(place.key, 24, tag)
-    frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms, tag)
+    frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms)
     place.stage.born_ms[i] = place.told[SPAN_BORN_MS]
     place.stage.body_bytes[i] = place.found.body_bytes
 
@@ -221,15 +221,14 @@ def _reschedule(
     """
     place = _place_at(address)
     world, found, stage = place.world, place.found, place.stage
-    log, tag = world.commitlog, world.settings.store_tag
     if body == 0:
-        old = segment_at(log, place.told[TOLD_OFFSET])
+        old = segment_at(world.commitlog, place.told[TOLD_OFFSET])
         if len(old) == 0:
             return NOT_JUDGED
         body, body_bytes = old.ctypes.data + found.body_at, found.body_bytes
     data, properties = view_bytes(body, body_bytes), view_bytes(extra, extra_bytes)
     template = _template_at(timer)
-    size = frame_new(stage, 0, 0, template, data, properties, new_due_ms, now_ms, tag)
+    size = frame_new(stage, 0, 0, template, data, properties, new_due_ms, now_ms)
     stage.tags_code[0] = tags_code
     _frame_delete(place, 1, size, _template_at(delete), now_ms)
     verdict = _append_staged(place, 2, now_ms, new_due_ms)

@@ -10,11 +10,12 @@ signal can leave an entry in the cancelled set without its delete in the log.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from timerstore.services.calls.deletes import DELETE_BODY, delete_template
+from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
@@ -23,7 +24,7 @@ from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Int8s, ReadByteRows, Words, observe
-from timerstore.timelog.jit.signatures import read_only
+from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
@@ -48,6 +49,23 @@ _BATCH_BYTES: Final = 32 << 10
 """Deletes of one batch: fire is held for some 50 µs."""
 
 
+@known_tuple
+class Targets(NamedTuple):
+    """Timers that are cancelled, all of one topic."""
+
+    keys: ReadByteRows  # uint8[n, 32], their unique keys
+    puts: FirstPuts
+    judged: bool  # the caller holds the locks, and knows that none of them was taken
+
+
+@known_tuple
+class Became(NamedTuple):
+    """What a batch writes."""
+
+    verdicts: Int8s  # int8[n]
+    why: Words  # int64[1], why it stopped
+
+
 @inlined
 def is_ahead(world: World, due_ms: int, index: int) -> bool:
     """Tell whether a timer was certainly not taken. Under fire.
@@ -67,41 +85,27 @@ def _cancel_batch(
     stage: Stage,
     template: Template,
     body: Bytes,
-    keys: ReadByteRows,
-    due_ms: Words,
-    offsets: Words,
-    indexes: Words,
-    levels: Words,
-    born_ms: Words,
-    body_bytes: Words,
+    targets: Targets,
     start: int,
     now_ms: int,
-    tag: int,
-    verdicts: Int8s,
-    why: Words,
-    judged: bool,
+    became: Became,
 ) -> int:
-    """Cancel a batch from `start` on; return how many of all are judged; `why[0]`: why it stopped.
-
-    `keys`: uint8[n, 32], the targets' unique keys; `due_ms`, `offsets`, `indexes`, `levels`:
-    int64[n], the targets' due time, first put as in the key, its entry in its queue, and its delay
-    level − 1, or −1 for a timer; `born_ms`, `body_bytes`: int64[n], of the targets' messages.
-    `verdicts`: int8[n], written. `judged`: the caller holds the
-    locks, and knows that none of them was taken. O(bytes).
-    """
-    cancelled = world.cancelled
+    """Cancel a batch from `start` on; return how many of all are judged. O(bytes)."""
+    cancelled, judged = world.cancelled, targets.judged
+    puts, verdicts, why = targets.puts, became.verdicts, became.why
+    offsets = puts.offset
     before = act_as(CANCEL)
     if not judged:
         lock_acquire(world.fire_lock)
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
-    while i < len(due_ms) and staged < len(stage.size):
-        room = new_message_bytes_max(template, len(body), len(keys[i]))
+    while i < len(offsets) and staged < len(stage.size):
+        room = new_message_bytes_max(template, len(body), len(targets.keys[i]))
         if at + room > _BATCH_BYTES:
             break
-        taken = not is_ahead(world, due_ms[i], indexes[i])
-        if levels[i] >= 0:
-            taken = indexes[i] < world.levels.offset[levels[i]]
+        taken = not is_ahead(world, puts.due_ms[i], puts.entry[i])
+        if puts.level[i] >= 0:
+            taken = puts.entry[i] < world.levels.offset[puts.level[i]]
         if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):
             verdicts[i] = CANCELLED_BEFORE
         elif taken and not judged:
@@ -112,9 +116,10 @@ def _cancel_batch(
             break
         else:
             cancelled_add(cancelled, IDENTITY_OURS, offsets[i])
-            at += frame_new(stage, staged, at, template, body, keys[i], due_ms[i], now_ms, tag)
-            stage.born_ms[staged] = born_ms[i]
-            stage.body_bytes[staged] = body_bytes[i]
+            key, due_ms = targets.keys[i], puts.due_ms[i]
+            at += frame_new(stage, staged, at, template, body, key, due_ms, now_ms)
+            stage.born_ms[staged] = puts.born_ms[i]
+            stage.body_bytes[staged] = puts.body_bytes[i]
             verdicts[i] = CANCELLED_NOW
             staged += 1
         i += 1
@@ -138,51 +143,32 @@ def cancel_ahead(
     topic: bytes,
     pending_row: int,
     keys: Bytes,
-    due_ms: Words,
-    offsets: Words,
-    indexes: Words,
-    levels: Words,
-    born_ms: Words,
-    body_bytes: Words,
+    puts: FirstPuts,
     now_ms: int,
     *,
     judged: bool = False,
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
-    What is NOT_JUDGED may have been taken: look for it. Arrays as for the kernel; `pending_row`:
-    where they are counted, see `QueueTable.pending`. With `judged` the caller holds the locks,
-    and room in the cancelled set for all.
+    What is NOT_JUDGED may have been taken: look for it. `keys`: uint8[n, 32], the unique keys of
+    `puts`; `pending_row`: where they are counted, see `QueueTable.pending`. With `judged` the
+    caller holds the locks, and room in the cancelled set for all.
     """
-    verdicts, why = np.zeros(len(due_ms), np.int8), np.zeros(1, np.int64)
-    keys = read_only(keys)  # a choice of them may be written
-    template, start = delete_template(topic, pending_row), 0
-    while start < len(due_ms):
+    count = len(puts.offset)
+    verdicts, why = np.zeros(count, np.int8), np.zeros(1, np.int64)
+    targets = Targets(read_only(keys), puts, judged)  # a choice of them may be written
+    became = Became(verdicts, why)
+    template, start = delete_template(topic, pending_row, engine.store_tag), 0
+    while start < count:
         with engine.commitlog.reading():
             start = _cancel_batch(
-                engine.world,
-                stage,
-                template,
-                DELETE_BODY,
-                keys,
-                due_ms,
-                offsets,
-                indexes,
-                levels,
-                born_ms,
-                body_bytes,
-                start,
-                now_ms,
-                engine.store_tag,
-                verdicts,
-                why,
-                judged,
+                engine.world, stage, template, DELETE_BODY, targets, start, now_ms, became
             )
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:
             with engine.locks.fire:
-                engine.cancelled.reserve(len(due_ms) - start)
+                engine.cancelled.reserve(count - start)
         elif why[0] == _NO_SEGMENT:
             engine.provide_append(stage)
     return verdicts

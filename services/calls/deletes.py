@@ -6,7 +6,8 @@ the target's real topic + `+` + unique key. Its body is the one byte that Rocket
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
+from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import QueueTable, Stage, append
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import (
@@ -28,10 +30,22 @@ from timerstore.timelog.writing.frame import (
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
 
-def delete_template(topic: bytes, pending_row: int) -> Template:
+@known_tuple
+class Deleted(NamedTuple):
+    """Timers that deletes name: all of one topic."""
+
+    keys: ReadByteRows  # uint8[n, 32], their unique keys
+    due_ms: Words  # int64[n], their `TIMER_OUT_MS`
+    born_ms: Words  # int64[n], of their messages, as below
+    body_bytes: Words
+
+
+@lru_cache(maxsize=256)
+def delete_template(topic: bytes, pending_row: int, tag: int) -> Template:
     """Return the template of deletes whose targets end up in `topic`."""
     return new_template(
         topic,
+        tag=tag,
         pending_row=pending_row,
         change=-1,
         tags_code=0,
@@ -44,25 +58,18 @@ def stage_deletes(
     stage: Stage,
     template: Template,
     body: Bytes,
-    keys: ReadByteRows,
-    due_ms: Words,
-    born_ms: int,
-    body_bytes: int,
+    targets: Deleted,
     start: int,
     now_ms: int,
-    tag: int,
 ) -> int:
-    """Frame deletes `start`… until the stage is full; return how many.
-
-    `keys`: uint8[n, 32], the targets' unique keys; `due_ms`: int64[n], the targets' `TIMER_OUT_MS`.
-    `born_ms`, `body_bytes`: of each target's message.
-    """
+    """Frame deletes `start`… until the stage is full; return how many."""
     at, count = 0, 0
-    while start + count < len(due_ms) and count < len(stage.size) and at < 60_000:
-        key = keys[start + count]
-        at += frame_new(stage, count, at, template, body, key, due_ms[start + count], now_ms, tag)
-        stage.born_ms[count] = born_ms
-        stage.body_bytes[count] = body_bytes
+    while start + count < len(targets.due_ms) and count < len(stage.size) and at < 60_000:
+        k = start + count
+        key, due_ms = targets.keys[k], targets.due_ms[k]
+        at += frame_new(stage, count, at, template, body, key, due_ms, now_ms)
+        stage.born_ms[count] = targets.born_ms[k]
+        stage.body_bytes[count] = targets.body_bytes[k]
         count += 1
     return count
 
@@ -117,32 +124,18 @@ def append_deletes(
     engine: Engine,
     stage: Stage,
     topic: bytes,
-    keys: np.ndarray[Any, np.dtype[np.uint8]],
-    due_ms: np.ndarray[Any, np.dtype[np.int64]],
+    targets: Deleted,
     now_ms: int,
     pending_row: int,
-    born_ms: int,
-    body_bytes: int,
 ) -> None:
-    """Append a delete for each target, all of one topic; `keys`: uint8[n, length].
+    """Append a delete for each target.
 
-    `pending_row`: where they are counted, see `QueueTable.pending`; `born_ms`, `body_bytes`: of
-    each target's message.
+    `pending_row`: where they are counted, see `QueueTable.pending`.
     """
-    template, start = delete_template(topic, pending_row), 0
-    while start < len(due_ms):
-        count = stage_deletes(
-            stage,
-            template,
-            DELETE_BODY,
-            keys,
-            due_ms,
-            born_ms,
-            body_bytes,
-            start,
-            now_ms,
-            engine.store_tag,
-        )
+    template, start = delete_template(topic, pending_row, engine.store_tag), 0
+    targets = targets._replace(keys=read_only(targets.keys))
+    while start < len(targets.due_ms):
+        count = stage_deletes(stage, template, DELETE_BODY, targets, start, now_ms)
         append_all(engine, stage, count, now_ms, together=False)
         start += count
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     BAD_CRC,
@@ -16,23 +20,43 @@ from timerstore.timelog.bytes.message import (
 from timerstore.timelog.bytes.text import get_hex
 from timerstore.timelog.files.segmenttable import (
     MESSAGES_AHEAD,
-    SegmentTable,
     prefetch_message,
     segment_at,
 )
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
-from timerstore.wheel.sets import map_get
 
 # What there is in the place of a row.
 UNKNOWN: Final = -1
 GONE: Final = -2
 UNMAPPED: Final = -3
-NO_ROW: Final = -4
-DAMAGED: Final = -5
+NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was opened
+DAMAGED: Final = -5  # a message begins there that cannot be read
+
+
+@known_tuple
+class FirstPuts(NamedTuple):
+    """Where the first puts of some of this store's timers lie; int64[n] each."""
+
+    due_ms: Words
+    offset: Words  # as in the id: of a delay level's with LEVEL_MARK
+    row: Words  # queue of the real topic, of a delay level's + QUEUE_COUNT_MAX; or a constant above
+    entry: Words  # index in the timer topic's queue, or in its level's
+    level: Words  # delay level − 1, or −1 for a timer
+    born_ms: Words  # of the message, as below
+    body_bytes: Words
+
+
+def new_first_puts(due_ms: Words, offset: Words) -> FirstPuts:
+    """Return first puts of which nothing is known but their ids."""
+    count = len(offset)
+    row, level = np.full(count, UNMAPPED, np.int64), np.full(count, -1, np.int64)
+    entry, born_ms, body_bytes = (np.zeros(count, np.int64) for _ in range(3))
+    return FirstPuts(due_ms, offset, row, entry, level, born_ms, body_bytes)
 
 
 @inlined
@@ -58,32 +82,13 @@ def row_of_first_put(
 
 
 @kernel_ahead
-def look_up(
-    commitlog: SegmentTable,
-    queues: QueueTable,
-    offsets: Words,
-    due_ms: Words,
-    tag: int,
-    start: int,
-    end: int,
-    done: Words,
-    done_count: int,
-    found: MessageParts,
-    rows: Words,
-    indexes: Words,
-    levels: Words,
-    born_ms: Words,
-    body_bytes: Words,
-) -> int:
-    """Read the first put of each id; `rows`: written: its real topic's queue, UNKNOWN or GONE.
+def look_up(world: World, puts: FirstPuts, start: int, end: int, found: MessageParts) -> int:
+    """Read the first put of each id, of which due time and offset are given.
 
-    Or NO_ROW, where nothing was put to that topic or fired since the store was opened; or DAMAGED,
-    where a message begins that cannot be read.
-
-    `indexes`: written: its index in the timer topic's queue, or in that of `levels`, its delay
-    level − 1. `born_ms`, `body_bytes`: written. Return the first whose segment is not mapped, or n.
-    `start`, `end`: what the commit log holds.
+    Return the first whose segment is not mapped, or which has NO_ROW, or n. `start`, `end`: what
+    the commit log holds. O(bytes).
     """
+    commitlog, tag, offsets, rows = world.commitlog, world.settings.store_tag, puts.offset, puts.row
     for i in range(len(offsets)):
         if i + MESSAGES_AHEAD < len(offsets):
             prefetch_message(commitlog, offsets[i + MESSAGES_AHEAD] & ~fmt.LEVEL_MARK)
@@ -108,17 +113,17 @@ def look_up(
             if status == BAD_CRC or its_own:
                 rows[i] = DAMAGED
             continue
-        rows[i] = row_of_first_put(queues, buf, found, due_ms[i], offsets[i], tag)
+        rows[i] = row_of_first_put(world.queues, buf, found, puts.due_ms[i], offsets[i], tag)
         if rows[i] == NO_ROW:
             return i
         if rows[i] == UNKNOWN:
             continue
-        indexes[i] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
-        born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
-        body_bytes[i] = found.body_bytes
+        puts.entry[i] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
+        puts.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
+        puts.body_bytes[i] = found.body_bytes
         if offsets[i] >= fmt.LEVEL_MARK:
             rows[i] += QUEUE_COUNT_MAX
-            levels[i] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) & (fmt.LEVEL_COUNT_MAX - 1)
-            if done_count > 0 and map_get(done, offset) >= 0:
-                indexes[i] = -1  # an earlier life has delivered it
+            puts.level[i] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) & (fmt.LEVEL_COUNT_MAX - 1)
+            if find_done(world.done, offset) >= 0:
+                puts.entry[i] = -1  # an earlier life has delivered it
     return len(offsets)

@@ -32,6 +32,7 @@ from timerstore.services.cleaning.pass_units import Pass, Walk
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
+    Counted,
     append_staged,
     read_source,
     stage_copy,
@@ -53,15 +54,15 @@ from timerstore.services.world.state import (
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
 from timerstore.timelog.jit.intrinsics import get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
-from timerstore.timelog.jit.record import Rows, Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX
-from timerstore.timelog.writing.frame import ROLLED
-from timerstore.wheel import chain
+from timerstore.timelog.writing.frame import ROLLED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains
 from timerstore.wheel.near import NO_COPY, pack_info
 
@@ -139,11 +140,11 @@ def _take_back_lost(thread: ServiceThread) -> None:
 
 @kernel_ahead
 def _copy_units(
-    world: World, source: SegmentTable, units: Rows, start: int, stop_at: int, now_ms: int
+    world: World, source: SegmentTable, units: Units, start: int, stop_at: int, now_ms: int
 ) -> int:
     """Copy what the last pass needs of `units[start:]`, in one append; return where it got to.
 
-    `units`: int64[n, WALK_COLUMNS], those of its range in the order of the log, and `stop_at` is
+    `units`: those of its range in the order of the log, and `stop_at` is
     where the cursor stands once all are done with. `source`: the commit log's segments. _CUT, and
     nothing done, where slots from its S on are being claimed. O(bytes).
     """
@@ -154,10 +155,10 @@ def _copy_units(
     before = act_as(CLEANING)
     lock_acquire(world.fire_lock)
     staged, staged_bytes, settled_bytes, i = 0, 0, 0, start
-    while i < len(units) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
-        message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
-        magic = units[i, chain.WALK_MAGIC]
-        slot = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
+    while i < len(units.offset) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
+        message, size = units.message[i], units.size[i]
+        magic = units.magic[i]
+        slot = units.ms[i] // world.settings.precision_ms
         if slot < first_slot or find_done(world.done, message) >= 0:
             i += 1
             continue
@@ -177,21 +178,9 @@ def _copy_units(
         at = message % world.commitlog.segment_bytes
         due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
         stored_ms = get_i64(buf, stored_at(buf, at))
-        kind = stage_copy(
-            world,
-            buf,
-            found,
-            ROLLED,
-            0,
-            -1,
-            message,
-            due_ms,
-            due_ms,
-            stored_ms,
-            now_ms,
-            staged,
-            staged_bytes,
-        )
+        says = CopySays(ROLLED, message, stored_ms, now_ms)
+        counts = Counted(0, -1, due_ms, due_ms)
+        kind = stage_copy(world, buf, found, says, counts, staged, staged_bytes)
         if kind != ROLLED:
             note_lost(thread, message, pack_info(size, slot, magic))
             break
@@ -212,7 +201,7 @@ def _copy_units(
         i += thread.lost_count  # what cannot be read is passed by, and named
         for each in range(appended):
             mine.copied_bytes += stage.size[each]
-            settled_bytes += units[world.outcome[each], chain.WALK_SIZE]
+            settled_bytes += units.size[world.outcome[each]]
         mine.copied_count += appended
         mine.settled_bytes += settled_bytes
         if appended > 0:
@@ -220,8 +209,8 @@ def _copy_units(
             mine.passes[last + PASS_FIRST_COPY] = min(first, stage.offset[0])
         # In the same hold as the append: of each timer either the old unit counts or the copy.
         mine.passes[last + PASS_CURSOR] = stop_at
-        if i < len(units):
-            mine.passes[last + PASS_CURSOR] = units[i, chain.WALK_MESSAGE]
+        if i < len(units.offset):
+            mine.passes[last + PASS_CURSOR] = units.message[i]
     lock_release(world.wheel_lock)
     lock_release(world.fire_lock)
     act_as(before)
@@ -430,13 +419,12 @@ class Cleaner:
         with engine.locks:
             floor = read_floor(world.cleaning)
         for units in all_units(engine, engine.timerlog.start, stop):
-            messages = units[:, chain.WALK_MESSAGE]
-            slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+            messages, slots = units.message, units.ms // engine.precision_ms
             numbers = messages // engine.commitlog.segment_bytes
             kept = messages >= floor.offset
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, slots[kept])
             waits = (slots >= read_slot) & ~floor.superseded(messages, slots)
-            pending_bytes += int(units[waits, chain.WALK_SIZE].sum())
+            pending_bytes += int(units.size[waits].sum())
             latest_slot = max(latest_slot, int(slots.max()))
             if int(messages[0]) <= last or bool((np.diff(messages) <= 0).any()):
                 in_order_from_slot = latest_slot + 1

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.services.looking.log_units import read_units
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
 
-_NO_UNITS: Final = np.zeros((0, chain.WALK_COLUMNS), np.int64)
+_NO_UNITS: Final = Units.room(0)
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Walk:
         )
         self.source.map_from(mine.start, 1)
         self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
-        self._buffer = np.zeros((units_at_once, chain.WALK_COLUMNS), np.int64)
+        self._buffer = Units.room(units_at_once)
         self._scratch = np.zeros(64, np.uint8)
 
     @property
@@ -54,7 +55,7 @@ class Walk:
         """Where the cursor stands once the units that are at hand are done with."""
         if self.is_last:
             return self.mine.stop
-        return int(self.units[-1, chain.WALK_MESSAGE]) + 1 if len(self.units) else self.mine.start
+        return int(self.units.message[-1]) + 1 if len(self.units) else self.mine.start
 
     def read_on(self) -> None:
         """Read the next units of the pass; `is_last` then says whether there are no more."""
@@ -63,21 +64,20 @@ class Walk:
         units = read_units(
             self.engine, self._reader, self.end, -1, self._buffer, self._scratch, where
         )
-        messages = units[:, chain.WALK_MESSAGE]
-        first, stop = np.searchsorted(messages, (self.mine.start, self.mine.stop)).tolist()
+        first, stop = np.searchsorted(units.message, (self.mine.start, self.mine.stop)).tolist()
         is_last = stop < len(units) or bool(where[1] == chain.WALK_DONE)
-        offset = int(units[stop, chain.WALK_OFFSET]) if stop < len(units) else int(where[0])
+        offset = int(units.offset[stop]) if stop < len(units) else int(where[0])
         # In one piece: Python looks for signals at calls and jumps alone.
         units = units[first:stop]
         self.units, self.offset, self.is_last = units, offset, is_last
 
     def go_to(self, cursor: int) -> None:
         """Go to the first unit whose message is not before `cursor`."""
-        left = self.units[self.at :, chain.WALK_MESSAGE]
+        left = self.units.message[self.at :]
         self.at += int(np.searchsorted(left, cursor))
 
     def unit_at(self) -> int:
         """Return the offset of the unit that is next."""
         if self.at < len(self.units):
-            return int(self.units[self.at, chain.WALK_OFFSET])
+            return int(self.units.offset[self.at])
         return self.offset

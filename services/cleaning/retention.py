@@ -26,7 +26,6 @@ from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
-from timerstore.wheel import chain
 
 log = logging.getLogger("timerstore")
 
@@ -177,10 +176,10 @@ class Retention:
         stop = start + self.engine.timerlog.segment_bytes
         found = False
         for units in all_units(self.engine, start, stop, read_slot):
-            units = units[units[:, chain.WALK_MESSAGE] >= floor]
+            units = units[units.message >= floor]
             if len(units):
-                i = int(units[:, chain.WALK_UNIT_MS].argmax())
-                message, unit_ms = units[i, [chain.WALK_MESSAGE, chain.WALK_UNIT_MS]].tolist()
+                i = int(units.ms.argmax())
+                message, unit_ms = int(units.message[i]), int(units.ms[i])
                 slot = unit_ms // self.engine.precision_ms
                 if not found or slot > self._needed_unit[2]:
                     self._needed_unit = number, message, slot

@@ -31,6 +31,7 @@ from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import UNIT_ROOM_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.kernel import kernel_ahead
@@ -124,8 +125,8 @@ class Engine:
         self.adopt_levels()
         self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
         self.locks, self.append_lock = ServiceLocks(), SpinLock()
-        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        self.eventfds = [os.eventfd(0, flags) for _ in SERVICE_NAMES]
+        self._events = [EventFile() for _ in SERVICE_NAMES]
+        self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
         self.mended_run = -1, range(0), dict[int, Words]()
@@ -400,5 +401,6 @@ class Engine:
         self.keys.close()
         self.timerlog.close()
         self.wheel.close()
-        while self.eventfds:
-            os.close(self.eventfds.pop())  # first: closed twice, it may be another's
+        self.eventfds.clear()
+        for each in self._events:
+            each.close()

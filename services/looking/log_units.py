@@ -12,6 +12,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.world.floor import read_floor
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 CHUNK_UNITS: Final = 16_384
 
 
-def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Words]:
+def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Units]:
     """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
 
     They are read through maps of their own, so that those of the services stay as they are; where
@@ -38,7 +39,7 @@ def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Ite
     yield from _units(engine, reader, start, stop, from_slot)
 
 
-def live_units(engine: Engine) -> Iterator[Words]:
+def live_units(engine: Engine) -> Iterator[Units]:
     """Yield the units of slots at or after R that are not superseded; overwritten by the next.
 
     No service runs: they are read through the engine's own maps, few at a time.
@@ -46,15 +47,15 @@ def live_units(engine: Engine) -> Iterator[Words]:
     log, floor = engine.timerlog, read_floor(engine.world.cleaning)
     for units in _units(engine, PinnedLog(log), log.start, log.end, engine.read_slot):
         log.trim()
-        slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
-        kept = ~floor.superseded(units[:, chain.WALK_MESSAGE], slots)
+        slots = units.ms // engine.precision_ms
+        kept = ~floor.superseded(units.message, slots)
         yield units if kept.all() else units[kept]
 
 
 def _units(
     engine: Engine, reader: ReadSegments | PinnedLog, start: int, stop: int, from_slot: int
-) -> Iterator[Words]:
-    units = np.zeros((CHUNK_UNITS, chain.WALK_COLUMNS), np.int64)
+) -> Iterator[Units]:
+    units = Units.room(CHUNK_UNITS)
     where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
     while where[0] < stop:
         part = read_units(engine, reader, stop, from_slot, units, scratch, where)
@@ -69,10 +70,10 @@ def read_units(
     reader: ReadSegments | PinnedLog,
     stop: int,
     from_slot: int,
-    units: Words,
+    units: Units,
     scratch: Any,
     where: Words,
-) -> Words:
+) -> Units:
     """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
 
     Segments that are removed meanwhile are passed by: nobody needs their units.

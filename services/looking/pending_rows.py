@@ -14,7 +14,7 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns, scan
-from timerstore.wheel.judge import GONE, PENDING, read_places
+from timerstore.wheel.judge import GONE, PENDING, PlacesRead, read_places
 
 CHUNK_MESSAGES: Final = 8_192
 
@@ -37,13 +37,14 @@ def read_rows(
     rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
+    into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)
     for at in range(0, len(messages), CHUNK_MESSAGES):
         message, level_due_ms = (each[at : at + CHUNK_MESSAGES] for each in (messages, due_ms))
         log.pin(message)
         state[0] = 0
-        written = rows, parts, verdicts, found, state
-        while read_places(log.table, message, level_due_ms, reading, *written) >= 0:
+        given = log.table, message, level_due_ms, reading, into, found, state
+        while read_places(*given) >= 0:
             verdicts[state[0]] = GONE
             state[0] += 1
         for offset in message[verdicts[: len(message)] < 0].tolist():

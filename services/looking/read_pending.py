@@ -10,6 +10,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.scan import ReadAs
 from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import Reading
 
@@ -17,10 +18,7 @@ from timerstore.wheel.judge import Reading
 def reading_of(engine: Engine, cancelled: Words) -> Reading:
     """Return how messages of an open store are read, where that is cancelled."""
     return Reading(
-        tag=engine.store_tag,
-        precision_ms=engine.precision_ms,
-        level_ms=engine.level_ms,
-        verify=True,
+        ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, verify=True),
         done=engine.done,
         done_count=int(engine.world.done.count),
         cancelled=cancelled,
@@ -34,7 +32,8 @@ def reading_all(engine: Engine) -> Reading:
 
 def reading_for_broker(engine: Engine) -> Reading:
     """Return how a broker reads them: no checksum, topics by their hash."""
-    return reading_all(engine)._replace(verify=False, with_hashes=True)
+    reading = reading_all(engine)
+    return reading._replace(how=reading.how._replace(verify=False), with_hashes=True)
 
 
 def read_timers(

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
@@ -19,7 +20,7 @@ _LANE_COUNT: Final = 16
 
 def slot_units(
     engine: Engine, slot: int, start: int = NO_UNIT, chunk_rows: int = CHUNK_ROWS
-) -> Iterator[Words]:
+) -> Iterator[Units]:
     """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
     if start == NO_UNIT:
         slots = engine.wheel.slots
@@ -30,14 +31,14 @@ def slot_units(
 
 def chain_units(
     engine: Engine, chains: Words, chunk_rows: int = CHUNK_ROWS, lane_count: int = _LANE_COUNT
-) -> Iterator[Words]:
-    """Yield the units of chains in chunks, each chain newest first: int64[n, WALK_COLUMNS].
+) -> Iterator[Units]:
+    """Yield the units of chains in chunks, each chain newest first.
 
     `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
     in turn. A chain ends where its units were removed since the slot was passed, or are damaged. A
     chunk is written over by the next.
     """
-    units = np.empty((chunk_rows, chain.WALK_COLUMNS), np.int64)
+    units = Units.room(chunk_rows)
     lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
     where, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
     timerlog = engine.timerlog

@@ -13,8 +13,8 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.level_timers import level_entries, read_kept
 from timerstore.services.looking.slot_units import chain_units, slot_units
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.record import Words
-from timerstore.wheel import chain
 from timerstore.wheel.judge import IN_MESSAGE
 from timerstore.wheel.slots import NO_UNIT
 
@@ -44,7 +44,7 @@ def wheel_messages(engine: Engine, instant: Instant) -> Words:
     chains = np.array([each for each in begun if each[1] != NO_UNIT], np.int64).reshape(-1, 2)
     parts = [instant.messages, unlinked_messages(engine, at)]
     for units in chain_units(engine, np.concatenate([chains, instant.slots])):
-        slots = units[:, chain.WALK_UNIT_MS] // engine.precision_ms
+        slots = units.ms // engine.precision_ms
         parts.append(_seen(units, at, slots))
     return np.concatenate(parts)
 
@@ -73,11 +73,11 @@ def slot_messages(engine: Engine, at: Snapshot, slot: int, start: int = NO_UNIT)
     return np.concatenate([_NOTHING, *parts])
 
 
-def _seen(units: Words, at: Snapshot, slots: Words | int) -> Words:
+def _seen(units: Units, at: Snapshot, slots: Words | int) -> Words:
     """Return the messages of the units that the snapshot saw, and that were not superseded."""
-    seen = units[:, chain.WALK_OFFSET] < at.timerlog_end
-    seen &= ~at.floor.superseded(units[:, chain.WALK_MESSAGE], slots)
-    messages: Words = units[seen, chain.WALK_MESSAGE]
+    seen = units.offset < at.timerlog_end
+    seen &= ~at.floor.superseded(units.message, slots)
+    messages: Words = units.message[seen]
     return messages
 
 

@@ -12,6 +12,7 @@ from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
 from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import StoreReader
 
 
@@ -25,18 +26,14 @@ def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
     verdicts, where = np.zeros(1, np.int64), np.zeros(2, np.int64)
     with log.reading() as table:
         log.readable(offset // log.segment_bytes)
-        judge_entries(
-            table,
+        run = QueueRun(
             np.frombuffer(entry.tobytes(), np.uint8),
+            0,
             index,
             np.frombuffer(engine.queues.topics[row], np.uint8),
             int(engine.queues.table.queue_id[row]),
-            log.start,
-            log.files_end,
-            MessageParts(),
-            verdicts,
-            where,
         )
+        judge_entries(table, run, log.start, log.files_end, MessageParts(), verdicts, where)
     return int(verdicts[0]) in (ENTRY_GOOD, ENTRY_BLANK, ENTRY_REMOVED)
 
 

@@ -19,7 +19,14 @@ from timerstore.services.world.state import DEQUEUE_GET
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, java_hash, read_message
-from timerstore.timelog.bytes.unit import UNIT_GOOD, is_broker_unit, put_unit, unit_crc
+from timerstore.timelog.bytes.unit import (
+    UNIT_GOOD,
+    LoggedUnits,
+    NewUnit,
+    is_broker_unit,
+    put_unit,
+    unit_crc,
+)
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import acting_as
@@ -75,14 +82,13 @@ def _read_units(engine: Engine) -> tuple[_Units, Words]:
     reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
     parts, damaged = [np.zeros((5, 0), np.int64)], [np.zeros(0, np.int64)]
     for part in kernels.walk_units(reader, log.start, log.end):
-        slots = part[kernels.UNIT_MS] // precision_ms
-        sound = part[kernels.UNIT_STATUS] == UNIT_GOOD
-        damaged.append(part[kernels.UNIT_OFFSET, ~sound])
+        slots = part.ms // precision_ms
+        sound = part.status == UNIT_GOOD
+        damaged.append(part.offset[~sound])
         kept = sound & (slots >= engine.read_slot)
-        is_delete = part[kernels.UNIT_MAGIC] & fmt.UNIT_DELETE != 0
-        names = kernels.UNIT_OFFSET, kernels.UNIT_PREV, kernels.UNIT_MESSAGE
-        offset, previous, message = (part[name, kept] for name in names)
-        parts.append(np.stack([offset, slots[kept], previous, message, is_delete[kept]]))
+        is_delete = part.magic & fmt.UNIT_DELETE != 0
+        columns = part.offset, slots, part.prev, part.message, is_delete
+        parts.append(np.stack([column[kept] for column in columns]))
     return _Units(*np.concatenate(parts, axis=1)), np.concatenate(damaged)
 
 
@@ -142,11 +148,11 @@ def _index_at(engine: Engine, offset: int, step: int) -> int:
         return -1
     units = PinnedLog(log)
     units.map_from(beside)
-    unit, where = np.zeros((kernels.UNIT_COLUMNS, 1), np.int64), np.array([beside, 0], np.int64)
+    unit, where = LoggedUnits.room(1), np.array([beside, 0], np.int64)
     every, scratch = kernels.EVERY_UNIT, np.zeros(64, np.uint8)
     kernels.read_units(units.table, log.end, every, unit, scratch, where)
-    message = int(unit[kernels.UNIT_MESSAGE, 0])
-    if unit[kernels.UNIT_STATUS, 0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
+    message = int(unit.message[0])
+    if unit.status[0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
         return -1
     index = int.from_bytes(
         commitlog.read(message + fmt.MESSAGE_QUEUE_INDEX_AT, 8), "big", signed=True
@@ -183,10 +189,7 @@ def _write_again(
         unit_ms = slot * precision
     if found.deletes_bytes >= 0:
         magic |= fmt.UNIT_DELETE
-    put_unit(
-        buf,
-        offset % world.timerlog.segment_bytes,
-        offset,
+    unit = NewUnit(
         previous,
         magic,
         now_ms // precision * precision,
@@ -196,8 +199,8 @@ def _write_again(
         found.size,
         java_hash(source, found.real_topic_at, found.real_topic_bytes),
         exact_due_ms(source, found, world.settings.store_tag, precision),
-        world.scratch,
     )
+    put_unit(buf, offset % world.timerlog.segment_bytes, offset, unit, world.scratch)
     return True
 
 

@@ -24,7 +24,6 @@ from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
-from timerstore.wheel import chain
 from timerstore.wheel.near import SPAN, place_of
 
 
@@ -130,9 +129,9 @@ def _find_unit(engine: Engine, slot: int, message: int) -> int:
     """Return the offset of a message's unit in a slot, or −1, also where a segment is missing."""
     try:
         for units in slot_units(engine, slot):
-            mine = np.flatnonzero(units[:, chain.WALK_MESSAGE] == message)
+            mine = np.flatnonzero(units.message == message)
             if len(mine):
-                return int(units[mine[0], chain.WALK_OFFSET])
+                return int(units.offset[mine[0]])
     except CorruptStoreError:
         pass
     return -1

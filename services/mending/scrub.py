@@ -120,15 +120,15 @@ class Scrub:
         reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
         self.offset = log.start
         for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
-            damaged = part[units.UNIT_OFFSET, part[units.UNIT_STATUS] != UNIT_GOOD]
+            damaged = part.offset[part.status != UNIT_GOOD]
             for offset in damaged.tolist():
                 engine.damage.note(
                     "timerlog", offset, "this is not the unit that was written there"
                 )
             if len(damaged):
                 self._want_rebuild()
-            if part.shape[1]:
-                self.offset = int(part[units.UNIT_OFFSET, -1]) + fmt.UNIT_BYTES
+            if len(part):
+                self.offset = int(part.offset[-1]) + fmt.UNIT_BYTES
             yield STEP_BYTES
 
     # --- the commit log, with the queues

@@ -7,9 +7,9 @@ import numpy as np
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.world.world import World
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Rows, Words
-from timerstore.wheel import chain
 from timerstore.wheel.sets import map_get
 
 
@@ -51,12 +51,12 @@ def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
 
 
 @kernel_later
-def _find_done(world: World, units: Rows, done: Words, found: Rows) -> int:
+def _find_done(world: World, units: Units, done: Words, found: Rows) -> int:
     """Write message and slot of each unit whose source is done; return how many."""
     count = 0
-    for i in range(len(units)):
-        if map_get(done, units[i, chain.WALK_MESSAGE]) >= 0:
-            found[count, 0] = units[i, chain.WALK_MESSAGE]
-            found[count, 1] = units[i, chain.WALK_UNIT_MS] // world.settings.precision_ms
+    for i in range(len(units.offset)):
+        if map_get(done, units.message[i]) >= 0:
+            found[count, 0] = units.message[i]
+            found[count, 1] = units.ms[i] // world.settings.precision_ms
             count += 1
     return count

@@ -12,7 +12,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Flags, Words
 from timerstore.timelog.reading import scan
-from timerstore.wheel import chain
 from timerstore.wheel import judge as pending
 
 
@@ -24,10 +23,10 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
     """
     reading = reading_all(engine)
     for units in live_units(engine):
-        deletes = units[units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE != 0]
+        deletes = units[units.magic & fmt.UNIT_DELETE != 0]
         if not len(deletes):
             continue
-        messages = deletes[:, chain.WALK_MESSAGE].copy()
+        messages = deletes.message
         found = read_timers(engine, messages, reading, locate=map_alone)
         high, low = found[pending.PENDING_HIGH], found[pending.PENDING_LOW]
         known = found[pending.PENDING_VERDICT] == pending.DELETE
@@ -59,9 +58,7 @@ def find_timer(engine: Engine, high: int, low: int) -> int:
     """Return the message of the timer with this identity that has a live unit, or −1. O(units)."""
     latest, reading = -1, reading_all(engine)
     for units in live_units(engine):
-        messages = units[
-            units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE == 0, chain.WALK_MESSAGE
-        ].copy()
+        messages = units.message[units.magic & fmt.UNIT_DELETE == 0]
         found = read_timers(engine, messages, reading, locate=map_alone)
         same = found[pending.PENDING_VERDICT] == pending.PENDING
         same &= (found[pending.PENDING_HIGH] == high) & (found[pending.PENDING_LOW] == low)

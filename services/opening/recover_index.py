@@ -10,8 +10,8 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536
@@ -61,7 +61,7 @@ def take_brokers_units(
     timerlog = engine.timerlog
     for number in timerlog.numbers:
         timerlog.ensure(number)
-    units = np.zeros((CHUNK_ROWS, chain.WALK_COLUMNS), np.int64)
+    units = Units.room(CHUNK_ROWS)
     where = np.array([timerlog.start, 0], np.int64)
     queue_index, is_more = checkpoint.queue_index, True
     while is_more:
@@ -75,13 +75,13 @@ def take_brokers_units(
                 engine.world.scratch,
                 where,
             )
-        whole = units[:count, chain.WALK_MESSAGE] + units[:count, chain.WALK_SIZE] <= log_end
+        whole = units.message[:count] + units.size[:count] <= log_end
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
             last = _revise_slots(engine, units[:kept], checkpoint, findings)
             queue_index = queue_index if last < 0 else last + 1
         if kept < count:
-            where[0] = units[kept, chain.WALK_OFFSET]
+            where[0] = units.offset[kept]
         is_more = kept == count and bool(where[1] == chain.WALK_FULL)
     timerlog.end = int(where[0])
     timerlog.zero_from(timerlog.end)
@@ -90,15 +90,13 @@ def take_brokers_units(
 
 
 def _revise_slots(
-    engine: Engine, units: Words, checkpoint: Checkpoint, findings: RecoveryFindings
+    engine: Engine, units: Units, checkpoint: Checkpoint, findings: RecoveryFindings
 ) -> int:
     """Have the slots from R on lead to these units; return the queue index of the last, or −1."""
-    live = units[units[:, chain.WALK_UNIT_MS] >= checkpoint.read_ms]
-    findings.cut_slots += chain.revise_slots(
-        engine.world.wheel, live, len(live), engine.precision_ms
-    )
-    there = units[units[:, chain.WALK_MESSAGE] >= engine.commitlog.start]
+    live = units[units.ms >= checkpoint.read_ms]
+    findings.cut_slots += chain.revise_slots(engine.world.wheel, live, engine.precision_ms)
+    there = units[units.message >= engine.commitlog.start]
     if not len(there):
         return -1
-    message = int(there[-1, chain.WALK_MESSAGE])
+    message = int(there.message[-1])
     return int.from_bytes(engine.commitlog.read(message + fmt.MESSAGE_QUEUE_INDEX_AT, 8), "big")

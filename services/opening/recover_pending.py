@@ -20,7 +20,6 @@ from timerstore.timelog.files.jsonfile import check_seal, read_json
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.writing.tally import count_pending
-from timerstore.wheel import chain
 from timerstore.wheel.judge import (
     CANCELLED,
     DONE,
@@ -41,9 +40,9 @@ def count_units(engine: Engine) -> int:
     thread = engine.world.dequeue_put.thread
     for units in live_units(engine):
         removed_count += count_removed(engine, units)
-        magic = units[:, chain.WALK_MAGIC]
+        magic = units.magic
         timers = np.flatnonzero(magic & fmt.UNIT_DELETE == 0)
-        messages, magic = units[timers, chain.WALK_MESSAGE], magic[timers]
+        messages, magic = units.message[timers], magic[timers]
         columns, done = read_timers(engine, messages, reading, locate=map_alone), 0
         while done < len(timers):
             now_ms = engine.clock.now_ms

@@ -10,8 +10,7 @@ import numpy as np
 
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
-from timerstore.wheel import chain
+from timerstore.timelog.bytes.unit import Units
 
 
 def first_kept_index(engine: Engine, queue_index: int) -> tuple[int, int]:
@@ -20,8 +19,8 @@ def first_kept_index(engine: Engine, queue_index: int) -> tuple[int, int]:
     return max(queue_index, kept), max(0, kept - queue_index)
 
 
-def count_removed(engine: Engine, units: Words) -> int:
+def count_removed(engine: Engine, units: Units) -> int:
     """Return how many units of timers point to messages that are gone."""
-    gone = units[:, chain.WALK_MESSAGE] < engine.commitlog.start
-    gone &= units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE == 0
+    gone = units.message < engine.commitlog.start
+    gone &= units.magic & fmt.UNIT_DELETE == 0
     return int(np.count_nonzero(gone))

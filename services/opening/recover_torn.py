@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from timerstore.services.calls.deletes import append_deletes
+from timerstore.services.calls.deletes import Deleted, append_deletes
 from timerstore.services.engine.engine import Engine
 from timerstore.services.opening.recover_deletes import find_timer
 from timerstore.timelog.bytes.decode import decode_message
@@ -76,8 +76,9 @@ def complete_reschedule(engine: Engine, last: Words, now_ms: int) -> bool:
     engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
     due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
-    row, who = engine.queues.row(topic), (timer.born_ms, len(timer.body))
-    append_deletes(engine, new_stage(4, 8192), topic, keys, due_ms, now_ms, row, *who)
+    said = (np.array([each], np.int64) for each in (timer.born_ms, len(timer.body)))
+    targets, row = Deleted(keys, due_ms, *said), engine.queues.row(topic)
+    append_deletes(engine, new_stage(4, 8192), topic, targets, now_ms, row)
     return True
 
 

@@ -7,7 +7,7 @@ holder the stage belongs to.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.services.world.needs import (
     COMMITLOG_READ,
@@ -26,7 +26,13 @@ from timerstore.timelog.jit.kernel import inlined, inlined_always
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.writing.append import NEED_COMMITLOG, NOT_TOLD, STAGE_BYTES, append
 from timerstore.timelog.writing.consumequeue import find_row
-from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, ROLLED, frame_copy
+from timerstore.timelog.writing.frame import (
+    COPY_EXTRA_BYTES,
+    ROLLED,
+    CopySays,
+    Destination,
+    frame_copy,
+)
 
 # What became of an entry that is not copied; kept in `world.outcome`. What was copied is 0 or more.
 CANCELLED: Final = -1
@@ -88,54 +94,38 @@ def find_destination(world: World, thread: ServiceThread, buf: Bytes, message: i
     return row
 
 
+class Counted(NamedTuple):
+    """Which timer a copy is of, as it is counted."""
+
+    row: int  # its destination's
+    pending_row: int  # where it was counted, −1 where it stays pending
+    due_ms: int
+    counted_ms: int  # it was counted as due then
+
+
 @inlined_always
 def stage_copy(
     world: World,
     buf: Bytes,
     found: MessageParts,
-    kind: int,
-    row: int,
-    pending_row: int,
-    message: int,
-    due_ms: int,
-    counted_ms: int,
-    noted_ms: int,
-    asked_ms: int,
+    says: CopySays,
+    counts: Counted,
     i: int,
     at: int,
 ) -> int:
-    """Frame a message's copy as number `i` of the stage, at `at`; return `kind`, or UNREADABLE.
-
-    `row`: its destination's; `pending_row`: where it was counted, −1 where it stays pending, as due
-    at `counted_ms`.
-    `noted_ms`, `asked_ms`: the last two arguments of `frame_copy`. O(bytes).
-    """
+    """Frame a copy as number `i` of the stage, at `at`; return its kind or UNREADABLE. O(bytes)."""
     stage = world.stage
-    topic, topic_at, topic_bytes = buf, found.real_topic_at, found.real_topic_bytes
-    queue_id = max(0, found.real_queue)
-    if kind == ROLLED:
-        topic, topic_at, topic_bytes, queue_id = world.queues.name, 0, _TIMER_TOPIC_BYTES, 0
-    size = frame_copy(
-        stage.buffer,
-        at,
-        buf,
-        found,
-        kind,
-        topic,
-        topic_at,
-        topic_bytes,
-        queue_id,
-        message,
-        noted_ms,
-        asked_ms,
-    )
+    to = Destination(buf, found.real_topic_at, found.real_topic_bytes, max(0, found.real_queue))
+    if says.kind == ROLLED:
+        to = Destination(world.queues.name, 0, _TIMER_TOPIC_BYTES, 0)
+    size = frame_copy(stage.buffer, at, buf, found, to, says)
     if size < 0 or not fits_segment(world.commitlog.segment_bytes, size):
         return UNREADABLE
     stage.size[i] = size
-    stage.row[i] = row
-    stage.pending_row[i] = pending_row
+    stage.row[i] = counts.row
+    stage.pending_row[i] = counts.pending_row
     stage.pending_change[i] = -1
-    stage.counted_ms[i] = counted_ms
+    stage.counted_ms[i] = counts.counted_ms
     stage.born_ms[i] = get_i64(stage.buffer, at + fmt.MESSAGE_BORN_AT)
     stage.body_bytes[i] = found.body_bytes
     stage.key_at[i] = -1
@@ -143,8 +133,8 @@ def stage_copy(
     stage.tags_code[i] = 0
     if found.tags_bytes > 0:
         stage.tags_code[i] = java_hash(buf, found.tags_at, found.tags_bytes)
-    world.staged_due[i] = due_ms
-    return kind
+    world.staged_due[i] = counts.due_ms
+    return says.kind
 
 
 @inlined

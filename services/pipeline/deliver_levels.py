@@ -14,6 +14,7 @@ from timerstore.services.pipeline.copying import (
     FOUND,
     UNREADABLE,
     WAIT,
+    Counted,
     append_staged,
     count_fired,
     find_destination,
@@ -52,7 +53,7 @@ from timerstore.timelog.jit.record import Bytes, observe
 from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.reading.scan import is_half_topic
 from timerstore.timelog.writing.append import BATCH_BYTES, QUEUE_COUNT_MAX, STAGE_COUNT_MAX
-from timerstore.timelog.writing.frame import DELIVERED
+from timerstore.timelog.writing.frame import DELIVERED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_remove
 
 NEVER: Final = 1 << 62
@@ -282,22 +283,9 @@ def _stage(
     asked_ms = due_ms  # a broker's key says nothing about it
     if is_ours(buf, found, world.settings.store_tag):
         asked_ms = -1
-    pending_row = row + QUEUE_COUNT_MAX
-    return stage_copy(
-        world,
-        buf,
-        found,
-        DELIVERED,
-        row,
-        pending_row,
-        message,
-        due_ms,
-        entry_ms,
-        due_ms,
-        asked_ms,
-        i,
-        at,
-    )
+    says = CopySays(DELIVERED, message, due_ms, asked_ms)
+    counts = Counted(row, row + QUEUE_COUNT_MAX, due_ms, entry_ms)
+    return stage_copy(world, buf, found, says, counts, i, at)
 
 
 @inlined

@@ -40,6 +40,7 @@ from timerstore.wheel.near import (
     KEPT_PLACE,
     NONE,
     SPAN,
+    NearTimer,
     bucket_at,
     near_drop_delete,
     near_insert,
@@ -122,34 +123,17 @@ def _take_late(world: World) -> int:
             break
         at = place_of(head + done)
         slot, aside = near_slot(world, ring.slot[at]), aside_of(world, ring.slot[at])
-        near_take(
-            world,
-            slot,
-            aside,
-            ring.magic[at],
-            ring.message[at],
-            ring.size[at],
-            ring.due_ms[at],
-            False,
-        )
+        due_ms, message, size = ring.due_ms[at], ring.message[at], ring.size[at]
+        near_take(world, NearTimer(due_ms, message, size, slot, ring.magic[at], aside), False)
         done += 1
     publish(ring.ends, "head", head + done)
     return done
 
 
 @inlined
-def near_take(
-    world: World,
-    slot: int,
-    aside: int,
-    magic: int,
-    message: int,
-    size: int,
-    due_ms: int,
-    in_front: bool,
-) -> None:
+def near_take(world: World, timer: NearTimer, in_front: bool) -> None:
     """Take a unit of a claimed slot into the near wheel. O(1)."""
-    near = world.near
+    near, (due_ms, message, size, slot, magic, aside) = world.near, timer
     if magic & fmt.UNIT_DELETE != 0 and magic & fmt.UNIT_ROLL == 0:
         near_insert_delete(near, message, size, slot_place(slot, aside), magic)
         return
@@ -160,7 +144,8 @@ def near_take(
         bucket_ms = min(max(due_ms, bucket_ms), (slot + 2) * precision)
     else:
         due_ms = bucket_ms
-    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front, aside)
+    timer = NearTimer(due_ms, message, size, slot, magic, aside)
+    near_insert(near, bucket_ms, timer, in_front)
     get = world.aside if aside == 1 else world.dequeue_get
     get.emptied_ms = min(get.emptied_ms, bucket_ms)
 
@@ -233,7 +218,7 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
     # A source that an earlier life copied is not counted: L is kept back for it otherwise.
     if find_done(world.done, message) < 0:
-        near_take(world, slot, aside, magic, message, size, due_ms, True)
+        near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
         world.near.chain[slot_place(slot, aside)] += 1
     return get_i64(buf, at + fmt.UNIT_PREV_AT)
 

@@ -13,6 +13,7 @@ from timerstore.services.pipeline.copying import (
     FOUND,
     UNREADABLE,
     WAIT,
+    Counted,
     append_staged,
     count_fired,
     find_destination,
@@ -49,7 +50,7 @@ from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     STAGE_COUNT_MAX,
 )
-from timerstore.timelog.writing.frame import FIRED, ROLLED
+from timerstore.timelog.writing.frame import FIRED, ROLLED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
     KEPT_PLACE,
@@ -155,9 +156,9 @@ def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) 
     if kind == ROLLED:
         row, pending_row = 0, -1
     stored_ms = get_i64(buf, stored_at(buf, message % world.commitlog.segment_bytes))
-    return stage_copy(
-        world, buf, found, kind, row, pending_row, message, due_ms, due_ms, stored_ms, now_ms, i, at
-    )
+    says = CopySays(kind, message, stored_ms, now_ms)
+    counts = Counted(row, pending_row, due_ms, due_ms)
+    return stage_copy(world, buf, found, says, counts, i, at)
 
 
 @inlined

@@ -23,6 +23,7 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_ROOM_BYTES,
+    NewUnit,
     next_unit_offset,
     put_timerlog_blank,
     put_unit,
@@ -125,10 +126,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     _count_collision(world, slot, passed, top)
     size = ring.size[at]
     due_ms = ring.due_ms[at]
-    put_unit(
-        buf,
-        offset % segment_bytes,
-        offset,
+    unit = NewUnit(
         slot_last(world.wheel, slot),
         magic,
         now_ms // precision * precision,
@@ -138,8 +136,8 @@ def _link(world: World, at: int, now_ms: int) -> bool:
         size,
         ring.topic_hash[at],
         due_ms,
-        mine.scratch,
     )
+    put_unit(buf, offset % segment_bytes, offset, unit, mine.scratch)
     link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
     world.timerlog.end = offset + fmt.UNIT_BYTES
     world.enqueue_put.linked_bytes += size

@@ -276,6 +276,42 @@ def test_closing_that_was_interrupted_in_its_flush_flushes_when_it_goes_on(tmp_p
     assert at > 50
 
 
+LET_GO = (
+    "closing/close.py",
+    "core/core.py",
+    "core/waiting.py",
+    "engine/engine.py",
+    "files/lockfile.py",
+    "wheel/slots.py",
+)
+"""Where a store's descriptors and its lock are let go."""
+
+
+@pytest.mark.timeout(200)
+def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: Path) -> None:
+    """Closed twice, it may be another file's by then; never, the folder may stay locked."""
+    at, clock = 0, ManualClock(1_000_000_000_000)
+    with TimerStore(tmp_path, config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        store.put(b"x", topic="t")
+    del store  # its map of the wheel has a descriptor until nobody knows it
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    while True:
+        store = TimerStore(tmp_path, clock=clock, disk=QuietDisk())
+        try:
+            with interrupted(at, *LET_GO) as count:
+                store.close()
+        except Interrupt:
+            store.close()
+        del store
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before, at
+        if not count.raised:
+            break
+        at += 1
+    assert at > 50
+
+
 @pytest.mark.timeout(120)
 def test_opening_can_be_interrupted(tmp_path: Path) -> None:
     TimerStore(tmp_path, config=SMALL).close()

@@ -5,7 +5,6 @@ clock, closes the store or kills it, also out of a handler. What happened is jud
 the order in which the messages were fired. Each wrong variant is found by one of the plays.
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
@@ -45,22 +45,21 @@ class Event:
     attempt: int
 
 
-class Play:
+class Play(Acts):
     """A store with an ordered consumer, and what happened."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self.random, self.path = random.Random(seed), path
-        self.ordered: Any = self.random.choice([True, "key", "key"])
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self.ordered: Any = self.rnd.choice([True, "key", "key"])
         self.config = replace(
             SMALL,
-            durability=self.random.choice(["group", "process"]),
-            inflight_count_max=self.random.choice([1, 4, 1000]),
-            inflight_span_max=self.random.choice([8, 2000]),
+            durability=self.rnd.choice(["group", "process"]),
+            inflight_count_max=self.rnd.choice([1, 4, 1000]),
+            inflight_span_max=self.rnd.choice([8, 2000]),
         )
         self.events: list[Event] = []
         self.scripts: dict[bytes, list[str]] = {}
         self.keys: dict[bytes, str | None] = {}
-        self.now_ms = 1_800_000_000_000
         self.open()
 
     def open(self) -> None:
@@ -75,7 +74,7 @@ class Play:
             ordered=self.ordered,
             max_attempts=MAX_ATTEMPTS,
             timeout=timedelta(seconds=10),
-            pull_count=self.random.choice([1, 3, 32]),
+            pull_count=self.rnd.choice([1, 3, 32]),
         )
         consumer.subscribe("t", self.handle)
         consumer.start()
@@ -110,17 +109,17 @@ class Play:
     def put(self) -> None:
         body = b"%d" % len(self.scripts)
         acts = ["raise", "raise", "retry 1", "retry 3 h", "give up", "slow", "kill", ""]
-        self.scripts[body] = self.random.choices(acts, k=self.random.choice([0, 0, 0, 1, 3, 6]))
-        self.keys[body] = self.random.choice(["a", "a", "b", "c", None])
-        delay = timedelta(milliseconds=self.random.choice([0, 0, 1, 500, 5_000]))
+        self.scripts[body] = self.rnd.choices(acts, k=self.rnd.choice([0, 0, 0, 1, 3, 6]))
+        self.keys[body] = self.rnd.choice(["a", "a", "b", "c", None])
+        delay = timedelta(milliseconds=self.rnd.choice([0, 0, 1, 500, 5_000]))
         self.store.put(body, topic="t", key=self.keys[body], delay=delay)
 
     def advance(self) -> None:
-        ms = self.random.choice([0, 1, 700, 9_999, 10_000, 61_000])
+        ms = self.rnd.choice([0, 1, 700, 9_999, 10_000, 61_000])
         self.clock.advance(timedelta(milliseconds=ms))
 
     def kill(self) -> None:
-        if self.random.random() < 0.5:
+        if self.rnd.random() < 0.5:
             self.store.flush()
             self.note("saved", b"", 0)
         self.store.abandon()
@@ -136,27 +135,34 @@ class Play:
         self.consumer.close()
         self.consumer = self.new_consumer()
 
+    def acts(self) -> list[tuple[int, Act]]:
+        ends = [(1, self.kill), (1, self.reopen), (1, self.change_hands)]
+        return [(8, self.put), (6, self.advance), *ends]
+
     def run(self) -> None:
-        steps = [self.put] * 8 + [self.advance] * 6 + [self.kill, self.reopen, self.change_hands]
-        left = STEPS
-        while left:
-            left -= 1
-            step = self.random.choice(steps)
-            self.guarded(step)
-        for _ in range(400):
-            self.guarded(lambda: self.clock.advance(timedelta(minutes=5)))
-            if all(not script for script in self.scripts.values()) and not self.unfinished():
-                break
-        self.judge()
+        try:
+            self.play()
+        except BaseException:
+            self.store.abandon()
+            raise
         self.consumer.close()
         self.store.close()
 
-    def guarded(self, step: Callable[[], None]) -> None:
+    def play(self) -> None:
+        """Let things happen until every message has ended, and judge."""
+        self.happen(STEPS)
+        for _ in range(400):
+            self.do(lambda: self.clock.advance(timedelta(minutes=5)))
+            if all(not script for script in self.scripts.values()) and not self.unfinished():
+                break
+        self.judge()
+
+    def do(self, act: Act) -> None:
         try:
-            step()
+            act()
         except Killed:
             self.note("killed", b"", 0)
-            self.now_ms = self.clock.now_ms + self.random.choice([0, 1, 30_000])
+            self.now_ms = self.clock.now_ms + self.rnd.choice([0, 1, 30_000])
             self.open()
         self.now_ms = self.clock.now_ms
 

@@ -1,6 +1,5 @@
 """Acknowledging with a put: both happen or neither does, over any crash."""
 
-import contextlib
 import random
 import shutil
 import threading
@@ -13,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.models.ack_model import BY_PUT, CHECKPOINT, PLAIN, WRONG, FoundError, play
-from tests.models.power_disk import PowerCutError, PowerDisk
+from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -379,11 +378,11 @@ def test_many_threads(tmp_path: Path) -> None:
         assert len(store.pull("t", group="g", timeout=0)) == 0
 
 
-class Life:
+class Life(Acts):
     """Chains that go on by acknowledging with a put, in a store that is cut off again and again."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.rnd, self.number = folder, random.Random(seed), 0
+        super().__init__(folder, seed)
         durability: Any = self.rnd.choice(("group", "process"))
         self.config = replace(
             SMALL,
@@ -392,7 +391,6 @@ class Life:
             delay_levels="1s 2s",
             retention_ms=self.rnd.choice((1, 3_600_000)),
         )
-        self.now_ms, self.path, self.synced = START_MS, folder / "s0", dict[Path, bytes]()
         self.held = list[Delivery]()
         self.chains = self.rnd.randrange(1, 6)
         self.open()
@@ -401,27 +399,32 @@ class Life:
         self.store.flush()
 
     def open(self) -> None:
-        self.disk = PowerDisk(self.path, self.synced)
-        self.clock = ManualClock(self.now_ms, force=True)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
+        super().open()
         self.held = []
         self.keeps = False  # what is done behind an open message, with the next checkpoint
 
-    def act(self) -> None:
-        rnd, store = self.rnd, self.store
-        what = rnd.choice(("pull", "next", "next", "next", "advance", "flush", "noise", "back"))
-        if what == "pull":
-            self.held += store.pull("t", group="g", max_count=rnd.randrange(1, 5), timeout=0)
-        elif what == "advance":
-            step = timedelta(milliseconds=rnd.randrange(1, 1_500))
-            self.now_ms += step // timedelta(milliseconds=1)
-            self.clock.advance(step)
-        elif what == "flush":
-            store.flush()
-        elif what == "noise":
-            store.put(b"noise" * rnd.randrange(1, 40), topic="t")
-        elif self.held:
-            self.go_on(self.held.pop(rnd.randrange(len(self.held))), back=what == "back")
+    def acts(self) -> list[tuple[int, Act]]:
+        return [
+            (1, self.pull),
+            (3, self.take_one),
+            (1, lambda: self.take_one(back=True)),
+            (1, self.advance),
+            (1, lambda: self.store.flush()),
+            (1, lambda: self.store.put(b"noise" * self.rnd.randrange(1, 40), topic="t")),
+        ]
+
+    def pull(self) -> None:
+        count = self.rnd.randrange(1, 5)
+        self.held += self.store.pull("t", group="g", max_count=count, timeout=0)
+
+    def advance(self) -> None:
+        step_ms = self.rnd.randrange(1, 1_500)
+        self.now_ms += step_ms
+        self.clock.advance(timedelta(milliseconds=step_ms))
+
+    def take_one(self, *, back: bool = False) -> None:
+        if self.held:
+            self.go_on(self.held.pop(self.rnd.randrange(len(self.held))), back=back)
 
     def go_on(self, d: Delivery, *, back: bool) -> None:
         if d.body.startswith(b"noise"):
@@ -439,27 +442,15 @@ class Life:
 
     def end(self) -> None:
         """The process is killed, or the power is cut, perhaps within a checkpoint."""
-        how, store = (
-            self.rnd.choice(("kill", "power", "power in a checkpoint", "close")),
-            self.store,
-        )
+        how = self.rnd.choice(("kill", "power", "power in a checkpoint", "close"))
         if how == "power in a checkpoint":
-            self.disk.stop_after = self.rnd.randrange(1, 14)
-            with contextlib.suppress(PowerCutError):
-                store.flush()
-            self.disk.stop_after = -1
+            self.is_cut_in(self.store.flush, 14)
         if how.startswith("power"):
-            self.number += 1
-            target = self.folder / f"s{self.number}"
-            self.disk.image(target, self.rnd)
-            store.abandon()
-            shutil.rmtree(self.path)
-            self.path = target
-            self.synced = {each: each.read_bytes() for each in target.rglob("*") if each.is_file()}
+            self.cut_power()
         elif how == "kill":
-            store.abandon()
+            self.store.abandon()
         else:
-            store.close()
+            self.store.close()
 
     def check(self) -> None:
         """Each chain has one token; each receipt that it should have left is there once."""
@@ -471,7 +462,7 @@ class Life:
         chains = dict(tuple(map(int, each.split(b":"))) for each in tokens)
         assert len(tokens) == len(chains) == self.chains, tokens
         found = sorted(
-            d.body for d in store.consume("receipts", group=f"look{self.number}", timeout=0)
+            d.body for d in store.consume("receipts", group=f"look{self.lives}", timeout=0)
         )
         expected = sorted(b"%d:%d" % (c, n) for c in chains for n in range(0, chains[c], 3))
         assert set(expected) >= set(found) if self.config.retention_ms == 1 else expected == found
@@ -484,8 +475,7 @@ def test_one_token_for_each_chain(tmp_path: Path, seed: int) -> None:
     life = Life(tmp_path, seed)
     try:
         for _ in range(6):
-            for _ in range(life.rnd.randrange(40)):
-                life.act()
+            life.happen(life.rnd.randrange(40))
             life.end()
             life.open()
             life.check()

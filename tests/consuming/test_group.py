@@ -168,6 +168,7 @@ def test_batches_hold_all_in_order(
             first = batch.bodies.to_pylist()
             assert batch.to_arrow().column("id").to_pylist() == batch.ids.to_pylist()
             assert set(batch.due_ms.tolist()) | set(batch.fired_ms.tolist()) == {START_MS}
+            assert batch.due.tolist() == [each.due.replace(tzinfo=None) for each in batch]
             assert [d.body for d in batch] == first == batch.bodies.to_pylist()
             assert [batch.message(i).body for i in range(len(batch))] == first
             got += zip(first, batch.ids.to_pylist(), strict=True)

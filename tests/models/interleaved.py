@@ -252,8 +252,7 @@ class Player:
         disk = self.store.core.disk
         assert isinstance(disk, PowerDisk)
         if life.power and self.plan.group:
-            disk.image(target, self.rnd)
-            self.synced = {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}
+            self.synced = disk.cut(target, self.rnd)
         else:
             shutil.copytree(self.path, target, ignore=shutil.ignore_patterns("lock"))
             self.synced = {

@@ -66,8 +66,8 @@ class PowerDisk(ArchivingDisk, QuietDisk):
         super().remove(path)
         self.synced.pop(path, None)
 
-    def image(self, target: Path, rnd: random.Random) -> None:
-        """Write to `target` what a power cut now would leave.
+    def cut(self, target: Path, rnd: random.Random) -> dict[Path, bytes]:
+        """Write to `target` what a power cut now would leave; return it, for it is synced there.
 
         Of each file the synced content, and any sectors that the kernel wrote back on its own.
         """
@@ -92,3 +92,4 @@ class PowerDisk(ArchivingDisk, QuietDisk):
                 if sector != safe[at : at + SECTOR_BYTES] and rnd.random() < share:
                     out[at : at + SECTOR_BYTES] = sector
             where.write_bytes(out)
+        return {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
-from tests.rigs.machine import StoreMachine, cases_of
+from tests.rigs.dictionary import LEVELS, TOPICS, DictionaryMachine
+from tests.rigs.machine import cases_of
 from tests.tiers import how_many
 from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore
 from timerstore.backups.backup import take_point
@@ -29,8 +30,6 @@ GROUP = "workers"
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)
 RESTORED_MAX = 5
 """Points, and as many times between them, that are restored of one history."""
-TOPICS = st.sampled_from(["a", "b"])
-SLOTS = st.one_of(st.integers(0, 12), st.integers(0, 60), st.sampled_from([0.25, 300]))
 
 
 class StoppingDisk(QuietDisk):
@@ -59,15 +58,12 @@ class Moment:
     is_exact: bool = True  # a checkpoint was made then
 
 
-class BackupMachine(StoreMachine):
+class BackupMachine(DictionaryMachine):
     """A store with its dictionary, and a backup of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dest = self.folder / "backup"
-        self.pending: dict[str, int] = {}
-        self.levels: set[str] = set()
-        self.fired: set[str] = set()
         self.acked: set[str] = set()
         self.moments: list[Moment] = []
         self.of_point: dict[int, Moment] = {}
@@ -101,7 +97,7 @@ class BackupMachine(StoreMachine):
             retention_ms=retention_ms,
             cleaning_factor=1,
             cleaning_slack_bytes=0,
-            delay_levels="1s 7s",
+            delay_levels=LEVELS,
         )
         self.open()
 
@@ -113,64 +109,25 @@ class BackupMachine(StoreMachine):
         self.settle()
 
     def settle(self) -> None:
-        """What is not pending any more was fired; each step ends at a time of its own."""
-        left = {timer.id for timer in self.store.pending()}
-        self.fired |= self.pending.keys() - left
-        self.pending = {id: due for id, due in self.pending.items() if id in left}
-        assert left == self.pending.keys()
-        moment = Moment(self.now_ms, self.pending.copy(), self.fired.copy(), self.acked.copy())
-        self.moments.append(moment)
+        """Each step ends at a time of its own, of which it is known what there was."""
+        super().settle()
+        self.moments.append(self.moment())
         self.let_pass(1)
+        super().settle()
+
+    def moment(self, *, is_exact: bool = True) -> Moment:
+        timers = self.timers.values()
+        pending = {timer.id: timer.due_ms for timer in timers if timer.state == "pending"}
+        fired = {timer.id for timer in timers if timer.state == "fired"}
+        return Moment(self.now_ms, pending, fired, self.acked.copy(), is_exact)
 
     # --- a history
-
-    @rule(topic=TOPICS, slots=SLOTS, count=st.integers(1, 12), size=st.integers(1, 200))
-    def put(self, topic: str, slots: float, count: int, size: int) -> None:
-        due_ms = self.now_ms + round(slots * self.slot_ms)
-        ids = self.store.put_many([b"x" * size] * count, topic=topic, at_ms=due_ms)
-        self.pending |= dict.fromkeys(ids, due_ms)
-        self.settle()
-
-    @rule(topic=TOPICS, level=st.integers(1, 2))
-    def put_through_level(self, topic: str, level: int) -> None:
-        id = self.store.put(b"level", topic=topic, delay_level=level)
-        self.pending[id] = self.now_ms + (1_000, 7_000)[level - 1]
-        self.levels.add(id)
-        self.settle()
-
-    @precondition(lambda self: self.pending)
-    @rule(index=st.integers(0, 999))
-    def cancel(self, index: int) -> None:
-        id = list(self.pending)[index % len(self.pending)]
-        assert self.store.cancel(id)
-        del self.pending[id]
-        self.settle()
-
-    @precondition(lambda self: self.pending.keys() - self.levels)
-    @rule(index=st.integers(0, 999), slots=SLOTS)
-    def reschedule(self, index: int, slots: float) -> None:
-        ids = [id for id in self.pending if id not in self.levels]
-        id, due_ms = ids[index % len(ids)], self.now_ms + round(slots * self.slot_ms)
-        new = self.store.reschedule(id, at_ms=due_ms)
-        del self.pending[id]
-        self.pending[new] = due_ms
-        self.settle()
 
     @rule(topic=TOPICS, count=st.integers(1, 40))
     def consume(self, topic: str, count: int) -> None:
         batch = self.store.pull(topic, group=GROUP, max_count=count, timeout=0)
         self.acked |= {delivery.id for delivery in batch}
         batch.ack()
-        self.settle()
-
-    @rule(slots=st.one_of(st.integers(1, 40), st.integers(60, 200)))
-    def advance(self, slots: int) -> None:
-        self.let_pass(slots * self.slot_ms)
-        self.settle()
-
-    @rule()
-    def flush(self) -> None:
-        self.store.flush()
         self.settle()
 
     @rule()
@@ -193,9 +150,7 @@ class BackupMachine(StoreMachine):
         self.note_point(is_exact=is_exact)
 
     def note_point(self, *, is_exact: bool) -> None:
-        self.of_point[self.points[-1].number] = Moment(
-            *(self.now_ms, self.pending.copy(), self.fired.copy(), self.acked.copy()), is_exact
-        )
+        self.of_point[self.points[-1].number] = self.moment(is_exact=is_exact)
 
     @rule(keep=st.sampled_from([None, None, None, 3]))
     def back_up(self, keep: int | None) -> None:
@@ -235,7 +190,7 @@ class BackupMachine(StoreMachine):
     # --- what must hold
 
     def check(self, at_ms: int, expected: Moment, point: Moment) -> None:
-        """What is restored of a time is what was there; then all of it fires, once."""
+        """What is restored of a time is what was there; then what is due soon fires, once."""
         path, clock = self.folder / "restored", ManualClock(at_ms)
         report = restore_point(
             self.dest, path, at=at_ms, config=self.config, clock=clock, disk=QuietDisk()
@@ -246,13 +201,14 @@ class BackupMachine(StoreMachine):
             assert {timer.id: timer.due_ms for timer in view.pending()} == expected.pending
         with TimerStore(path, config=self.config, clock=clock, disk=QuietDisk()) as store:
             clock.advance(timedelta(milliseconds=320 * self.slot_ms + 8_000))
-            assert store.count() == 0
+            left = {id for id, due_ms in expected.pending.items() if due_ms > clock.now_ms}
+            assert {timer.id for timer in store.pending()} == left
             found: list[str] = []
             for topic in ("a", "b"):
                 batch = store.pull(topic, group=GROUP, max_count=65_536, timeout=0)
                 found += [delivery.id for delivery in batch]
         assert len(found) == len(set(found)), "something came twice"
-        come = expected.pending.keys() | expected.fired
+        come = (expected.pending.keys() - left) | expected.fired
         assert set(found) <= come
         assert come - set(found) <= point.acked, "something was lost"
         if point.is_exact:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.table_stores import LIVES, live
 from timerstore.tables.bounds import java_hash
+from timerstore.timelog.reading.rowsums import summed
 from timerstore.validation import measured as counted
 from timerstore.validation.files import finish
 from timerstore.validation.measured import (
@@ -24,7 +25,6 @@ from timerstore.validation.measured import (
     Measured,
     hops_to_come,
     pages_read,
-    summed,
 )
 from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan

@@ -125,6 +125,7 @@ def test_many_at_once(tmp_path: Path) -> None:
             keys=[f"k{i}" for i in range(3_000)],
         )
         assert set(ids.due_ms) == {START_MS + 1_000} and store.count("t") == 3_000
+        assert str(ids.due[0]) == "2027-01-15T08:00:01.000"
         assert len(store.put_many([], delay_level=1)) == 0
         assert store.cancel_many(ids[::2]).all() and store.cancel_many(ids[::2]).all()
         assert not store.cancel_many(ids[::2][:0]).any()

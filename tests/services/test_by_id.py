@@ -100,12 +100,12 @@ def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int
 def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id: str) -> None:
     """Cancel by the kernel, after it has said whose template it wants, and by the model."""
     log, known = alone.engine.commitlog, model.put_at(id)
-    template = delete_template(b"nobody", -1)
+    template = delete_template(b"nobody", -1, alone.tag)
     verdict = kernels.cancel(place, template, id.encode(), START_MS)
     if known is not None:
         row = alone.row(known.properties["REAL_TOPIC"])
         assert verdict == OTHER_TOPIC - row
-        template = delete_template(known.properties["REAL_TOPIC"].encode(), row)
+        template = delete_template(known.properties["REAL_TOPIC"].encode(), row, alone.tag)
         verdict = kernels.cancel(place, template, id.encode(), START_MS)
         for _ in range(3):
             if verdict == NOT_JUDGED:  # no room in a log, it may be
@@ -128,8 +128,10 @@ def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
         (id, first), (_, second) = model.by_id.items()
         engine, log, kernels = alone.engine, alone.engine.commitlog, Kernels()
         place, row = new_place(engine.world), alone.row("orders")
-        timer_template = new_template(b"orders", pending_row=row, change=1, tags_code=0, extra=b"")
-        templates = timer_template, delete_template(b"orders", row)
+        timer_template = new_template(
+            b"orders", tag=alone.tag, pending_row=row, change=1, tags_code=0, extra=b""
+        )
+        templates = timer_template, delete_template(b"orders", row, alone.tag)
         assert kernels.get(place, id.encode()) != NOT_JUDGED
         extra = f"TIMER_REPLACES\x01{id}\x02".encode()
         for _ in range(4):  # until there is room in both logs

@@ -11,14 +11,20 @@ from tests import naive
 from tests.services.alone import DEQUEUE_PUT, ENQUEUE_GET, START_MS, Alone, delete, timer
 from timerstore.ground.arguments import Binaries
 from timerstore.ground.ids import format_id
-from timerstore.services.calls.deletes import append_all, append_deletes
+from timerstore.services.calls.deletes import Deleted, append_all, append_deletes
 from timerstore.services.calls.find_id import find_named
-from timerstore.services.calls.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
+from timerstore.services.calls.first_puts import (
+    GONE,
+    NO_ROW,
+    UNKNOWN,
+    look_up,
+    new_first_puts,
+)
 from timerstore.services.calls.put_batch import put_batch
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
-from timerstore.timelog.writing.frame import new_template
+from timerstore.timelog.writing.frame import Puts, new_template
 
 # --- deletes: what a cancel leaves in the log, over segments
 
@@ -33,7 +39,9 @@ def test_each_target_has_a_delete_of_its_own_time(count: int) -> None:
         ]
         digits = np.array([list(key.encode()) for key in keys], np.uint8).reshape(count, 32)
         due_ms = np.arange(START_MS, START_MS + count)
-        append_deletes(alone.engine, new_stage(), b"orders", digits, due_ms, START_MS, row, 1, 1)
+        ones = np.ones(count, np.int64)
+        targets = Deleted(digits, due_ms, ones, ones)
+        append_deletes(alone.engine, new_stage(), b"orders", targets, START_MS, row)
         found = alone.messages()
         assert [m.properties["TIMER_DEL_UNIQKEY"] for m in found] == [f"orders+{k}" for k in keys]
         assert [int(m.properties["TIMER_OUT_MS"]) for m in found] == due_ms.tolist()
@@ -83,28 +91,15 @@ def test_each_is_in_the_log_where_it_says(puts: Any, with_keys: bool) -> None:
         engine, stage = alone.engine, new_stage(STAGE_COUNT_MAX)
         alone.row("rmq_sys_wheel_timer")
         row, none = alone.row("t"), np.zeros(0, np.int64)
-        template = new_template(b"t", pending_row=row, change=1, tags_code=0)
+        template = new_template(b"t", tag=alone.tag, pending_row=row, change=1, tags_code=0)
         bodies = Binaries([body for body, _, _ in puts], "bodies")
         keys = Binaries([key.encode() for _, _, key in puts], "keys")
         due_ms = np.array([START_MS + ms for _, ms, _ in puts], np.int64)
+        own = (keys.address, keys.length) if with_keys else (none, none)
+        given = Puts(bodies.address, bodies.length, *own, due_ms)
         offsets, done = np.zeros(len(puts), np.int64), 0
         while done < len(puts):
-            done = put_batch(
-                engine.commitlog.shared_table,
-                engine.queues.table,
-                engine.append_lock.words,
-                stage,
-                template,
-                bodies.address,
-                bodies.length,
-                keys.address if with_keys else none,
-                keys.length if with_keys else none,
-                due_ms,
-                done,
-                START_MS,
-                alone.tag,
-                offsets,
-            )
+            done = put_batch(engine.world, stage, template, given, done, START_MS, offsets)
             if done < len(puts):
                 engine.provide_append(stage)
         entries = engine.queues.read(0, 0, len(puts)) if puts else []
@@ -128,15 +123,10 @@ TOPICS = ("orders", "mail", "new")
 
 def looked_up(alone: Alone, asked: list[tuple[int, int]], start: int) -> tuple[int, list[int], Any]:
     """What the kernel says of (due time, offset) pairs: where it stopped, rows, indexes."""
-    engine, count = alone.engine, len(asked)
-    rows, indexes = np.full(count, UNMAPPED, np.int64), np.zeros(count, np.int64)
-    due_ms, offsets = np.array(asked, np.int64).reshape(-1, 2).T.copy()
-    levels, found = np.full(count, -1, np.int64), MessageParts()
-    log, queues = engine.commitlog, engine.queues.table
-    at = (log.shared_table, queues, offsets, due_ms, alone.tag, start, log.end, engine.done, 0)
-    born_ms, body_bytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    stopped = look_up(*at, found, rows, indexes, levels, born_ms, body_bytes)
-    return stopped, rows.tolist(), indexes.tolist()
+    engine = alone.engine
+    puts = new_first_puts(*np.array(asked, np.int64).reshape(-1, 2).T.copy())
+    stopped = look_up(engine.world, puts, start, engine.commitlog.end, MessageParts())
+    return stopped, puts.row.tolist(), puts.entry.tolist()
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,6 +15,7 @@ from timerstore.services.pipeline.copying import (
     FOUND,
     UNREADABLE,
     WAIT,
+    Counted,
     append_staged,
     count_fired,
     find_destination,
@@ -30,7 +31,7 @@ from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.writing.append import STAGE_BYTES
-from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, FIRED
+from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, FIRED, CopySays
 
 START_MS = 1_700_000_000_000
 NO_DESTINATION = -9
@@ -50,7 +51,8 @@ def _stage_one(world: Any, message: int, size: int, cut: int, i: int, at: int) -
     row = find_destination(world, thread, buf, message)
     if row < 0:
         return NO_DESTINATION
-    return stage_copy(world, buf, thread.found, FIRED, row, row, message, 10, 10, 20, 30, i, at)
+    says, counts = CopySays(FIRED, message, 20, 30), Counted(row, row, 10, 10)
+    return stage_copy(world, buf, thread.found, says, counts, i, at)
 
 
 @kernel

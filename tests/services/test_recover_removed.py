@@ -1,6 +1,5 @@
 """What a broker's own clean-up removed is no damage: it is passed by."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +7,7 @@ from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.services.opening.recover_removed import count_removed, first_kept_index
 from timerstore.timelog.bytes import format as fmt
-from timerstore.wheel import chain
+from timerstore.timelog.bytes.unit import Units
 
 
 @given(st.integers(0, 3), st.integers(0, 45))
@@ -38,7 +37,7 @@ def test_timers_count_whose_message_is_gone_and_deletes_do_not() -> None:
         log = alone.engine.commitlog
         log.detach_before(log.segment_bytes)
         log.remove_detached()
-        units = np.zeros((4, chain.WALK_COLUMNS), np.int64)
-        units[:, chain.WALK_MESSAGE] = [0, 300, log.segment_bytes, 0]
-        units[:, chain.WALK_MAGIC] = [fmt.UNIT_PLAIN] * 3 + [fmt.UNIT_PLAIN | fmt.UNIT_DELETE]
+        units = Units.room(4)
+        units.message[:] = [0, 300, log.segment_bytes, 0]
+        units.magic[:] = [fmt.UNIT_PLAIN] * 3 + [fmt.UNIT_PLAIN | fmt.UNIT_DELETE]
         assert count_removed(alone.engine, units) == 2

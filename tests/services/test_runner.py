@@ -101,6 +101,8 @@ def test_a_near_wheel_that_is_full_is_no_matter_of_waiting() -> None:
         alone.thread(DEQUEUE_PUT).need = needs.NEAR_FULL
         with pytest.raises(StoreFullError, match="near_count_max"):
             runner._meet(DEQUEUE_PUT)
+        # Else its thread would find it again, before anybody could do something.
+        assert alone.thread(DEQUEUE_PUT).need == needs.NOTHING
 
 
 def test_it_plays_a_timers_way_at_its_time() -> None:

@@ -5,7 +5,6 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from tests import naive
 from tests.small_store import SMALL
 from timerstore.errors import CorruptStoreError
 from timerstore.services.looking.slot_units import slot_units
-from timerstore.wheel import chain
 
 START_MS = 1_700_000_000_000
 TINY = dataclasses.replace(SMALL, timerlog_segment_bytes=520, open_segments_max=2)
@@ -28,10 +26,10 @@ def segments(folder: Path) -> dict[int, bytes]:
 def walked(store: timerstore.TimerStore, slot: int, chunk_rows: int, start: int = -1) -> list[int]:
     """Offsets, newest first, after all segments have been unmapped that may be."""
     store.core.engine.timerlog.trim()
-    parts = [each.copy() for each in slot_units(store.core.engine, slot, start, chunk_rows)]
+    chunks = slot_units(store.core.engine, slot, start, chunk_rows)
+    parts = [each.offset.tolist() for each in chunks]
     assert all(0 < len(part) <= chunk_rows for part in parts)
-    found = np.concatenate([np.zeros((0, chain.WALK_COLUMNS), np.int64), *parts])
-    return list(found[:, chain.WALK_OFFSET].tolist())
+    return [offset for part in parts for offset in part]
 
 
 @settings(max_examples=25)

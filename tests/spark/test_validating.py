@@ -1,16 +1,14 @@
 """On Spark the rules give the same rows as in one process."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
-from tests.rigs.random_store import Story, stories, tell
+from tests.rigs.random_store import MadeUp
 from timerstore.errors import NotAStoreError
 from timerstore.validation import Validation, validate
 
@@ -45,12 +43,9 @@ def test_faults(spark: Any, tmp_path: Path) -> None:
     assert not found.ok
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(story=stories())
-def test_stores_that_were_made_up(story: Story, spark: Any) -> None:
-    with tempfile.TemporaryDirectory(prefix="story") as folder:
-        told = tell(story, Path(folder) / "store")
-        assert not both(spark, told.path, 2_000).failures
+@pytest.mark.parametrize("seed", range(5))
+def test_stores_that_were_made_up(seed: int, spark: Any, tmp_path: Path) -> None:
+    assert not both(spark, MadeUp(tmp_path, seed).leave().path, 2_000).failures
 
 
 def test_no_store(spark: Any, tmp_path: Path) -> None:

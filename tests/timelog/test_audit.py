@@ -13,7 +13,9 @@ from tests.strategies import TAG, messages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading import audit, scan
+from timerstore.timelog.reading.pull import QueueRun
 
 SEGMENT_BYTES = 4_096
 WORDS = {
@@ -82,7 +84,8 @@ def test_entries_as_the_twin(
     data = as_array(b"".join(map(naive.encode_entry, entries)))
     verdicts = np.full(len(entries), -1, np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
-    place = (table, data, 0, as_array(b"t"), 0, 0, end, found, verdicts, state)
+    run = QueueRun(read_only(data), 0, 0, read_only(as_array(b"t")), 0)
+    place = (table, run, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == len(entries)
     assert verdicts.tolist() == expected
     assert state.tolist() == [len(entries), -1]
@@ -96,7 +99,8 @@ def test_entries_wait_for_a_segment() -> None:
     data = b"".join(naive.encode_entry(naive.Entry(m.offset, m.size_bytes, 0)) for m in log)
     verdicts, found = np.zeros(2, np.int64), MessageParts()
     state = np.zeros(2, np.int64)
-    place = (table, as_array(data), 0, as_array(b"t"), 0, 0, end, found, verdicts, state)
+    run = QueueRun(read_only(as_array(data)), 0, 0, read_only(as_array(b"t")), 0)
+    place = (table, run, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == 1
     assert state.tolist() == [1, log[1].offset]
     table.number[1] = kept
@@ -141,21 +145,15 @@ def test_rolls_as_the_twin(
         unit = naive.seal_unit(unit, 0)
     log, _ = table_and_end([source])
     timerlog = table_of({0: naive.encode_unit(unit).ljust(SEGMENT_BYTES, b"\0")}, SEGMENT_BYTES)
-    units = np.zeros((1, audit.AUDIT_COLUMNS), np.int64)
+    units = audit.AuditedUnits.room(1)
     state, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
     count = audit.audit_units(
         timerlog,
         log,
-        0,
         fmt.UNIT_BYTES,
-        0,
-        0,
-        SEGMENT_BYTES,
-        0,
-        precision_ms,
-        hop_ms,
-        window * precision_ms,
-        tag,
+        audit.Audited(
+            *(0, 0, 0, SEGMENT_BYTES, 0, precision_ms, hop_ms, window * precision_ms, tag)
+        ),
         units,
         MessageParts(),
         scratch,
@@ -164,9 +162,9 @@ def test_rolls_as_the_twin(
     assert count == 1
     in_place = naive.is_roll_in_place(due_ms, unit_ms, write_ms, precision_ms, window, ours=ours)
     expected = audit.SOUND if in_place else audit.OTHER_TIME
-    assert units[0, audit.AUDIT_VERDICT] == expected
+    assert units.status[0] == expected
     identity = naive.identity(b"t", source.properties["UNIQ_KEY"].encode(), tag)
-    assert (units[0, audit.AUDIT_HIGH], units[0, audit.AUDIT_LOW]) == identity
+    assert (units.high[0], units.low[0]) == identity
 
 
 @given(st.lists(messages(), min_size=1, max_size=5))

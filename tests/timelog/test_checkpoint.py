@@ -1,8 +1,6 @@
 """Checkpoints: round trips, writes that are torn at any byte, a broker's rewrite."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -124,22 +122,6 @@ def test_any_bytes(checkpoint: Checkpoint, data: bytes) -> None:
     for content in (data, data.ljust(4096, b"\0"), base_of(checkpoint) + data):
         got = decode_checkpoint(content)
         assert got is None or got.by_broker
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden(
-    name: str,
-    golden_unpacked: Callable[[str], Path],
-    golden_list: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    path = golden_unpacked(name) / "config" / "timercheck"
-    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
-    checkpoint = read_checkpoint(path)
-    assert checkpoint is not None
-    assert checkpoint.by_broker
-    assert base_of(checkpoint) == path.read_bytes()[:56]
-    assert checkpoint.read_ms == state["read_ms"]
-    assert checkpoint.queue_index == state["queue_offset"]
 
 
 def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
-"""Consume queues: the golden stores' entries, rows by name, segments, blanks."""
+"""Consume queues: rows by name, segments, blanks."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.writing import consumequeue
@@ -31,46 +29,6 @@ def opened(folder: Path, segment_bytes: int = 60) -> ConsumeQueues:
 
 def segments_of(folder: Path) -> dict[int, bytes]:
     return {int(file.name): file.read_bytes() for file in folder.iterdir()}
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_entries(
-    name: str, golden: Callable[[str], Path], golden_list: Callable[[str], list[dict[str, Any]]]
-) -> None:
-    folder = golden(name) / "consumequeue"
-    queues = opened(folder, 2000)
-    listed = {}
-    for line in golden_list(name):
-        if line["kind"] in ("timer", "delete", "level", "plain"):
-            key = line["stored_topic"], line["queue"], line["queue_offset"]
-            listed[key] = line["commit_log_offset"], line["bytes"]
-    seen = 0
-    for row, file in enumerate(queues.files):
-        topic, queue_id = file.folder.parent.name, int(file.folder.name)
-        assert queues.topics[row] == topic.encode()
-        encoded = as_array(b"." + topic.encode())
-        assert _find(queues.table, encoded, 1, len(encoded) - 1, queue_id) == row
-        expected = naive.scan_queue(segments_of(file.folder))
-        entries = queues.read(row, 0, len(expected))
-        assert entries.dtype == fmt.QUEUE_ENTRY
-        assert [tuple(entry) for entry in entries.tolist()] == list(expected.values())
-        for index, entry in enumerate(entries.tolist()):
-            if (topic, queue_id, index) in listed:
-                assert entry[:2] == listed[topic, queue_id, index]
-                seen += 1
-        queues.set_end(row, len(expected))
-        assert queues.next_index(row) == len(expected)
-        assert queues.first_kept(row, 0) == 0
-        for part in (len(expected) // 2, len(expected)):
-            start = entries[part - 1]["offset"] + 1 if part else 0
-            assert queues.first_kept(row, int(start)) == part
-    assert seen == len(listed)
-    assert queues.disk_bytes == sum(
-        min(file.stat().st_size, file.stat().st_blocks * 512)
-        for file in folder.rglob("*")
-        if file.is_file()
-    )
-    queues.close()
 
 
 NAMES = st.binary(min_size=1, max_size=12) | st.sampled_from([b"a", b"b", b"ab", b"ba", b"x" * 255])

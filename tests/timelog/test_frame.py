@@ -29,6 +29,9 @@ from timerstore.timelog.writing.frame import (
     DELIVERED,
     FIRED,
     ROLLED,
+    CopySays,
+    Destination,
+    Puts,
     Template,
     encode_property,
     encode_tag,
@@ -44,9 +47,9 @@ STAGE = new_stage()
 
 
 @kernel
-def _new(stage: Any, at: int, template: Any, body: Any, extra: Any, times: Any, tag: int) -> int:
+def _new(stage: Any, at: int, template: Any, body: Any, extra: Any, times: Any) -> int:
     most = new_message_bytes_max(template, len(body), len(extra))
-    size = frame_new(stage, 3, at, template, body, extra, times[0], times[1], tag)
+    size = frame_new(stage, 3, at, template, body, extra, times[0], times[1])
     return size if size <= most else -1
 
 
@@ -54,18 +57,11 @@ def _new(stage: Any, at: int, template: Any, body: Any, extra: Any, times: Any, 
 def _batch(
     stage: Any,
     template: Any,
-    bodies: Any,
-    body_bytes: Any,
-    extras: Any,
-    extra_bytes: Any,
-    due_ms: Any,
+    puts: Any,
     start: int,
     now_ms: int,
-    tag: int,
 ) -> int:
-    return frame_batch(
-        stage, template, bodies, body_bytes, extras, extra_bytes, due_ms, start, now_ms, tag
-    )
+    return frame_batch(stage, template, puts, start, now_ms)
 
 
 @kernel
@@ -75,10 +71,8 @@ def _copy(
     status = read_message(source, 0, found, False)
     if status != GOOD:
         return -100 - status
-    return frame_copy(
-        *(buf, 5, source, found, kind, topic, 0, len(topic), queue_id, origin),
-        *(times[0], times[1]),
-    )
+    to = Destination(topic, 0, len(topic), queue_id)
+    return frame_copy(buf, 5, source, found, to, CopySays(kind, origin, times[0], times[1]))
 
 
 def template_of(topic: str, tag: str | None, more: dict[str, str]) -> Template:
@@ -88,7 +82,7 @@ def template_of(topic: str, tag: str | None, more: dict[str, str]) -> Template:
         encoded += encode_property(name.encode(), value.encode())
     tags_code = naive.java_hash(tag or "")
     return new_template(
-        topic.encode(), pending_row=7, change=-1, tags_code=tags_code, properties=encoded
+        topic.encode(), tag=TAG, pending_row=7, change=-1, tags_code=tags_code, properties=encoded
     )
 
 
@@ -120,7 +114,7 @@ def test_a_new_message(
     extra = as_array((key or "").encode())
     times = np.array([due_ms, now_ms])
     template = template_of(topic, tag, more)
-    size = int(_new(STAGE, at, template, as_array(body), extra, times, TAG))
+    size = int(_new(STAGE, at, template, as_array(body), extra, times))
     tags = {} if tag is None else {"TAGS": tag}
     keys = {} if key is None else {"KEYS": key}
     expected = naive.new_timer(topic, body, due_ms, now_ms, TAG, tags | more | keys)
@@ -145,6 +139,7 @@ def test_a_new_message_of_a_level(
 ) -> None:
     template = new_template(
         topic.encode(),
+        tag=TAG,
         pending_row=7,
         change=1,
         tags_code=5,
@@ -153,7 +148,7 @@ def test_a_new_message_of_a_level(
         level_row=9,
     )
     extra, times = as_array((key or "").encode()), np.array([level, now_ms])
-    size = int(_new(STAGE, 0, template, as_array(body), extra, times, TAG))
+    size = int(_new(STAGE, 0, template, as_array(body), extra, times))
     keys = {} if key is None else {"KEYS": key}
     expected = naive.new_at_level(topic, body, level, delay_ms, now_ms, TAG, keys)
     assert staged(STAGE, 0, size) == naive.unsealed(expected)
@@ -180,14 +175,15 @@ def test_batches_hold_all_messages_in_order(with_keys: bool) -> None:
         framed = _batch(
             STAGE,
             template,
-            np.array([body.ctypes.data for body in held_bodies]),
-            np.array([len(body) for body in bodies]),
-            np.array(extras, np.int64),
-            np.array(lengths, np.int64),
-            due_ms,
+            Puts(
+                np.array([body.ctypes.data for body in held_bodies]),
+                np.array([len(body) for body in bodies]),
+                np.array(extras, np.int64),
+                np.array(lengths, np.int64),
+                due_ms,
+            ),
             done,
             1_600_000_000_000,
-            TAG,
         )
         assert 0 < framed <= STAGE_COUNT_MAX
         at = 0

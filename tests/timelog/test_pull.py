@@ -14,6 +14,7 @@ from tests.strategies import TAG, messages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,
@@ -31,6 +32,8 @@ from timerstore.timelog.reading.pull import (
     RUN_OFFSET,
     RUN_TAGS,
     RUN_WORDS,
+    PulledInto,
+    QueueRun,
     measure_run,
     pull_messages,
 )
@@ -63,8 +66,12 @@ def pull(
     verdicts = np.full(count, 255, np.uint8)
     topic = np.frombuffer(queue[0].encode("utf-8", "surrogateescape"), np.uint8)
     got = pull_messages(
-        *(table, run, fmt.ENTRY_BYTES, start, topic, queue[1], TAG, precision_ms),
-        *(MessageParts(), numbers, ends, verdicts, ids, bodies),
+        table,
+        QueueRun(read_only(run), fmt.ENTRY_BYTES, start, read_only(topic), queue[1]),
+        TAG,
+        precision_ms,
+        MessageParts(),
+        PulledInto(numbers, ends, verdicts, ids, bodies),
     )
     rows = [
         (

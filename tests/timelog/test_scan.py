@@ -1,11 +1,9 @@
-"""Scanning the commit log: the golden stores' rows, then logs that are cut or damaged."""
+"""Scanning the commit log: of any log, then of those that are cut or damaged."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +15,7 @@ from timerstore.timelog.bytes.message import BAD_CRC, BAD_PARTS, GOOD, MessagePa
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.scan import ROW_COLUMNS, scan_commitlog
+from timerstore.timelog.reading.scan import ROW_COLUMNS, ReadAs, scan_commitlog
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -38,7 +36,7 @@ def scan_all(
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
     rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
-    levels = np.array(LEVELS_MS, np.int64)
+    how = ReadAs(tag, precision_ms, np.array(LEVELS_MS, np.int64), verify)
     parts = []
     offset = start
     while True:
@@ -48,10 +46,7 @@ def scan_all(
                 offset,
                 stop,
                 sealed_from,
-                verify,
-                tag,
-                precision_ms,
-                levels,
+                how,
                 rows[:at_a_time],
                 found,
                 state,
@@ -131,36 +126,6 @@ def check_rows(
                 begin = row[at] // segment_bytes * segment_bytes
                 data = segments[begin][row[at] - begin :][: row[count]]
                 assert data == text.encode("utf-8", "surrogateescape")
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_rows(
-    name: str,
-    golden_unpacked: Callable[[str], Path],
-    golden_list: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    folder = golden_unpacked(name) / "commitlog"
-    segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
-    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
-    size = len(segments[0])
-    slow = naive.scan_commit_log(segments)
-    table = table_of(segments, size)
-    precision_ms = state["precision_ms"]
-    rows, end, stopped, _ = scan_all(table, max(segments) + size, precision_ms=precision_ms)
-    assert (end, stopped) == (state["commit_log_max"], scan.STOP_END)
-    check_rows(rows, slow.messages, segments, precision_ms, TAG)
-    by_offset = {row[scan.ROW_OFFSET]: row for row in rows.tolist()}
-    for line in golden_list(name):
-        if line["kind"] in ("timer", "delete", "level", "plain"):
-            row = by_offset[line["commit_log_offset"]]
-            assert row[scan.ROW_SIZE] == line["bytes"]
-            assert row[scan.ROW_QUEUE_ID] == line["queue"]
-            assert row[scan.ROW_QUEUE_INDEX] == line["queue_offset"]
-            assert row[scan.ROW_IS_DELETE] == (line["kind"] == "delete")
-            out_ms = line["properties"].get("TIMER_OUT_MS")
-            if out_ms is not None:
-                assert row[scan.ROW_DUE_MS] == int(out_ms)
-                assert row[scan.ROW_EXACT_DUE_MS] == line["due_ms"]
 
 
 # --- logs that are made here

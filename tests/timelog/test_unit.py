@@ -13,6 +13,7 @@ from timerstore.timelog.bytes.unit import (
     UNIT_BAD_CRC,
     UNIT_BROKEN,
     UNIT_GOOD,
+    NewUnit,
     check_unit,
     is_broker_unit,
     next_unit_offset,
@@ -29,10 +30,11 @@ TIMES = st.integers(0, 253_402_300_799_999)
 
 @kernel
 def _put(buf: Any, at: int, values: Any, scratch: Any) -> None:
-    put_unit(
-        *(buf, at, values[0], values[1], values[2], values[3], values[4], values[5]),
-        *(values[6], values[7], values[8], values[9], scratch),
+    unit = NewUnit(
+        *(values[1], values[2], values[3], values[4], values[5]),
+        *(values[6], values[7], values[8], values[9]),
     )
+    put_unit(buf, at, values[0], unit, scratch)
 
 
 @kernel

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import table_of
+from timerstore.timelog.bytes.unit import NOT_SAID, LoggedUnits
 from timerstore.timelog.files.names import segment_name
-from timerstore.timelog.reading import units as units_of
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.timelog.reading.units import EVERY_UNIT, NOT_SAID, Wanted, walk_units
+from timerstore.timelog.reading.units import EVERY_UNIT, Wanted, read_units, walk_units
 
 UNITS = st.builds(
     naive.Unit,
@@ -74,34 +74,37 @@ def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
 def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wanted) -> None:
     expected, data, end = laid_out(found)
     log = table_of({at: data[at : at + SIZE] for at in (0, SIZE, 2 * SIZE)}, SIZE)
-    units = np.zeros((units_of.UNIT_COLUMNS, at_a_time), np.int64)
+    units = LoggedUnits.room(at_a_time)
     state, scratch = np.zeros(2, np.int64), np.zeros(64, np.uint8)
-    seen: list[list[int]] = []
+    seen: list[LoggedUnits] = []
     while True:
-        count = units_of.read_units(log, end, wanted, units, scratch, state)
-        seen += units[:, :count].T.tolist()
+        count = read_units(log, end, wanted, units, scratch, state)
+        seen += [units[[i]] for i in range(count)]
         if count < at_a_time:
             break
     chosen = [at for at, unit in expected.items() if is_wanted(unit, wanted)]
-    assert [each[units_of.UNIT_OFFSET] for each in seen] == chosen
+    assert [int(each.offset[0]) for each in seen] == chosen
     for each in seen:
-        unit = expected[each[units_of.UNIT_OFFSET]]
-        assert each[1:10] == [
+        offset = int(each.offset[0])
+        unit = expected[offset]
+        said = each.prev, each.magic, each.write_ms, each.ms, each.message, each.size
+        said += each.topic_hash, each.extra, each.by_broker
+        assert [int(column[0]) for column in said] == [
             *(unit.prev_pos, unit.magic, unit.write_ms, unit.time_ms, unit.message_offset),
             *(unit.message_bytes, unit.topic_hash, unit.extra),
             int(unit.crc == 0 and unit.extra == 0),
         ]
         due = due_of(unit)
         is_said = due is not None and due[0] == due[1]
-        assert each[units_of.UNIT_DUE_MS] == (due[0] if due and is_said else NOT_SAID)
+        assert each.due_ms[0] == (due[0] if due and is_said else NOT_SAID)
         try:
-            naive.check_unit(unit, each[units_of.UNIT_OFFSET])
+            naive.check_unit(unit, offset)
             sound = True
         except naive.DamageError:
             sound = False
-        assert (each[units_of.UNIT_STATUS] == 0) == sound
+        assert (each.status[0] == 0) == sound
     state[:] = 0
-    assert units_of.read_units(table_of({}, SIZE), end, wanted, units, scratch, state) == 0
+    assert read_units(table_of({}, SIZE), end, wanted, units, scratch, state) == 0
     assert state.tolist() == [0, int(end > 0)]
 
 
@@ -115,8 +118,6 @@ def test_a_gap_is_passed_over(
             path = Path(folder) / segment_name(number * SIZE)
             path.write_bytes(data[number * SIZE : (number + 1) * SIZE])
         log = ReadSegments(Path(folder), "timerlog", SIZE, open_count_max=2)
-        parts = [
-            part[units_of.UNIT_OFFSET].tolist() for part in walk_units(log, 0, end, chunk=chunk)
-        ]
+        parts = [part.offset.tolist() for part in walk_units(log, 0, end, chunk=chunk)]
     assert all(len(part) <= chunk for part in parts)
     assert [at for part in parts for at in part] == [at for at in expected if at // SIZE != missing]

@@ -1,6 +1,5 @@
 """What is sound has no failure: RocketMQ's stores, stores that were made up, however they ended."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.rigs.random_store import Story, stories, tell
+from tests.rigs.random_store import MadeUp
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
@@ -54,21 +51,20 @@ def _waits(line: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
-@given(story=stories(), split_bytes=st.sampled_from([300, 5_000, 1 << 26]))
-def test_stores_that_were_made_up(story: Story, split_bytes: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="story") as folder:
-        told = tell(story, Path(folder) / "store")
-        found = validate(told.path, split_bytes=split_bytes)
-        assert found.ok and not found.failures, str(found)
-        assert verify(told.path).ok
-        if story.ends_in == "close":
-            assert found.counts["pending"] == found.spread.pending_count == told.pending
-            assert found["pending_count"].checked == 1
-            return
-        whole = validate(told.path, upto="end", split_bytes=split_bytes)
-        assert not whole.failures, str(whole)
-        assert whole.counts["pending"] == told.pending
+@pytest.mark.parametrize("seed", range(25))
+def test_stores_that_were_made_up(seed: int, tmp_path: Path) -> None:
+    left = MadeUp(tmp_path, seed).leave()
+    split_bytes = (300, 5_000, 1 << 26)[seed % 3]
+    found = validate(left.path, split_bytes=split_bytes)
+    assert found.ok and not found.failures, str(found)
+    assert verify(left.path).ok
+    if left.was_closed:
+        assert found.counts["pending"] == found.spread.pending_count == left.pending
+        assert found["pending_count"].checked == 1
+        return
+    whole = validate(left.path, upto="end", split_bytes=split_bytes)
+    assert not whole.failures, str(whole)
+    assert whole.counts["pending"] == left.pending
 
 
 def test_a_store_that_is_open_is_read_up_to_its_checkpoint(tmp_path: Path) -> None:

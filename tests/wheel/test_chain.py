@@ -1,19 +1,14 @@
-"""Chains against the slow twin: the golden stores' units, cutting, replaying, damage."""
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""Chains against the slow twin: cutting, replaying, damage."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
-    WALK_COLUMNS,
     WALK_DAMAGED,
     WALK_DONE,
     WALK_FULL,
@@ -42,12 +37,12 @@ def scan(
     at_a_time: int = 64,
 ) -> Walked:
     """All units, where the scan ended, and why."""
-    units, state = np.zeros((at_a_time, WALK_COLUMNS), np.int64), np.array([start, -9], np.int64)
+    units, state = Units.room(at_a_time), np.array([start, -9], np.int64)
     rows: list[tuple[int, ...]] = []
     while True:
         before = int(state[0])
         count = scan_units(table, stop, from_slot, precision_ms, units, SCRATCH, state)
-        rows += [tuple(row) for row in units[:count].tolist()]
+        rows += rows_of(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(state[0]), int(state[1])
         assert count == at_a_time
@@ -64,12 +59,12 @@ def walk(
 ) -> Walked:
     """All of some chains, where the walk ended, and why."""
     chains = np.array([[slot, last_of(wheel, slot)] for slot in slots], np.int64)
-    units = np.zeros((at_a_time, WALK_COLUMNS), np.int64)
+    units = Units.room(at_a_time)
     lanes, state = np.full((lane_count, 2), NO_UNIT, np.int64), np.array([0, -9, 0], np.int64)
     rows: list[tuple[int, ...]] = []
     while True:
         count = walk_chains(table, chains, precision_ms, units, lanes, SCRATCH, state)
-        rows += [tuple(row) for row in units[:count].tolist()]
+        rows += rows_of(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(lanes[state[2], 1]), int(state[1])
         assert count == at_a_time
@@ -79,6 +74,15 @@ def last_of(wheel: SlotArray, number: int) -> int:
     at = naive.slot_index(number, len(wheel.slots) // naive.SLOT_BYTES // 2) * naive.SLOT_BYTES
     slot = naive.decode_slot(wheel.slots[at : at + naive.SLOT_BYTES].tobytes())
     return slot.last_offset if slot.number == number else NO_UNIT
+
+
+def rows_of(units: Units) -> list[tuple[int, ...]]:
+    columns = (getattr(units, name).tolist() for name in Units.columns())
+    return list(zip(*columns, strict=True))
+
+
+def units_of(rows: list[tuple[int, ...]]) -> Units:
+    return Units(*np.array(rows, np.int64).reshape(-1, len(Units.columns())).T.copy())
 
 
 def row_of(offset: int, unit: naive.Unit) -> tuple[int, ...]:
@@ -102,49 +106,6 @@ def slots_of(
         naive.Slot(slot, chain[0], chain[-1], naive.slot_net_count(units[at] for at in chain))
         for slot, chain in chains.items()
     ]
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_units(
-    name: str,
-    golden_unpacked: Callable[[str], Path],
-    golden_list: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    folder = golden_unpacked(name) / "timerlog"
-    segments = {int(file.name): file.read_bytes() for file in folder.iterdir()}
-    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
-    precision_ms = state["precision_ms"]
-    slow = naive.scan_timer_log(segments)
-    table = table_of(segments, len(segments[0]))
-    rows, end, why = scan(table, 0, slow.end, precision_ms=precision_ms)
-    assert rows == [row_of(offset, unit) for offset, unit in slow.units.items()]
-    assert (end, why) == (slow.end, WALK_DONE)
-    # Behind the end stand zeros, which are no unit.
-    assert scan(table, 0, slow.end + 52, precision_ms=precision_ms)[1:] == (end, WALK_DAMAGED)
-    some = sorted({unit.time_ms // precision_ms for unit in slow.units.values()})
-    from_slot = some[len(some) // 2]
-    rows, _, _ = scan(table, 0, slow.end, from_slot=from_slot, precision_ms=precision_ms)
-    assert [row[0] for row in rows] == [
-        offset for offset, unit in slow.units.items() if unit.time_ms // precision_ms >= from_slot
-    ]
-
-    slots = list(naive.used_slots((golden_unpacked(name) / "timerwheel").read_bytes()).values())
-    wheel = wheel_of(slots, 604_800)
-    put = {line["commit_log_offset"] for line in golden_list(name) if line["kind"] == "timer"}
-    seen = set()
-    for slot in slots:
-        rows, at, why = walk(table, wheel, slot.number, precision_ms=precision_ms, at_a_time=7)
-        assert (at, why) == (NO_UNIT, WALK_DONE)
-        assert [row[0] for row in rows] == list(naive.walk_chain(slow.units, slot.last_offset))
-        assert rows == [row_of(row[0], slow.units[row[0]]) for row in rows]
-        assert rows[-1][0] == slot.first_offset
-        seen |= {row[3] for row in rows}
-    in_the_timer_topic = {
-        line["commit_log_offset"]
-        for line in golden_list(name)
-        if line["kind"] == "timer" and line["stored_topic"] == naive.TIMER_TOPIC
-    }
-    assert seen & put == in_the_timer_topic
 
 
 # --- timer logs that are made here
@@ -241,21 +202,18 @@ def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -
     offsets = sorted(units)
     begin = offsets[cut] if cut < len(offsets) else end_of(units)
     wheel = wheel_of(slots_of(units, begin))
-    rows = np.array([row_of(offset, units[offset]) for offset in offsets], np.int64).reshape(
-        -1, WALK_COLUMNS
-    )
-    changed = revise_slots(wheel, rows, len(rows), 1000)
+    rows = units_of([row_of(offset, units[offset]) for offset in offsets])
+    changed = revise_slots(wheel, rows, 1000)
     assert changed == len([offset for offset in offsets if offset >= begin])
     expected = wheel_of(slots_of(units, end_of(units)))
     assert wheel.slots.tobytes() == expected.slots.tobytes()
-    assert revise_slots(wheel, rows, len(rows), 1000) == 0
+    assert revise_slots(wheel, rows, 1000) == 0
 
 
 def test_replaying_takes_a_slot_from_an_older_time() -> None:
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
     later = FIRST_SLOT + 2 * SLOT_COUNT
-    rows = np.array([[1040, later * 1000, 5, 0, 100]], np.int64)
-    assert revise_slots(wheel, rows, 1, 1000) == 1
+    assert revise_slots(wheel, units_of([(1040, later * 1000, 5, 0, 100)]), 1000) == 1
     assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
         naive.Slot(later, 1040, 1040, -1)
     ]

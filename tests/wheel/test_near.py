@@ -20,6 +20,7 @@ from timerstore.wheel.near import (
     NONE,
     PLACES,
     SPAN,
+    NearTimer,
     NearWheel,
     bucket_at,
     check,
@@ -47,7 +48,8 @@ Entry = tuple[int, int, int, int, int]  # due, message, size, slot's place, magi
 @kernel
 def _insert(near: Any, values: Any, in_front: bool) -> None:
     bucket_ms, due_ms, message, size, slot, magic, aside = values
-    near_insert(near, bucket_ms, due_ms, message, size, slot, magic, in_front, aside)
+    timer = NearTimer(due_ms, message, size, slot, magic, aside)
+    near_insert(near, bucket_ms, timer, in_front)
 
 
 @kernel

@@ -16,7 +16,13 @@ from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, MessageParts
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns, scan
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.judge import IN_MESSAGE, PENDING, Reading, read_places
+from timerstore.wheel.judge import (
+    IN_MESSAGE,
+    PENDING,
+    PlacesRead,
+    Reading,
+    read_places,
+)
 from timerstore.wheel.sets import map_put_all, new_table
 
 SEGMENT_BYTES = 4_096
@@ -50,13 +56,14 @@ def read(
     """Rows, parts, verdicts, and the first that was not mapped."""
     table, count = new_table(max(1, len(done))), len(offsets)
     map_put_all(table, done, np.zeros(len(done), np.int64))
-    reading = Reading(TAG, 1_000, LEVELS, True, table, len(done), cancelled)
+    reading = Reading(scan.ReadAs(TAG, 1_000, LEVELS, True), table, len(done), cancelled)
     rows = np.zeros((count, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((count, columns.PART_COLUMNS), np.int64)
     verdicts, state = np.full(count, 99, np.int64), np.zeros(1, np.int64)
     levels = np.array(due_ms or [IN_MESSAGE] * count, np.int64)
     at, found = np.array(offsets, np.int64), MessageParts()
-    left = read_places(log, at, levels, reading, rows, parts, verdicts, found, state)
+    into = PlacesRead(rows, parts, verdicts)
+    left = read_places(log, at, levels, reading, into, found, state)
     return rows, parts, verdicts, int(left)
 
 
@@ -116,7 +123,8 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     log = table(found)
     scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
     words, state = MessageParts(), np.zeros(2, np.int64)
-    count = scan.scan_commitlog(log, 0, end, end, True, TAG, 1_000, LEVELS, scanned, words, state)
+    how = scan.ReadAs(TAG, 1_000, LEVELS, True)
+    count = scan.scan_commitlog(log, 0, end, end, how, scanned, words, state)
     assert count == len(found)
     offsets = [message.offset for message in found]
     order.shuffle(offsets)

@@ -1,7 +1,6 @@
 """Slots against a dict, then the file: which pages are written, when, what is refused."""
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,31 +89,6 @@ def test_slots(actions: list[tuple[str, int, int]], span: tuple[int, int]) -> No
     start, stop = sorted(span)
     used = [slot for slot in by_number if start <= slot < stop]
     assert next_used_slot(array, start, stop) == min(used, default=stop)
-
-
-@pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_slots(
-    name: str, golden: Callable[[str], Path], golden_list: Callable[[str], list[dict[str, Any]]]
-) -> None:
-    path = golden(name) / "timerwheel"
-    before = path.read_bytes()
-    wheel = TimerWheel(Disk(), path, 604_800)
-    slow = {slot.number: slot for slot in naive.used_slots(before).values()}
-    used = wheel.slots[wheel.slots["time"] != 0]
-    assert {int(row["time"]): naive.Slot(*row.item()) for row in used} == slow
-    (state,) = (line for line in golden_list(name) if line["kind"] == "state")
-    for line in golden_list(name):
-        if line["kind"] == "slot":
-            slot = line["time_ms"] // state["precision_ms"]
-            assert _last(wheel.array, slot) == line["last"]
-            assert slow[slot][1:4] == (line["first"], line["last"], line["count"])
-    walked, slot = [], min(slow)
-    while (slot := int(next_used_slot(wheel.array, slot, max(slow) + 1))) <= max(slow):
-        walked.append(slot)
-        slot += 1
-    assert walked == sorted(slow)
-    wheel.close()
-    assert path.read_bytes() == before
 
 
 # --- the file

@@ -1,8 +1,8 @@
-"""Units of the timer log: kernels that write, check or read one 52-byte unit."""
+"""Units of the timer log: kernels that write, check or read one 52-byte unit; tables of them."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.crc import START, crc_register
@@ -14,7 +14,8 @@ from timerstore.timelog.jit.intrinsics import (
     put_i64,
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.timelog.jit.table import Table
 
 UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1
@@ -22,6 +23,45 @@ UNIT_BAD_CRC: Final = 2
 WRITE_MS_BITS: Final = 48
 UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
 """What a unit takes where it is written: behind it a segment can still be closed."""
+NOT_SAID: Final = -(1 << 63)
+
+
+class NewUnit(NamedTuple):
+    """What a unit is to say."""
+
+    prev: int
+    magic: int
+    write_ms: int
+    ms: int  # its time
+    slot_ms: int  # its slot's start
+    message: int
+    size: int
+    topic_hash: int
+    due_ms: int  # exact
+
+
+@record
+class Units(Table):
+    """Units as the services read them; int64[n] each."""
+
+    offset: Words
+    ms: Words  # its time, which says its slot
+    magic: Words
+    message: Words
+    size: Words  # of its message
+
+
+@record
+class LoggedUnits(Units):
+    """Units as they are read from outside, damaged ones too."""
+
+    prev: Words
+    write_ms: Words
+    topic_hash: Words
+    extra: Words
+    by_broker: Words  # 1: a broker wrote it
+    status: Words  # a UNIT_ constant; of audited units a verdict, see `audit.py`
+    due_ms: Words  # exact; NOT_SAID where the unit does not say it
 
 
 @inlined_always
@@ -58,35 +98,25 @@ def put_unit(
     buf: Bytes,
     at: int,
     offset: int,
-    prev_pos: int,
-    magic: int,
-    write_ms: int,
-    unit_ms: int,
-    slot_ms: int,
-    message_offset: int,
-    message_size: int,
-    topic_hash: int,
-    due_ms: int,
+    unit: NewUnit,
     scratch: Bytes,
 ) -> None:
-    """Write a unit at `at`, which is `offset` of the timer log. O(1).
-
-    `unit_ms`: the unit's time; `slot_ms`: its slot's start; `due_ms`: the exact due time.
-    """
-    write_ms = min(max(write_ms, slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX), slot_ms)
-    extra = due_ms // 1000
-    if magic & fmt.UNIT_ROLL == 0:
-        extra = due_ms - unit_ms
+    """Write a unit at `at`, which is `offset` of the timer log. O(1)."""
+    earliest_ms = unit.slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX
+    write_ms = min(max(unit.write_ms, earliest_ms), unit.slot_ms)
+    extra = unit.due_ms // 1000
+    if unit.magic & fmt.UNIT_ROLL == 0:
+        extra = unit.due_ms - unit.ms
     if extra < 0 or extra > fmt.EXTRA_READ_MESSAGE:
         extra = fmt.EXTRA_READ_MESSAGE
     put_i32(buf, at + fmt.UNIT_SIZE_AT, fmt.UNIT_BYTES)
-    put_i64(buf, at + fmt.UNIT_PREV_AT, prev_pos)
-    put_i32(buf, at + fmt.UNIT_MAGIC_AT, magic)
+    put_i64(buf, at + fmt.UNIT_PREV_AT, unit.prev)
+    put_i32(buf, at + fmt.UNIT_MAGIC_AT, unit.magic)
     put_i64(buf, at + fmt.UNIT_WRITE_AT, write_ms)
-    put_i32(buf, at + fmt.UNIT_DELTA_AT, unit_ms - write_ms)
-    put_i64(buf, at + fmt.UNIT_MESSAGE_AT, message_offset)
-    put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, message_size)
-    put_i32(buf, at + fmt.UNIT_HASH_AT, topic_hash)
+    put_i32(buf, at + fmt.UNIT_DELTA_AT, unit.ms - write_ms)
+    put_i64(buf, at + fmt.UNIT_MESSAGE_AT, unit.message)
+    put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, unit.size)
+    put_i32(buf, at + fmt.UNIT_HASH_AT, unit.topic_hash)
     put_i32(buf, at + fmt.UNIT_EXTRA_AT, extra)
     put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, scratch))
 
@@ -112,10 +142,45 @@ def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
     return UNIT_GOOD
 
 
+@inlined_always
+def fill_unit(units: Units, i: int, buf: Bytes, at: int, offset: int) -> None:
+    """Write what the services need of the unit at `at`, which is `offset` of the timer log."""
+    units.offset[i] = offset
+    units.ms[i] = unit_ms(buf, at)
+    units.magic[i] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    units.message[i] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    units.size[i] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+
+
+@inlined_always
+def fill_logged(
+    units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int, scratch: Bytes
+) -> None:
+    """Write all that the unit at `at` says, and whether it is sound."""
+    fill_unit(units, i, buf, at, offset)
+    units.prev[i] = get_i64(buf, at + fmt.UNIT_PREV_AT)
+    units.write_ms[i] = get_i64(buf, at + fmt.UNIT_WRITE_AT)
+    units.topic_hash[i] = get_i32(buf, at + fmt.UNIT_HASH_AT)
+    units.extra[i] = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+    units.by_broker[i] = 1 if is_broker_unit(buf, at) else 0
+    units.status[i] = check_unit(buf, at, offset, scratch)
+    units.due_ms[i] = said_due_ms(buf, at)
+
+
 @inlined
 def is_broker_unit(buf: Bytes, at: int) -> bool:
     """Tell whether a broker wrote the unit: its reserved eight bytes are 0."""
     return get_u32(buf, at + fmt.UNIT_CRC_AT) == 0 and get_u32(buf, at + fmt.UNIT_EXTRA_AT) == 0
+
+
+@inlined
+def said_due_ms(buf: Bytes, at: int) -> int:
+    """Return the exact due time that a unit says: not a broker's, and not a roll."""
+    extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+    is_roll = get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_ROLL != 0
+    if extra == fmt.EXTRA_READ_MESSAGE or is_roll or is_broker_unit(buf, at):
+        return NOT_SAID
+    return unit_ms(buf, at) + extra
 
 
 @inlined

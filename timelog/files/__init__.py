@@ -9,6 +9,7 @@ disk.py          the one place through which bytes reach a disk
 names.py         the names that files of a store can have
 nonzero.py       where memory that others may change is not zero
 sharing.py       a lock on a log's folder, for who reads it
+ownedfile.py     descriptors with an owner
 lockfile.py      one process at a time has a store open
 smallfile.py     small files read whole
 steady.py        small files as of one moment

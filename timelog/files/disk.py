@@ -64,7 +64,7 @@ class MappedFile:
     behind that may be a hole, which must not be written to."""
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
-        """Map `length` bytes of the open file `fd`, and close it."""
+        """Map `length` bytes of the open file `fd`, which may be closed then."""
         self.length = length
         name = str(path)
         if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
@@ -73,7 +73,6 @@ class MappedFile:
             buffer = mapped.read_buffer(length)
         self.owner, self.address = MapOwner(buffer, path), int(buffer.address)
         self.view: Bytes = bytes_at(self.address, length, self.owner)
-        os.close(fd)
 
     @property
     def path(self) -> Path:
@@ -199,9 +198,11 @@ class Disk:
             return MappedFile(path, fd, length)
         except OSError as e:
             if fd >= 0:
-                os.close(fd)
                 path.unlink(missing_ok=True)
             raise self.full(e, path) from e
+        finally:
+            if fd >= 0:
+                os.close(fd)
 
     def allocate(self, file: MappedFile, stop: int) -> None:
         """Allocate a file's blocks up to byte `stop`, which may then be written to.
@@ -271,11 +272,9 @@ class Disk:
                 os.ftruncate(fd, length)
             return MappedFile(path, fd, length)
         except OSError as e:
-            os.close(fd)
             raise self.full(e, path) from e
-        except NotAStoreError:
+        finally:
             os.close(fd)
-            raise
 
     def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
         """Return the ranges of a mapped file that are no holes, which read as zeros.

@@ -38,6 +38,8 @@ def _lock(fd: int, how: int) -> bool:
 class FolderShare:
     """A share of a folder's lock, for as long as this object lives."""
 
+    _fd = -1
+
     def __init__(self, folder: Path) -> None:
         """Wait for it, a second at most: its owner has it alone for one renaming."""
         self._fd = _open_folder(folder)

@@ -13,6 +13,7 @@ then kernels are compiled more slowly, see `compilers.py`.
     cachefolder.py  where it is cached if nothing of ours can be written
     entrypoint.py   calling it by its bare entry point
     record.py       groups of fields that it receives as one pointer
+    table.py        such groups whose fields are columns
     acting.py       who may write them
     objects.py      where CPython keeps the bytes of its objects
     mapping.py      mappings, each with its owner

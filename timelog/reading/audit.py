@@ -5,7 +5,7 @@ What stops recovery, a bad unit say, is only noted here, and the next one is loo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -21,37 +21,22 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
-    check_unit,
+    LoggedUnits,
+    fill_logged,
     is_broker_unit,
     next_unit_offset,
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_u8, get_word
+from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.jit.record import Bytes, Rows, Words, record
+from timerstore.timelog.reading.pull import QueueRun, stands_there
 from timerstore.timelog.reading.scan import ROW_OFFSET
 
 # Bits of a message's mark.
 MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
 MARK_OURS: Final = 2  # this store made it, or the timer that it is a copy of
-
-# Columns of an audited unit.
-AUDIT_OFFSET: Final = 0
-AUDIT_UNIT_MS: Final = 1
-AUDIT_MAGIC: Final = 2
-AUDIT_MESSAGE: Final = 3
-AUDIT_BROKER: Final = 4
-AUDIT_VERDICT: Final = 5
-AUDIT_QUEUE_INDEX: Final = 6  # of its message; −1 where that cannot be read
-AUDIT_PREV: Final = 7
-AUDIT_HIGH: Final = 8  # identity of its timer, of a delete's target; 0 where it cannot be read
-AUDIT_LOW: Final = 9
-AUDIT_WRITE_MS: Final = 10
-AUDIT_DUE_MS: Final = 11  # what its message says; −1 where that cannot be read
-AUDIT_SIZE: Final = 12  # of its message, as the unit says it
-AUDIT_HASH: Final = 13  # of its message's real topic, as the unit says it
-AUDIT_COLUMNS: Final = 14
 
 # Verdicts on a queue entry.
 ENTRY_NONE: Final = 0
@@ -93,6 +78,30 @@ _TIMER_TOPIC_BYTES: Final = len(fmt.TIMER_TOPIC)
 _TIMER_TOPIC_WORD = as_word(fmt.TIMER_TOPIC)
 
 
+@record
+class AuditedUnits(LoggedUnits):
+    """Units with what their messages say; `status` is a verdict."""
+
+    queue_index: Words  # −1 where the message cannot be read, as below
+    high: Words  # identity of its timer, of a delete's target; else 0
+    low: Words
+    message_due_ms: Words  # else −1
+
+
+class Audited(NamedTuple):
+    """What a store says of itself, by which its units are judged."""
+
+    start: int  # of the timer log
+    from_slot: int  # R
+    log_start: int  # of the commit log
+    log_end: int
+    floor: int  # F, 0 where nothing was cleaned
+    precision_ms: int
+    hop_ms: int  # of our rolls; 0: unknown
+    window_ms: int  # of a broker's; 0: unknown
+    tag: int
+
+
 @kernel_later
 def mark_messages(
     commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, marks: Words
@@ -113,10 +122,9 @@ def mark_messages(
 
 
 @inlined
-def _judge_roll(
-    buf: Bytes, at: int, due_ms: int, hop_ms: int, window_ms: int, precision_ms: int
-) -> int:
+def _judge_roll(buf: Bytes, at: int, due_ms: int, store: Audited) -> int:
     """Judge where a roll waits: on its timer's own grid, or where a broker's third rule puts it."""
+    hop_ms, window_ms, precision_ms = store.hop_ms, store.window_ms, store.precision_ms
     ms, write_ms = unit_ms(buf, at), get_i64(buf, at + fmt.UNIT_WRITE_AT)
     if ms >= due_ms:
         return OTHER_TIME
@@ -138,9 +146,7 @@ def _judge_message(
     message: int,
     buf: Bytes,
     at: int,
-    hop_ms: int,
-    window_ms: int,
-    precision_ms: int,
+    store: Audited,
     found: MessageParts,
 ) -> int:
     """Compare a unit with the message it points to: a verdict."""
@@ -160,7 +166,7 @@ def _judge_message(
     if (magic & fmt.UNIT_DELETE != 0) != (found.deletes_bytes >= 0):
         return OTHER_KIND
     if magic & fmt.UNIT_ROLL != 0:
-        return _judge_roll(buf, at, found.due_ms, hop_ms, window_ms, precision_ms)
+        return _judge_roll(buf, at, found.due_ms, store)
     # A handover puts a delete beside its timer, also where that is a roll.
     if magic & fmt.UNIT_DELETE != 0 and not is_broker_unit(buf, at):
         return UNIT_GOOD
@@ -175,36 +181,32 @@ def _judge_message(
 def audit_units(
     timerlog: SegmentTable,
     commitlog: SegmentTable,
-    start: int,
     stop: int,
-    from_slot: int,
-    log_start: int,
-    log_end: int,
-    floor: int,
-    precision_ms: int,
-    hop_ms: int,
-    window_ms: int,
-    tag: int,
-    units: Rows,
+    store: Audited,
+    units: AuditedUnits,
     found: MessageParts,
     scratch: Bytes,
     state: Words,
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
-    `units`: int64[n, AUDIT_COLUMNS], written. `state`: int64[3]: the offset to go on at; which log
-    has to be mapped first, 0 for none, 1 for the timer log, 2 for the commit log; at which offset.
-    Where a unit's predecessor lies in a segment that is missing, hand the two in again as they are.
-    `start`: the timer log's. `from_slot`: R. `log_start`, `log_end`: the commit log's. `floor`: F,
-    0 where nothing was cleaned. `hop_ms`: of our rolls; `window_ms`: of a broker's; 0: unknown.
+    `units`: written. `state`: int64[3]: the offset to go on at; which log has to be mapped first, 0
+    for none, 1 for the timer log, 2 for the commit log; at which offset. Where a unit's predecessor
+    lies in a segment that is missing, hand the two in again as they are.
     """
+    start, from_slot, floor, precision_ms = (
+        store.start,
+        store.from_slot,
+        store.floor,
+        store.precision_ms,
+    )
     segment_bytes = timerlog.segment_bytes
     count = 0
     missing = -1
     if state[1] == 1:
         missing = state[2] // segment_bytes
     state[1] = 0
-    while count < len(units):
+    while count < len(units.offset):
         offset = next_unit_offset(segment_bytes, state[0])
         if offset >= stop:
             state[0] = offset
@@ -215,24 +217,15 @@ def audit_units(
             state[2] = offset
             break
         at = offset % segment_bytes
-        unit = units[count]
-        unit[AUDIT_OFFSET] = offset
-        unit[AUDIT_UNIT_MS] = unit_ms(buf, at)
-        unit[AUDIT_MAGIC] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-        unit[AUDIT_MESSAGE] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-        unit[AUDIT_BROKER] = 1 if is_broker_unit(buf, at) else 0
-        unit[AUDIT_QUEUE_INDEX] = -1
-        unit[AUDIT_PREV] = get_i64(buf, at + fmt.UNIT_PREV_AT)
-        unit[AUDIT_HIGH] = 0
-        unit[AUDIT_LOW] = 0
-        unit[AUDIT_WRITE_MS] = get_i64(buf, at + fmt.UNIT_WRITE_AT)
-        unit[AUDIT_DUE_MS] = -1
-        unit[AUDIT_SIZE] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-        unit[AUDIT_HASH] = get_i32(buf, at + fmt.UNIT_HASH_AT)
-        verdict = check_unit(buf, at, offset, scratch)
+        fill_logged(units, count, buf, at, offset, scratch)
+        units.queue_index[count] = -1
+        units.high[count] = 0
+        units.low[count] = 0
+        units.message_due_ms[count] = -1
+        verdict = units.status[count]
         if verdict == UNIT_GOOD:
             slot = unit_ms(buf, at) // precision_ms
-            previous = unit[AUDIT_PREV]
+            previous = units.prev[count]
             if previous >= start and previous // segment_bytes == missing:
                 verdict = OTHER_SLOT
             elif previous >= start:
@@ -249,11 +242,11 @@ def audit_units(
                     verdict = OTHER_SLOT
             elif previous != -1 and (previous < 0 or (slot >= from_slot and floor == 0)):
                 verdict = OTHER_SLOT
-            message = unit[AUDIT_MESSAGE]
-            if message < log_start:
+            message = units.message[count]
+            if message < store.log_start:
                 if message < 0 or (slot >= from_slot and message >= floor):
                     verdict = REMOVED
-            elif message >= log_end:
+            elif message >= store.log_end:
                 verdict = NO_MESSAGE
             else:
                 source = segment_at(commitlog, message)
@@ -262,21 +255,19 @@ def audit_units(
                     state[2] = message
                     break
                 place = message % commitlog.segment_bytes
-                judged = _judge_message(
-                    source, place, message, buf, at, hop_ms, window_ms, precision_ms, found
-                )
+                judged = _judge_message(source, place, message, buf, at, store, found)
                 if judged != UNIT_GOOD:
                     verdict = judged
                 if judged != NO_MESSAGE:
-                    unit[AUDIT_QUEUE_INDEX] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
-                    unit[AUDIT_DUE_MS] = found.due_ms
+                    units.queue_index[count] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
+                    units.message_due_ms[count] = found.due_ms
                     if found.deletes_bytes >= 0:
-                        identify_target(source, found, tag)
+                        identify_target(source, found, store.tag)
                     else:
-                        identify_timer(source, found, tag)
-                    unit[AUDIT_HIGH] = found.identity_high
-                    unit[AUDIT_LOW] = found.identity_low
-        unit[AUDIT_VERDICT] = verdict
+                        identify_timer(source, found, store.tag)
+                    units.high[count] = found.identity_high
+                    units.low[count] = found.identity_low
+        units.status[count] = verdict
         count += 1
         state[0] = offset + fmt.UNIT_BYTES
     return count
@@ -305,10 +296,7 @@ def identify_copies(
 @kernel_later
 def judge_entries(
     commitlog: SegmentTable,
-    entries: ReadBytes,
-    first: int,
-    topic: ReadBytes,
-    queue_id: int,
+    run: QueueRun,
     log_start: int,
     log_stop: int,
     found: MessageParts,
@@ -317,14 +305,14 @@ def judge_entries(
 ) -> int:
     """Judge queue entries by the messages they point to; return how many. O(entries).
 
-    `entries`: uint8, 20 bytes each, of indexes from `first` on. `topic`: uint8. `verdicts`:
-    int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the offset of a
-    segment that has to be mapped first, or −1.
+    `verdicts`: int64[n], written: ENTRY_ constants. `state`: int64[2]: the entry to go on at; the
+    offset of a segment that has to be mapped first, or −1.
     """
+    entries = run.entries
     state[1] = -1
     i = state[0]
     while i < len(verdicts):
-        at = i * fmt.ENTRY_BYTES
+        at = run.at + i * fmt.ENTRY_BYTES
         message, size = (
             get_i64(entries, at + fmt.ENTRY_OFFSET_AT),
             get_i32(entries, at + fmt.ENTRY_SIZE_AT),
@@ -344,7 +332,7 @@ def judge_entries(
                 state[1] = message
                 break
             place = message % commitlog.segment_bytes
-            if _is_of_queue(buf, place, message, size, first + i, topic, queue_id, found):
+            if _is_of_queue(buf, place, message, size, run.start + i, run, found):
                 verdict = ENTRY_GOOD
         verdicts[i] = verdict
         i += 1
@@ -359,8 +347,7 @@ def _is_of_queue(
     message: int,
     size: int,
     index: int,
-    topic: Bytes,
-    queue_id: int,
+    run: QueueRun,
     found: MessageParts,
 ) -> bool:
     """Tell whether the message at `place` is the one that an entry of a queue stands for."""
@@ -368,11 +355,4 @@ def _is_of_queue(
         return False
     if found.size != size or get_i64(buf, place + fmt.MESSAGE_OFFSET_AT) != message:
         return False
-    if get_i64(buf, place + fmt.MESSAGE_QUEUE_INDEX_AT) != index:
-        return False
-    if get_i32(buf, place + fmt.MESSAGE_QUEUE_ID_AT) != queue_id or found.topic_bytes != len(topic):
-        return False
-    for i in range(len(topic)):
-        if get_u8(buf, found.topic_at + i) != topic[i]:
-            return False
-    return True
+    return stands_there(buf, place, found, run, index)

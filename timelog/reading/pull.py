@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -27,6 +27,7 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Int32Rows, ReadBytes, Rows, Words, observe
+from timerstore.timelog.jit.signatures import known_tuple
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448
@@ -65,6 +66,28 @@ _OURS_BYTES: Final = _KEY_AT + fmt.KEY_DIGITS + 1
 assert len(fmt.PROPERTY_DUE) == 12 and len(fmt.PROPERTY_UNIQUE_KEY) == 8
 
 
+@known_tuple
+class QueueRun(NamedTuple):
+    """Entries of a queue that follow each other."""
+
+    entries: ReadBytes  # uint8
+    at: int  # where in `entries` the first stands
+    start: int  # its index
+    topic: ReadBytes  # uint8
+    queue_id: int
+
+
+@known_tuple
+class PulledInto(NamedTuple):
+    """What `pull_messages` writes; but for the verdicts it has a place for each sound message."""
+
+    numbers: Rows  # int64[RUN_COLUMNS, n]
+    ends: Int32Rows  # int32[2, n + 1]: of body and id in `bodies` and `ids`
+    verdicts: Bytes  # uint8[n]
+    ids: Bytes
+    bodies: Bytes  # it has room for RUN_BYTES
+
+
 @kernel_ahead
 def measure_run(
     commitlog: SegmentTable, entries: ReadBytes, at: int, count: int, words: Words
@@ -94,13 +117,12 @@ def measure_run(
 
 
 @inlined
-def _stands_there(
-    buf: Bytes, at: int, found: MessageParts, topic: Bytes, queue_id: int, index: int
-) -> bool:
-    """Tell whether a message says that it is entry `index` of this queue."""
+def stands_there(buf: Bytes, at: int, found: MessageParts, run: QueueRun, index: int) -> bool:
+    """Tell whether a message says that it is entry `index` of a run's queue."""
+    topic = run.topic
     if get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index or found.topic_bytes != len(topic):
         return False
-    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != queue_id:
+    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != run.queue_id:
         return False
     for i in range(len(topic)):
         if get_u8(buf, found.topic_at + i) != topic[i]:
@@ -130,31 +152,22 @@ def _is_usual(buf: Bytes, found: MessageParts, tag_word: int) -> bool:
 @kernel_ahead
 def pull_messages(
     commitlog: SegmentTable,
-    entries: ReadBytes,
-    at: int,
-    start: int,
-    topic: ReadBytes,
-    queue_id: int,
+    run: QueueRun,
     tag: int,
     precision_ms: int,
     found: MessageParts,
-    numbers: Rows,
-    ends: Int32Rows,
-    verdicts: Bytes,
-    ids: Bytes,
-    bodies: Bytes,
+    into: PulledInto,
 ) -> int:
     """Read the messages of a run of queue entries; return how many are sound. O(bytes).
 
-    Or PULL_UNMAPPED, or PULL_NO_ROOM. The entries of the queue `queue_id` of `topic`: uint8, from
-    `start` on, stand at `at` of `entries`: uint8. Written, a place for each sound one: `numbers`:
-    int64[RUN_COLUMNS, n], `ends`: int32[2, n + 1]: of body and id in `bodies` and `ids`: uint8; and
-    `verdicts`: uint8[n]. `bodies` has room for RUN_BYTES.
+    Or PULL_UNMAPPED, or PULL_NO_ROOM.
 
     Each message's CRC is checked, and that it says of itself that it stands there: a queue's file
     in another one's place would hand out what is still pending. A message without a due time is
     due when it was stored.
     """
+    entries, at, start = run.entries, run.at, run.start
+    numbers, ends, verdicts, ids, bodies = into
     count, sound = len(verdicts), 0
     body_end, id_end = 0, 0
     ends[0, 0] = 0
@@ -188,9 +201,7 @@ def pull_messages(
         if read_frame(buf, position, found) != GOOD or not check_crc(buf, found):
             verdicts[k] = PULL_DAMAGED
             continue
-        if found.size != size or not _stands_there(
-            buf, position, found, topic, queue_id, start + k
-        ):
+        if found.size != size or not stands_there(buf, position, found, run, start + k):
             verdicts[k] = PULL_STRAY
             continue
         verdicts[k] = PULL_SOUND

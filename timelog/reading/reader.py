@@ -549,6 +549,7 @@ class Scan:
         room = min(CHUNK_ROWS, (self._stop - self.end) // fmt.MESSAGE_BYTES_MIN + 1)
         rows = np.zeros((max(room, 1) + 1, scan.ROW_COLUMNS), np.int64)
         found, where = MessageParts(), np.array([self.end, 0], np.int64)
+        how = scan.ReadAs(reader.store_tag, reader.precision_ms, reader.level_ms, self._verify)
         while self.end < self._stop:
             if not log.map_from(self.end):
                 self.stopped = scan.STOP_UNMAPPED
@@ -558,10 +559,7 @@ class Scan:
                 self.end,
                 self._stop,
                 reader.sealed_from,
-                self._verify,
-                reader.store_tag,
-                reader.precision_ms,
-                reader.level_ms,
+                how,
                 rows[:-1],
                 found,
                 where,

@@ -5,7 +5,7 @@ Recovery, the inspector and the tests all read the log through it.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -122,16 +122,22 @@ def _has_hole(buf: Bytes, found: MessageParts) -> bool:
     return False
 
 
+class ReadAs(NamedTuple):
+    """How a store's messages are read."""
+
+    tag: int
+    precision_ms: int
+    level_ms: Words  # int64, delay of each level
+    verify: bool  # check CRCs as well
+
+
 @kernel_later
 def scan_commitlog(
     commitlog: SegmentTable,
     offset: int,
     stop: int,
     sealed_from: int,
-    verify: bool,
-    tag: int,
-    precision_ms: int,
-    level_ms: Words,
+    how: ReadAs,
     rows: Rows,
     found: MessageParts,
     state: Words,
@@ -139,7 +145,7 @@ def scan_commitlog(
     """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
 
     `rows`: int64[n, ROW_COLUMNS], written. `found`: scratch. `state`: int64[2],
-    written: where to go on, and what stopped the scan. `level_ms`: int64, delay of each level.
+    written: where to go on, and what stopped the scan.
     `sealed_from`: from here on only a sealed blank counts, see `blank.py`.
     """
     segment_bytes = commitlog.segment_bytes
@@ -164,11 +170,11 @@ def scan_commitlog(
             continue
         status = BAD_MAGIC
         if left >= fmt.MESSAGE_BYTES_MIN + fmt.BLANK_BYTES:
-            status = read_message(buf, at, found, verify)
+            status = read_message(buf, at, found, how.verify)
         if status == BAD_MAGIC:
             state[1] = STOP_END
             break
-        if status == GOOD and verify and found.whole_crc == 0 and _has_hole(buf, found):
+        if status == GOOD and how.verify and found.whole_crc == 0 and _has_hole(buf, found):
             status = BAD_CRC
         if status == GOOD and get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != offset:
             status = BAD_PARTS  # an old message in a segment that is used again
@@ -180,7 +186,7 @@ def scan_commitlog(
         if status != GOOD:
             state[1] = STOP_BAD
             break
-        fill_row(buf, at, offset - at, found, tag, precision_ms, level_ms, row)
+        fill_row(buf, at, offset - at, found, how, row)
         offset += found.size
         count += 1
     state[0] = offset
@@ -193,19 +199,18 @@ def fill_row(
     at: int,
     base: int,
     found: MessageParts,
-    tag: int,
-    precision_ms: int,
-    level_ms: Words,
+    how: ReadAs,
     row: Words,
 ) -> None:
     """Write what was found about a message; `base`: the segment's offset."""
+    tag = how.tag
     row[ROW_SIZE] = found.size
     row[ROW_QUEUE_ID] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT)
     row[ROW_QUEUE_INDEX] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
     row[ROW_BORN_MS] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
     stored_ms = get_i64(buf, stored_at(buf, at))
     row[ROW_STORED_MS] = stored_ms
-    row[ROW_TAGS_CODE] = tags_code(buf, found, base + at, stored_ms, tag, level_ms)
+    row[ROW_TAGS_CODE] = tags_code(buf, found, base + at, stored_ms, tag, how.level_ms)
     row[ROW_TOPIC] = base + found.topic_at
     row[ROW_TOPIC_BYTES] = found.topic_bytes
     row[ROW_KEY] = base + found.key_at
@@ -216,7 +221,7 @@ def fill_row(
     row[ROW_DUE_MS] = found.due_ms
     row[ROW_EXACT_DUE_MS] = -1
     if found.due_ms >= 0:
-        row[ROW_EXACT_DUE_MS] = exact_due_ms(buf, found, tag, precision_ms)
+        row[ROW_EXACT_DUE_MS] = exact_due_ms(buf, found, tag, how.precision_ms)
     row[ROW_ROLL_TIMES] = max(0, found.roll_times)
     row[ROW_ORIGIN] = found.origin
     row[ROW_IS_DELETE] = 1 if found.deletes_bytes >= 0 else 0

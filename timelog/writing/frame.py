@@ -8,7 +8,7 @@ a time that was asked for goes to the timer topic, what waits in a delay level t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_always
 from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     NOT_TOLD,
@@ -184,11 +185,14 @@ class Template:
     """Where the due time's digits stand in `tail`."""
     after_bytes: int
     """What stands behind them, without the CRC."""
+    tag: int
+    """The store's, uint32."""
 
 
 def new_template(
     real_topic: bytes,
     *,
+    tag: int,
     pending_row: int,
     change: int,
     tags_code: int,
@@ -201,9 +205,9 @@ def new_template(
 ) -> Template:
     """Return the template of messages for the timer topic that end up in `real_topic`.
 
-    `properties`: more of them, already as `name 0x01 value 0x02`. `extra`: the beginning of the
-    property that each message has a value of its own for. With a `level`, which counts from 1, they
-    go to the row of its queue.
+    `tag`: the store's. `properties`: more of them, already as `name 0x01 value 0x02`. `extra`: the
+    beginning of the property that each message has a value of its own for. With a `level`, which
+    counts from 1, they go to the row of its queue.
     """
     topic, first = (
         (fmt.LEVEL_TOPIC, fmt.PROPERTY_LEVEL) if level else (fmt.TIMER_TOPIC, fmt.PROPERTY_DUE)
@@ -230,6 +234,7 @@ def new_template(
         is_timer=is_timer,
         digits=before,
         after_bytes=after,
+        tag=tag,
     )
 
 
@@ -292,11 +297,10 @@ def frame_new(
     extra: Bytes,
     due_ms: int,
     now_ms: int,
-    tag: int,
 ) -> int:
     """Frame message `i` of a stage at position `at`; return its size. O(size).
 
-    `body`, `extra`: uint8 views; an empty `extra` stands for none. `tag`: the store's tag, uint32.
+    `body`, `extra`: uint8 views; an empty `extra` stands for none.
     For a delay level's template `due_ms` is the level, and it is due that level after `now_ms`.
     Of a delete `born_ms` and `body_bytes` of the stage are left to the caller: its target's.
     """
@@ -323,7 +327,7 @@ def frame_new(
         due_ms = now_ms + template.level_ms
         tags_code = due_ms
     put_hex_12(buf, key_at, due_ms)
-    put_hex_8(buf, key_at + 24, tag)
+    put_hex_8(buf, key_at + 24, template.tag)
     end += after_bytes
     if len(extra) > 0:
         if len(template.extra) > 0:
@@ -351,44 +355,69 @@ def frame_new(
     return size
 
 
+@known_tuple
+class Puts(NamedTuple):
+    """Messages that are put at once: where their bodies lie, and what each has of its own."""
+
+    body_address: Words  # int64[n]
+    body_bytes: Words  # int64[n]
+    extra_address: Words  # int64[n], or of length 0
+    extra_bytes: Words
+    due_ms: Words  # int64[n]
+
+
 @inlined
 def frame_batch(
     stage: Stage,
     template: Template,
-    body_address: Words,
-    body_bytes: Words,
-    extra_address: Words,
-    extra_bytes: Words,
-    due_ms: Words,
+    puts: Puts,
     start: int,
     now_ms: int,
-    tag: int,
 ) -> int:
-    """Frame messages `start`… until the stage is full; return how many. O(bytes).
-
-    `body_address`, `body_bytes`, `due_ms`: int64[n]; the extras' arrays have length n or 0.
-    """
+    """Frame messages `start`… until the stage is full; return how many. O(bytes)."""
     at, count = 0, 0
     none = view_bytes(0, 0)
-    while start + count < len(due_ms) and count < STAGE_COUNT_MAX:
+    while start + count < len(puts.due_ms) and count < STAGE_COUNT_MAX:
         k = start + count
-        if k + _BODIES_AHEAD < len(due_ms):  # objects of their own, anywhere in memory
-            ahead = view_bytes(body_address[k + _BODIES_AHEAD], 128)
+        if k + _BODIES_AHEAD < len(puts.due_ms):  # objects of their own, anywhere in memory
+            ahead = view_bytes(puts.body_address[k + _BODIES_AHEAD], 128)
             prefetch(ahead, 0)
             prefetch(ahead, 64)
-        body = view_bytes(body_address[k], body_bytes[k])
+        body = view_bytes(puts.body_address[k], puts.body_bytes[k])
         extra = none
-        if len(extra_bytes) > 0:
-            extra = view_bytes(extra_address[k], extra_bytes[k])
+        if len(puts.extra_bytes) > 0:
+            extra = view_bytes(puts.extra_address[k], puts.extra_bytes[k])
         if at > 0 and at + new_message_bytes_max(template, len(body), len(extra)) > BATCH_BYTES:
             break
-        at += frame_new(stage, count, at, template, body, extra, due_ms[k], now_ms, tag)
+        at += frame_new(stage, count, at, template, body, extra, puts.due_ms[k], now_ms)
         count += 1
     return count
 
 
 COPY_EXTRA_BYTES: Final = 192
 """What a copy may be larger than its source, beside the topic: the added properties."""
+
+
+class Destination(NamedTuple):
+    """Where a copy goes: its topic's name, in a buffer that holds it, and the queue."""
+
+    topic: Bytes
+    topic_at: int
+    topic_bytes: int
+    queue_id: int
+
+
+class CopySays(NamedTuple):
+    """What a copy says that its source does not.
+
+    Out of a delay level, `enqueued_ms` is the due time; `now_ms` is the same where that must be
+    said in a broker's way as well, else −1.
+    """
+
+    kind: int  # FIRED, ROLLED or DELIVERED
+    origin: int  # its source's offset
+    enqueued_ms: int
+    now_ms: int
 
 
 @inlined
@@ -436,23 +465,15 @@ def frame_copy(
     at: int,
     source: Bytes,
     found: MessageParts,
-    kind: int,
-    topic: Bytes,
-    topic_at: int,
-    topic_bytes: int,
-    queue_id: int,
-    origin: int,
-    enqueued_ms: int,
-    now_ms: int,
+    to: Destination,
+    says: CopySays,
 ) -> int:
     """Frame a copy of a stored message at `at`; return its size, −1 where properties overflow.
 
-    `source`, `found`: the message's segment, and what `read_message` found. `topic`: a buffer that
-    holds the destination's name. Room for SIZE + topic + COPY_EXTRA_BYTES is needed. O(size).
-
-    Out of a delay level, `enqueued_ms` is the due time; `now_ms` is the same where that must be
-    said in a broker's way as well, else −1.
+    `source`, `found`: the message's segment, and what `read_message` found. Room for SIZE + topic
+    + COPY_EXTRA_BYTES is needed. O(size).
     """
+    kind, topic_bytes = says.kind, to.topic_bytes
     fixed = found.body_at + found.body_bytes - found.at
     copy_lines(buf, at, source, found.at, fixed)
     end = at + fixed
@@ -464,7 +485,7 @@ def frame_copy(
     else:
         put_u8(buf, end, topic_bytes)
         end += 1
-    copy_lines(buf, end, topic, topic_at, topic_bytes)
+    copy_lines(buf, end, to.topic, to.topic_at, topic_bytes)
     properties_at = end + topic_bytes
     end = properties_at + 2
 
@@ -494,12 +515,12 @@ def frame_copy(
             end += 1
 
     if kind == FIRED:
-        end = _put_ms_property(buf, end, _ENQUEUED_NAME, _QUEUED_BYTES, enqueued_ms)
-        end = _put_ms_property(buf, end, _DEQUEUED_NAME, _QUEUED_BYTES, now_ms)
+        end = _put_ms_property(buf, end, _ENQUEUED_NAME, _QUEUED_BYTES, says.enqueued_ms)
+        end = _put_ms_property(buf, end, _DEQUEUED_NAME, _QUEUED_BYTES, says.now_ms)
     elif kind == DELIVERED:
-        end = _put_ms_property(buf, end, _DUE_NAME, _DUE_BYTES, enqueued_ms)
-        if now_ms >= 0:
-            end = _put_ms_property(buf, end, _DELIVER_NAME, _DELIVER_BYTES, now_ms)
+        end = _put_ms_property(buf, end, _DUE_NAME, _DUE_BYTES, says.enqueued_ms)
+        if says.now_ms >= 0:
+            end = _put_ms_property(buf, end, _DELIVER_NAME, _DELIVER_BYTES, says.now_ms)
     else:
         copy_lines(buf, end, _ROLL_NAME, 0, _ROLL_BYTES)
         end += _ROLL_BYTES
@@ -507,7 +528,7 @@ def frame_copy(
         put_u8(buf, end, fmt.VALUE_END)
         end += 1
     copy_lines(buf, end, _LAST, 0, _LAST_BYTES)
-    put_decimal_20(buf, end + _ORIGIN_BYTES, origin)
+    put_decimal_20(buf, end + _ORIGIN_BYTES, says.origin)
     end += _LAST_BYTES
 
     size = end - at
@@ -517,5 +538,5 @@ def frame_copy(
     put_i16(buf, properties_at, properties_bytes)
     put_i32(buf, at + fmt.MESSAGE_SIZE_AT, size)
     put_i32(buf, at + fmt.MESSAGE_MAGIC_AT, magic)
-    put_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT, queue_id)
+    put_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT, to.queue_id)
     return size

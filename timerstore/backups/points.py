@@ -198,9 +198,10 @@ class BackupLock:
 
     def release(self) -> None:
         """Let it go; twice does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first: closed twice, it may be another's
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
 
     def __del__(self) -> None:
         """Let it go."""

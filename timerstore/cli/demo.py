@@ -26,7 +26,6 @@ import numpy as np
 from timerstore.cli.demochild import TOPIC
 from timerstore.cli.ledger import (
     Fired,
-    Int64s,
     Judgement,
     Lateness,
     Ledger,
@@ -39,6 +38,7 @@ from timerstore.cli.ledger import (
 from timerstore.cli.output import Output
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.ids import Int64s
 from timerstore.offline.verify import verify
 from timerstore.serving import entrance
 from timerstore.store.store import TimerStore

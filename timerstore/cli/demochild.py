@@ -16,10 +16,9 @@ from timerstore.cli.ledger import (
     CANCEL_REFUSED,
     CANCELLED,
     PUT,
-    Int64s,
     LedgerWriter,
 )
-from timerstore.ground.ids import TimerIds
+from timerstore.ground.ids import Int64s, TimerIds
 from timerstore.serving import entrance
 from timerstore.store.store import TimerStore
 

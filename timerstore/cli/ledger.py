@@ -15,9 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.ground.ids import ID_DIGITS
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
+from timerstore.ground.ids import ID_DIGITS, Int64s
 
 PUT: Final = 1
 CANCEL_ASKED: Final = 2

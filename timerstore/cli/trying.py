@@ -13,6 +13,9 @@ from timerstore.cli.status import DAMAGED
 
 @app.command(rich_help_panel=OTHER)
 def warmup(
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Have Java's classes ready as well: half a minute.")
+    ] = False,
     zip_file: Annotated[
         Path | None,
         typer.Option("--zip", help="Write the package with it as a zip file, for Spark's workers."),
@@ -29,6 +32,11 @@ def warmup(
             compile_kernels()
         else:
             pack(zip_file)
+        if spark:
+            from timerstore.spark.javaclasses import make_classes
+            from timerstore.spark.sessions import JAVA_OPTIONS
+
+            make_classes(JAVA_OPTIONS)
 
 
 @app.command(rich_help_panel=OTHER)

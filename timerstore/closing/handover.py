@@ -32,7 +32,6 @@ from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.compose import Staged, stage_messages
-from timerstore.wheel import chain
 from timerstore.wheel import judge as pending
 
 _HANDOVER_TOPIC = b"timerstore_handover"
@@ -159,16 +158,15 @@ def _place_deletes(core: Core) -> None:
     timers: list[tuple[tuple[int, int], int, int]] = []
     reading = reading_for_broker(engine)
     for units in live_units(engine):
-        messages = units[:, chain.WALK_MESSAGE].copy()
-        columns = read_timers(engine, messages, reading, locate=map_alone)
+        columns = read_timers(engine, units.message, reading, locate=map_alone)
         columns = columns[_WHO_OF_WHAT]
-        times_ms = units[:, chain.WALK_UNIT_MS].tolist()
+        times_ms = units.ms.tolist()
         for i, (high, low, topic_hash) in enumerate(columns.T.tolist()):
             who = (high, low)
-            if units[i, chain.WALK_MAGIC] & fmt.UNIT_DELETE:
-                message, size = units[i, chain.WALK_MESSAGE], units[i, chain.WALK_SIZE]
+            if units.magic[i] & fmt.UNIT_DELETE:
+                message, size = units.message[i], units.size[i]
                 deletes[who] = int(message), int(size)
-                if not units[i, chain.WALK_MAGIC] & fmt.UNIT_ROLL:  # which a broker only rolls on
+                if not units.magic[i] & fmt.UNIT_ROLL:  # which a broker only rolls on
                     beside.add((*who, times_ms[i]))
             else:
                 timers.append((who, times_ms[i], topic_hash))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.lentblocks import LentBlocks
-from timerstore.timelog.reading.pull import RUN_COLUMNS
+from timerstore.timelog.reading.pull import RUN_COLUMNS, PulledInto
 
 ID_BYTES_USUAL: Final = 64
 """Room for an id; ours have 32 digits, a producer's 32 or 56."""
@@ -38,6 +38,11 @@ class Columns:
         self.ends = np.ndarray((2, count + 1), np.int32, block, ends_at)
         self.verdicts = block[verdicts_at:ids_at]
         self.ids, self.bodies = block[ids_at:bodies_at], block[bodies_at:]
+
+    @property
+    def pulled_into(self) -> PulledInto:
+        """As the kernel takes them."""
+        return PulledInto(self.numbers, self.ends, self.verdicts, self.ids, self.bodies)
 
     def arrow_bodies(self, count: int) -> Any:
         """Return the first `count` bodies; no byte is copied."""

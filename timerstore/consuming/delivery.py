@@ -7,17 +7,15 @@ from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.ackput import Put
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.sendback import Wait
+from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.moments import moment
 from timerstore.ground.staying import Stays
 from timerstore.timelog.bytes.decode import Message, user_properties
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Delivery(Stays):
@@ -250,8 +248,9 @@ class HandedOut(Protocol):
 class Batch(Stays):
     """Messages handed out together, by columns.
 
-    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `ids`: an Arrow string
-    array; all of one length; `topic`: that of all. Iterating gives `Delivery` objects.
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `due`: a datetime64 array;
+    `ids`: an Arrow string array; all of one length; `topic`: that of all. Iterating gives
+    `Delivery` objects.
     """
 
     __slots__ = ("_handed", "topic")
@@ -278,6 +277,11 @@ class Batch(Stays):
     def due_ms(self) -> Int64s:
         """When each was due."""
         return self._handed.due_ms
+
+    @property
+    def due(self) -> Moments:
+        """When each was due, in UTC: a datetime64 array. O(1), the same memory."""
+        return self.due_ms.view("datetime64[ms]")
 
     @property
     def fired_ms(self) -> Int64s:

@@ -13,7 +13,6 @@ import numpy as np
 
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
 from timerstore.consuming.cursors import Flight, QueueCursor
-from timerstore.consuming.delivery import Int64s
 from timerstore.consuming.groupreader import Reader
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.lentblocks import LentBlocks
@@ -23,6 +22,7 @@ from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCur
 from timerstore.consuming.run import Run
 from timerstore.core.inside import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges
 from timerstore.putting.putting import Putting
 from timerstore.timelog.bytes import format as fmt
@@ -35,6 +35,7 @@ from timerstore.timelog.reading.pull import (
     PULL_STRAY,
     PULL_WILD,
     RUN_WORDS,
+    QueueRun,
     measure_run,
     pull_messages,
 )
@@ -200,27 +201,15 @@ class Group(Reader):
                 break
             count //= 2
         topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
-        queue_id, found = int(queues.table.queue_id[cursor.row]), MessageParts()
+        run = QueueRun(entries, at, start, topic, int(queues.table.queue_id[cursor.row]))
+        found = MessageParts()
         id_room = ID_BYTES_USUAL * count
         while True:
             columns = Columns(self._blocks, count, id_room, room)
             pins = commitlog.pin(low, high) if low < high else []
             with commitlog.reading() as table:
                 sound = pull_messages(
-                    table,
-                    entries,
-                    at,
-                    start,
-                    topic,
-                    queue_id,
-                    engine.store_tag,
-                    engine.precision_ms,
-                    found,
-                    columns.numbers,
-                    columns.ends,
-                    columns.verdicts,
-                    columns.ids,
-                    columns.bodies,
+                    table, run, engine.store_tag, engine.precision_ms, found, columns.pulled_into
                 )
             if sound >= 0:
                 break

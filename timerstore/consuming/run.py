@@ -14,11 +14,12 @@ from typing import Any
 from timerstore.consuming.ackput import Put, ack_and_put
 from timerstore.consuming.batchcolumns import Columns
 from timerstore.consuming.cursors import Flight, QueueCursor
-from timerstore.consuming.delivery import Delivery, HandedOut, Int64s
+from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.groupreader import Place, Reader
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import DEAD, Wait, send_back, send_to_dead
+from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message

@@ -52,14 +52,12 @@ class PrivateFile(MappedFile):
     keeps_changes = True
 
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
-        """Map `length` bytes of the open file `fd`, and close it; zeros where there is none."""
+        """Map `length` bytes of the open file `fd`; zeros where there is none."""
         self.length = self.allocated_bytes = length
         size = os.fstat(fd).st_size if fd >= 0 else 0
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
         if 0 < size < length:
             self.view[:size] = np.frombuffer(os.pread(fd, size, 0), np.uint8)
-        if fd >= 0:
-            os.close(fd)
         self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
 
     def unfault(self, start: int, stop: int) -> None:
@@ -119,14 +117,15 @@ class PrivateDisk(Disk):
         if file is not None:
             return file
         fd = self._open_to_map(path)
-        size = os.fstat(fd).st_size
-        if size > length:
-            os.close(fd)
-            raise WrongSizeError(path, size, length, SEGMENT_SIZES)
         try:
+            size = os.fstat(fd).st_size
+            if size > length:
+                raise WrongSizeError(path, size, length, SEGMENT_SIZES)
             file = PrivateFile(path, length, fd)
         except OSError as e:
             raise self.full(e, path) from e
+        finally:
+            os.close(fd)
         self._maps[path] = file
         return file
 

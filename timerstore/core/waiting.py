@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from timerstore.services.world.world import WAITER_COUNT_MAX
+from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.jit.record import Words
 
 
@@ -28,7 +29,8 @@ class Waiter:
         self._words, self._place = words, place
         self.fd = -1
         if place is not None:
-            self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._event = EventFile()
+            self.fd = self._event.fileno()
             self._poll = select.poll()
             self._poll.register(self.fd, select.POLLIN)
             words[2 * place + 1] = 0
@@ -55,6 +57,11 @@ class Waiter:
             time.sleep(min(timeout_ms, 1.0) / 1000)
         elif self._poll.poll(timeout_ms):
             os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Close the eventfd; twice does nothing."""
+        self.fd = -1
+        self._event.close()
 
 
 class Waiters:
@@ -96,11 +103,6 @@ class Waiters:
             self._close_free()
 
     def _close_free(self) -> None:
-        while True:
-            try:
-                waiter = self._free.pop()
-            except IndexError:
-                return
-            fd, waiter.fd = waiter.fd, -1
-            if fd >= 0:
-                os.close(fd)
+        while self._free:
+            self._free[-1].close()
+            self._free.pop()

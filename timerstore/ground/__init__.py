@@ -11,6 +11,7 @@
     ranges.py     runs of indexes
     lazy.py       names of a package, loaded when they are asked for
     staying.py    objects that stay in their process
+    sparkdaemon.py the process that Spark forks its Python workers from
 
 Nothing here knows of an open store; the services use the settings.
 """

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_duration, check_name, shown_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
@@ -31,7 +32,6 @@ _SYSTEM_TOPICS: Final = frozenset(
         *("RMQ_SYS_SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"),
     )
 )
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ArrowArray(Protocol):

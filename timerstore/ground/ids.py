@@ -22,6 +22,7 @@ ID_DIGITS = 32
 _DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")
 _AT_ONCE: Final = 4_096
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Moments = np.ndarray[Any, np.dtype[np.datetime64]]
 
 
 class TimerId(NamedTuple):
@@ -48,7 +49,7 @@ def parse_id(text: str) -> TimerId | None:
 class TimerIds(Sequence[str]):
     """The ids of one `put_many`: a sequence that makes the strings only when asked.
 
-    `due_ms` and `offsets` are int64 arrays of the same length.
+    `due_ms` and `offsets` are int64 arrays of the same length, `due` a datetime64 array.
 
     >>> ids = store.put_many([b"a", b"b", b"c"], delay_ms=60_000)
     >>> len(ids), len(ids[0]), store.cancel_many(ids[1:]).tolist()
@@ -73,6 +74,11 @@ class TimerIds(Sequence[str]):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.due_ms)
+
+    @property
+    def due(self) -> Moments:
+        """When each is due, in UTC: a datetime64 array. O(1), the same memory."""
+        return self.due_ms.view("datetime64[ms]")
 
     @overload
     def __getitem__(self, index: int) -> str: ...

@@ -46,7 +46,7 @@ def verify(
     RocketMQ's own stores as well. `config` says the delay levels where they are not RocketMQ's.
     `progress`: is told how many bytes are done, of how many. Raises NotAStoreError where there is
     no store; damage is in the report. O(bytes), in bounded memory, with some 80 bytes for each
-    timer in temporary files.
+    timer in a temporary file.
 
     >>> timerstore.verify("timers/").ok
     True

@@ -75,7 +75,7 @@ class ById:
         self._places: list[Place] = []
         self._topics: dict[int, str] = {}
         self._templates: dict[int, tuple[Template, Template]] = {}
-        self._delete = delete_template(b"t", -1)  # for the topic that came last
+        self._delete = delete_template(b"t", -1, self._tag)  # for the topic that came last
 
     def cancel(self, id: object, now_ms: int) -> bool | None:
         """Cancel a timer that lies ahead: True, or False where it is too late; None: the long way.
@@ -202,7 +202,9 @@ class ById:
             if len(self._templates) >= TOPICS_MAX:
                 self._templates.clear()
             topic = self._engine.queues.topics[row]
-            timer = new_template(topic, pending_row=row, change=1, tags_code=0, extra=b"")
-            found = self._templates[row] = timer, delete_template(topic, row)
+            timer = new_template(
+                topic, tag=self._tag, pending_row=row, change=1, tags_code=0, extra=b""
+            )
+            found = self._templates[row] = timer, delete_template(topic, row, self._tag)
         self._delete = found[1]
         return found

@@ -9,17 +9,16 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import Int64s
-from timerstore.ground.ids import TimerIds, read_plain
+from timerstore.ground.ids import Int64s, TimerIds, read_plain
 from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
-from timerstore.pending.verdict import Bools, FirstPuts, find, is_foreign, judge, parse
+from timerstore.pending.verdict import Bools, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NOT_JUDGED,
     cancel_ahead,
 )
-from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, new_first_puts
 from timerstore.services.mending.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
@@ -96,12 +95,7 @@ def _cancel_ahead(
                 engine.queues.topics[row % QUEUE_COUNT_MAX],
                 row,
                 digits[mine],
-                found.due_ms[mine],
-                found.offset[mine],
-                found.entry[mine],
-                found.level[mine],
-                found.born_ms[mine],
-                found.body_bytes[mine],
+                FirstPuts(*(column[mine] for column in found)),
                 now_ms,
             )
     finally:
@@ -128,19 +122,17 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
             engine.cancelled.reserve(len(chosen))
             for row, places in _by_row(verdict.row[chosen]):
                 mine = chosen[places]
-                due_ms, offsets = verdict.due_ms[mine], verdict.offset[mine]
+                puts = new_first_puts(verdict.due_ms[mine], verdict.offset[mine])
+                puts.level[puts.offset >= fmt.LEVEL_MARK] = 0
+                puts.born_ms[:] = verdict.born_ms[mine]
+                puts.body_bytes[:] = verdict.body_bytes[mine]
                 cancel_ahead(
                     engine,
                     stage,
                     engine.queues.topics[row % QUEUE_COUNT_MAX],
                     row,
-                    TimerIds(due_ms, offsets, engine.store_tag).digits(),
-                    due_ms,
-                    offsets,
-                    np.zeros(len(mine), np.int64),
-                    np.where(offsets >= fmt.LEVEL_MARK, 0, -1),
-                    verdict.born_ms[mine],
-                    verdict.body_bytes[mine],
+                    TimerIds(puts.due_ms, puts.offset, engine.store_tag).digits(),
+                    puts,
                     now_ms,
                     judged=True,
                 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.ids import Int64s
 from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
 from timerstore.services.looking.level_timers import find_waiting
 from timerstore.services.looking.read_pending import reading_of
@@ -18,7 +19,6 @@ from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel import judge as pending
 from timerstore.wheel.slots import NO_UNIT
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _NOTHING: Final = np.zeros(0, np.int64)
 _COLUMNS: Final = [
     *(pending.PENDING_DUE_MS, pending.PENDING_HIGH, pending.PENDING_LOW),

@@ -12,8 +12,9 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.ground.amounts import exact_span
 from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int, check_name
-from timerstore.pending.found import Int64s, find_pending
+from timerstore.pending.found import find_pending
 from timerstore.pending.timers import Timer, decode_timers
 
 _AT_ONCE: Final = 256

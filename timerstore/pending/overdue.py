@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.pending.found import Int64s, capture_locked, read_messages
+from timerstore.ground.ids import Int64s
+from timerstore.pending.found import capture_locked, read_messages
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Snapshot
 from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.ids import Int64s
 from timerstore.ground.moments import moment
 from timerstore.services.looking.timer_parts import (
     SPAN_COLUMNS,
@@ -21,8 +21,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, decode_properties, text, user_properties
 from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.jit.record import Bytes
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,16 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
-from timerstore.ground.arguments import Int64s
-from timerstore.ground.ids import TimerId, TimerIds, format_id, parse_id
+from timerstore.ground.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
-from timerstore.services.calls.first_puts import GONE, NO_ROW, UNKNOWN, UNMAPPED, look_up
+from timerstore.services.calls.first_puts import (
+    GONE,
+    NO_ROW,
+    UNKNOWN,
+    FirstPuts,
+    look_up,
+    new_first_puts,
+)
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
@@ -58,59 +64,29 @@ def _unknown(id: object) -> UnknownTimerError:
     return UnknownTimerError(f"{id!r} is no timer of this store. Pass an id that put returned.")
 
 
-class FirstPuts(NamedTuple):
-    """Where the first puts of some of this store's timers lie."""
-
-    due_ms: Int64s
-    offset: Int64s
-    row: Int64s  # queue of the real topic, GONE, or DAMAGED; of a delay level's + QUEUE_COUNT_MAX
-    entry: Int64s  # index in the timer topic's queue, or in its level's
-    level: Int64s  # delay level − 1, or −1 for a timer
-    born_ms: Int64s
-    body_bytes: Int64s
-
-
 def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     """Find the first put of each id; raise UnknownTimerError where there was none."""
     engine = core.engine
-    rows, indexes = np.full(len(offsets), UNMAPPED, np.int64), np.zeros(len(offsets), np.int64)
-    levels = np.full(len(offsets), -1, np.int64)
-    born_ms, body_bytes = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
-    found = MessageParts()
+    log, puts, found = engine.commitlog, new_first_puts(due_ms, offsets), MessageParts()
+    rows = puts.row
     while True:
-        with engine.commitlog.reading() as commitlog:
-            stopped = look_up(
-                commitlog,
-                engine.queues.table,
-                offsets,
-                due_ms,
-                engine.store_tag,
-                engine.commitlog.start,
-                engine.commitlog.end,
-                engine.done,
-                engine.world.done.count,
-                found,
-                rows,
-                indexes,
-                levels,
-                born_ms,
-                body_bytes,
-            )
+        with log.reading():
+            stopped = look_up(engine.world, puts, log.start, log.end, found)
         if stopped == len(offsets):
             break
         message = int(offsets[stopped]) & ~fmt.LEVEL_MARK
         try:
-            engine.commitlog.existing(message // engine.commitlog.segment_bytes)
+            log.existing(message // log.segment_bytes)
             if rows[stopped] == NO_ROW:
                 engine.row_of_message(message)
         except CorruptStoreError:
-            if message >= engine.commitlog.start:
+            if message >= log.start:
                 raise  # else its segment was removed just now
     unknown = np.flatnonzero(rows == UNKNOWN)
     if len(unknown):
         i = int(unknown[0])
         raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
-    return FirstPuts(due_ms, offsets, rows, indexes, levels, born_ms, body_bytes)
+    return puts
 
 
 def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:

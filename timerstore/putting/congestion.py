@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from timerstore.errors import CongestedError
+from timerstore.ground.ids import Int64s
 from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:
-    from timerstore.ground.arguments import Int64s
     from timerstore.services.engine.engine import Engine
 
 

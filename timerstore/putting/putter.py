@@ -9,8 +9,8 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.ground.arguments import Binaries, Int64s
-from timerstore.ground.ids import TimerIds, format_id
+from timerstore.ground.arguments import Binaries
+from timerstore.ground.ids import Int64s, TimerIds, format_id
 from timerstore.putting.admission import Admission
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.calls.put_batch import put_batch
@@ -20,6 +20,7 @@ from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import (
+    Puts,
     Template,
     encode_property,
     encode_tag,
@@ -85,6 +86,7 @@ class Putter:
                 topic,
                 level=level,
                 level_ms=int(engine.level_ms[level - 1]) if level else 0,
+                tag=engine.store_tag,
                 level_row=engine.level_row(level) if level else 0,
                 pending_row=engine.queues.row(topic) + (QUEUE_COUNT_MAX if level else 0),
                 change=1,
@@ -110,6 +112,8 @@ class Putter:
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
         template, stage = self.template(topic, tag, level, carried), self.core.take_stage()
+        key_address = _NO_INTS if keys is None else keys.address
+        key_bytes = _NO_INTS if keys is None else keys.length
         done = 0
 
         def put_so_far() -> TimerIds:
@@ -123,23 +127,9 @@ class Putter:
                 # What goes through a delay level takes no room in the timer topic's queue.
                 stop = len(due_ms) if level else done + self._admission.enter()
                 piece = due_ms[:stop]
-                with engine.commitlog.reading() as commitlog:
-                    done = put_batch(
-                        commitlog,
-                        engine.queues.table,
-                        engine.append_lock.words,
-                        stage,
-                        template,
-                        bodies.address,
-                        bodies.length,
-                        keys.address if keys is not None else _NO_INTS,
-                        keys.length if keys is not None else _NO_INTS,
-                        piece,
-                        done,
-                        now_ms,
-                        engine.store_tag,
-                        offsets,
-                    )
+                puts = Puts(bodies.address, bodies.length, key_address, key_bytes, piece)
+                with engine.commitlog.reading():
+                    done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
                 if done < len(piece):
                     self.check_space()
                     engine.provide_append(stage)

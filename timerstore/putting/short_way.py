@@ -50,7 +50,6 @@ class PutPlace:
     callers: Callers
     enqueue_get: EnqueueGet
     clock: Words  # int64[8]: scratch of clock_ms and wake
-    store_tag: int = 0
     eventfd: int = 0  # enqueue-get's
     unread_max: int = 0  # entries that enqueue-get has not read, where a put goes the long way
 
@@ -85,7 +84,7 @@ def _put_one(
         now_ms = clock_ms(place.clock)
     data, properties = view_bytes(body, body_bytes), view_bytes(extra, max(0, extra_bytes - 1))
     stage = place.stage  # the last property's end is framed
-    frame_new(stage, 0, 0, template, data, properties, due_ms, now_ms, place.store_tag)
+    frame_new(stage, 0, 0, template, data, properties, due_ms, now_ms)
     if level_ms == 0:
         stage.tags_code[0] = tags_code
     else:  # its tags code says when it is due
@@ -120,7 +119,6 @@ class ShortWay:
             engine.world.callers,
             engine.world.enqueue_get,
             np.zeros(8, np.int64),
-            store_tag=engine.store_tag,
             eventfd=engine.eventfds[ENQUEUE_GET],
             unread_max=unread_max,
         )
@@ -146,6 +144,7 @@ class ShortWay:
             topic.encode(),
             level=level,
             level_ms=self._level_ms[level],
+            tag=self._tag,
             level_row=engine.level_row(level) if level else 0,
             pending_row=engine.queues.row(topic.encode()) + (QUEUE_COUNT_MAX if level else 0),
             change=1,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from timerstore.consuming.ackput import Put, checked
-from timerstore.consuming.delivery import HandedOut, Int64s
+from timerstore.consuming.delivery import HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.sendback import Wait
 from timerstore.errors import StoreClosedError
@@ -21,6 +21,7 @@ from timerstore.ground.arguments import (
     resolve_due_ms,
     whole_ms,
 )
+from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int
 from timerstore.serving.link import Link
 from timerstore.timelog.bytes import format as fmt

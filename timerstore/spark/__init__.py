@@ -12,6 +12,7 @@
     plainly.py    errors of ours, as short as Spark can show them
     sessions.py   a Spark session that works anywhere
     java.py       a Java to run it
+    javaclasses.py its classes, loaded once for each machine
 
 What a table holds, and how it is read, is in `timerstore.tables`; `found/` is where PySpark finds
 the data source by itself. This package needs the extra `spark`; `import timerstore` does not import

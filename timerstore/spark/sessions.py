@@ -11,7 +11,9 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.sparkdaemon import MODULE
 from timerstore.spark.java import find_java
+from timerstore.spark.javaclasses import java_options
 from timerstore.spark.source import TimerStoreDataSource
 
 _SETTINGS: Final[dict[str, str]] = {
@@ -27,10 +29,10 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     # A Python that begins in a folder with a wheel/ must not take that for the package.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
-    # Java's first compiler alone. On two cores its second takes a third of all the time up to the
-    # first answer, and is done when that is; what is read is decoded in Python's processes.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+"""Java's first compiler alone. On two cores its second takes a third of all the time up to the
+first answer, and is done when that is; what is read is decoded in Python's processes."""
 
 
 def session(
@@ -43,7 +45,8 @@ def session(
 
     One that runs is taken as it is, and only what can still change is set. Else one is started:
     filter push-down on, UI off, all at the local address, few shuffle partitions, Python workers
-    with this interpreter, a Java that starts fast; with the packaged Java where `JAVA_HOME` or
+    with this interpreter, a Java that starts fast, faster after `timerstore warmup --spark`; with
+    the packaged Java where `JAVA_HOME` or
     `PATH` has none that is new enough. `config`: further settings, which win over these; for
     queries that keep Java itself busy for minutes {"spark.driver.extraJavaOptions": ""}. Raises
     NoJavaError.
@@ -53,7 +56,10 @@ def session(
     """
     settings: dict[str, bool | float | int | str | None] = dict(_SETTINGS)
     settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))
+    settings["spark.driver.extraJavaOptions"] = java_options(JAVA_OPTIONS)
     settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = sys.executable
+    if master.startswith("local"):  # elsewhere this package may come along later
+        settings["spark.python.daemon.module"] = MODULE
     settings |= {name: str(value) for name, value in (config or {}).items()}
     builder = SparkSession.builder.master(master).appName(app_name).config(map=settings)
     with _environment():

@@ -22,12 +22,12 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
 from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import columns, scan, units
+from timerstore.timelog.reading import columns, scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.reader import Fault, read_entries
 from timerstore.timelog.reading.units import Wanted, walk_units
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.judge import DELETE, GONE, IN_MESSAGE, Reading, read_places
+from timerstore.wheel.judge import DELETE, GONE, IN_MESSAGE, PlacesRead, Reading, read_places
 from timerstore.wheel.sets import new_table
 
 CHUNK_MESSAGES: Final = 16_384
@@ -104,16 +104,16 @@ def in_units(
     first = max(view.reader.commitlog.start, view.floor)
     for part in walk_units(log, start, stop, wanted):
         if faults is not None:
-            faults += unit_faults(view, part[units.UNIT_OFFSET], part[units.UNIT_STATUS])
-        message = part[units.UNIT_MESSAGE]
-        kept = part[units.UNIT_STATUS] == UNIT_GOOD
+            faults += unit_faults(view, part)
+        message = part.message
+        kept = part.status == UNIT_GOOD
         kept &= (message >= first) & (message < view.log_stop)
         if hashes is not None:
-            kept &= np.isin(part[units.UNIT_HASH], hashes)
-        unit, message = part[units.UNIT_OFFSET][kept], message[kept]
-        slot = part[units.UNIT_MS][kept] // view.reader.precision_ms
+            kept &= np.isin(part.topic_hash, hashes)
+        unit, message = part.offset[kept], message[kept]
+        slot = part.ms[kept] // view.reader.precision_ms
         no_level = np.full(len(message), IN_MESSAGE, np.int64)
-        yield Places(message, unit, slot, no_level, part[units.UNIT_DUE_MS][kept])
+        yield Places(message, unit, slot, no_level, part.due_ms[kept])
 
 
 def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
@@ -262,10 +262,7 @@ def read_messages(
     """
     reader, log = view.reader, view.reader.commitlog
     reading = Reading(
-        tag=reader.store_tag,
-        precision_ms=reader.precision_ms,
-        level_ms=reader.level_ms,
-        verify=True,
+        scan.ReadAs(reader.store_tag, reader.precision_ms, reader.level_ms, verify=True),
         done=new_table(0),
         done_count=0,
         cancelled=cancelled,
@@ -274,6 +271,7 @@ def read_messages(
     rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
     parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
     verdicts = np.zeros(chunk, np.int64)
+    into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)
     for at in range(0, len(places.message), max(1, chunk)):
         part = places.choose(slice(at, at + chunk))
@@ -283,9 +281,7 @@ def read_messages(
         )
         state[0] = 0
         while True:
-            unmapped = read_places(
-                log.table, message, level_due_ms, reading, rows, parts, verdicts, found, state
-            )
+            unmapped = read_places(log.table, message, level_due_ms, reading, into, found, state)
             if unmapped < 0:
                 break
             if not log.map_from(int(unmapped), 1):

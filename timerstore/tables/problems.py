@@ -16,7 +16,6 @@ from timerstore.tables.bounds import Bounds
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range, file_faults
 from timerstore.tables.view import StoreView
-from timerstore.timelog.reading import units as kernels
 from timerstore.timelog.reading.reader import Fault
 
 _BATCH_COUNT: Final = 65_536
@@ -46,8 +45,7 @@ def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
                 yield item
     elif name == UNITS:
         for units in timerlog.read_units(view, start, stop):
-            offsets, status = units[kernels.UNIT_OFFSET], units[kernels.UNIT_STATUS]
-            yield from timerlog.unit_faults(view, offsets, status)
+            yield from timerlog.unit_faults(view, units)
     elif name == WHEEL:
         yield from _of(wheel.read(view, start, stop, (), everything))
     else:

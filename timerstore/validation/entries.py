@@ -12,9 +12,11 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import ReadSegments, read_entries
 from timerstore.timelog.writing.filler import LOST_SIZE
 from timerstore.validation.findings import Findings, Flags
@@ -112,18 +114,11 @@ def _judge(view: StoreView, name: str, start: int, stop: int) -> tuple[fmt.Entri
     entries = read_entries(view.reader.queues[topic, queue_id], start, stop - start)
     log, verdicts = view.reader.commitlog, np.zeros(len(entries), np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
+    encoded = np.frombuffer(topic.encode("utf-8", "surrogateescape"), np.uint8)
+    run = QueueRun(read_only(entries.view(np.uint8)), 0, start, encoded, queue_id)
     while True:
         done = kernels.judge_entries(
-            log.table,
-            entries.view(np.uint8),
-            start,
-            np.frombuffer(topic.encode("utf-8", "surrogateescape"), np.uint8),
-            queue_id,
-            log.start,
-            view.log_stop,
-            found,
-            verdicts,
-            state,
+            log.table, run, log.start, view.log_stop, found, verdicts, state
         )
         if done == len(verdicts):
             return entries, verdicts

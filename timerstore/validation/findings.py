@@ -31,14 +31,13 @@ class Findings:
 
     def take_notes(self) -> list[Note]:
         """Return all notes by bucket, and forget them."""
-        notes = [
-            note
-            for kind, parts in enumerate(self._notes)
-            if parts
-            for note in into_buckets(kind, np.concatenate(parts), self.scope.bucket_count)
-        ]
-        self._notes = [[] for _ in COLUMNS]
-        return notes
+        found: list[Note] = []
+        for kind, parts in enumerate(self._notes):
+            if parts:
+                rows = np.concatenate(parts)
+                parts.clear()  # the memory of each kind goes before the next one takes as much
+                found += into_buckets(kind, rows, self.scope.bucket_count)
+        return found
 
     def judge(
         self, rule: str, wrong: Flags, file: str, offsets: Words, reason: str, torn: Flags

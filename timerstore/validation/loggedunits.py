@@ -11,8 +11,8 @@ import numpy as np
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.unit import UNIT_BAD_CRC, UNIT_BROKEN
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import audit as kernels
+from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings
@@ -20,7 +20,7 @@ from timerstore.validation.lost import is_damaged
 from timerstore.validation.measured import ROLLS, Measured, hops_to_come
 
 _LOG: Final = "timerlog"
-_CHUNK_UNITS: Final = 65_536
+_CHUNK_UNITS: Final = 8_192
 _LEAD_SLOTS: Final = 8
 """How far the services read ahead of the clock at most."""
 _RULE_OF: Final = {
@@ -46,7 +46,7 @@ def look_at_units(findings: Findings, start: int, stop: int) -> None:
     )
     for part in parts:
         _judge(findings, part)
-        kept = np.searchsorted(part[:, kernels.AUDIT_OFFSET], scope.units_stop)
+        kept = np.searchsorted(part.offset, scope.units_stop)
         _note(findings, part[:kept], view.read_slot, view.floor, view.reader.precision_ms)
     _judge_blanks(findings, start, stop)
 
@@ -59,35 +59,30 @@ def judge_units(
     log_end: int,
     *,
     window_ms: int = 0,
-) -> Iterator[Words]:
+) -> Iterator[AuditedUnits]:
     """Yield the units in [start, stop), judged: see `timelog/reading/audit.py`. O(units).
 
     `read_slot`: R. `log_end`: where the commit log ends. `window_ms`: a broker's roll window, where
     it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog
-    floor = 0 if reader.checkpoint is None else reader.checkpoint.floor_offset
-    units = np.zeros((_CHUNK_UNITS, kernels.AUDIT_COLUMNS), np.int64)
+    store = Audited(
+        start=log.start,
+        from_slot=read_slot,
+        log_start=messages.start,
+        log_end=log_end,
+        floor=0 if reader.checkpoint is None else reader.checkpoint.floor_offset,
+        precision_ms=reader.precision_ms,
+        hop_ms=reader.sizes.hop_ms,
+        window_ms=window_ms,
+        tag=reader.store_tag,
+    )
+    units = AuditedUnits.room(_CHUNK_UNITS)
     found, scratch = MessageParts(), np.zeros(64, np.uint8)
     state = np.array([start, 0, 0], np.int64)
     while True:
         count = kernels.audit_units(
-            log.table,
-            messages.table,
-            log.start,
-            stop,
-            read_slot,
-            messages.start,
-            log_end,
-            floor,
-            reader.precision_ms,
-            reader.sizes.hop_ms,
-            window_ms,
-            reader.store_tag,
-            units,
-            found,
-            scratch,
-            state,
+            log.table, messages.table, stop, store, units, found, scratch, state
         )
         wanted = int(state[1])
         if wanted == 0:
@@ -102,8 +97,8 @@ def judge_units(
             segments.map(number)
             state[1] = 0
         elif wanted == 2:
-            units[count, kernels.AUDIT_VERDICT] = kernels.NO_MESSAGE
-            state[0] = units[count, kernels.AUDIT_OFFSET] + fmt.UNIT_BYTES
+            units.status[count] = kernels.NO_MESSAGE
+            state[0] = units.offset[count] + fmt.UNIT_BYTES
             state[1] = 0
             count += 1
         elif number >= int(state[0]) // segments.segment_bytes:  # a gap, named by the reader
@@ -114,9 +109,9 @@ def judge_units(
             yield units[:count]
 
 
-def _judge(findings: Findings, part: Words) -> None:
+def _judge(findings: Findings, part: AuditedUnits) -> None:
     scope, tally = findings.scope, findings.tally
-    offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
+    offsets, verdicts = part.offset, part.status
     tally.counts["units"] += len(part)
     for rule in _RULES:
         tally.check(rule, len(part))
@@ -125,64 +120,68 @@ def _judge(findings: Findings, part: Words) -> None:
     judged = np.isin(verdicts, list(_RULE_OF))
     # A unit that differs from a message that is damaged, and named, is not damaged itself.
     differs = np.isin(verdicts, kernels.DIFFERS) & judged
-    judged[differs] = ~is_damaged(scope.view, part[differs, kernels.AUDIT_MESSAGE])
+    judged[differs] = ~is_damaged(scope.view, part.message[differs])
     torn = scope.torn_units(offsets)
     # A broker removes segments by their age, and drops such a timer.
-    torn |= (verdicts == kernels.REMOVED) & (part[:, kernels.AUDIT_BROKER] != 0)
+    torn |= (verdicts == kernels.REMOVED) & (part.by_broker != 0)
     for verdict in np.unique(verdicts[judged]).tolist():
         wrong = judged & (verdicts == verdict)
         reason = kernels.VERDICTS[verdict]
         findings.fail(_RULE_OF[verdict], _LOG, offsets[wrong], reason, torn[wrong])
 
 
-def _note(findings: Findings, part: Words, read_slot: int, floor: int, precision_ms: int) -> None:
-    offsets, verdicts = part[:, kernels.AUDIT_OFFSET], part[:, kernels.AUDIT_VERDICT]
+def _note(
+    findings: Findings, part: AuditedUnits, read_slot: int, floor: int, precision_ms: int
+) -> None:
+    offsets, verdicts = part.offset, part.status
     sound = ~np.isin(verdicts, (UNIT_BROKEN, UNIT_BAD_CRC))
-    slots = part[:, kernels.AUDIT_UNIT_MS] // precision_ms
-    is_delete = part[:, kernels.AUDIT_MAGIC] & fmt.UNIT_DELETE != 0
-    superseded = part[:, kernels.AUDIT_MESSAGE] < floor
-    columns = slots, offsets, (part[:, kernels.AUDIT_PREV] << 2) | (superseded << 1) | is_delete
+    slots = part.ms // precision_ms
+    is_delete = part.magic & fmt.UNIT_DELETE != 0
+    superseded = part.message < floor
+    columns = slots, offsets, (part.prev << 2) | (superseded << 1) | is_delete
     findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
 
-    known = sound & (part[:, kernels.AUDIT_QUEUE_INDEX] >= 0)
+    known = sound & (part.queue_index >= 0)
     word = np.where(slots >= read_slot, notes.LINK_WAITING, 0)
     # What is superseded is moved to a passed slot by a handover.
     early = (verdicts == kernels.TOO_EARLY) & ~superseded
     word |= np.where(early, notes.LINK_EARLY, 0)
-    word |= np.where(part[:, kernels.AUDIT_MAGIC] & fmt.UNIT_ROLL != 0, notes.LINK_ROLL, 0)
-    key = notes.fold_identity(part[:, kernels.AUDIT_HIGH], part[:, kernels.AUDIT_LOW])
-    columns = key, part[:, kernels.AUDIT_MESSAGE], (offsets << notes.LINK_SHIFT) | word
+    word |= np.where(part.magic & fmt.UNIT_ROLL != 0, notes.LINK_ROLL, 0)
+    key = notes.fold_identity(part.high, part.low)
+    columns = key, part.message, (offsets << notes.LINK_SHIFT) | word
     findings.note(notes.LINK_NOTE, [column[known] for column in columns])
     if findings.tally.measured is not None:
         live = sound & (slots >= read_slot) & ~is_delete & ~superseded
         _measure(findings, findings.tally.measured, part[live], read_slot)
 
 
-def _measure(findings: Findings, measured: Measured, live: Words, read_slot: int) -> None:
+def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_slot: int) -> None:
     """Note what live units ahead weigh, and in which slot their messages say that they are."""
     reader = findings.scope.view.reader
     precision_ms = reader.precision_ms
-    slots, due_ms = live[:, kernels.AUDIT_UNIT_MS] // precision_ms, live[:, kernels.AUDIT_DUE_MS]
-    is_roll = live[:, kernels.AUDIT_MAGIC] & fmt.UNIT_ROLL != 0
-    own = np.where(due_ms >= 0, due_ms, live[:, kernels.AUDIT_UNIT_MS]) // precision_ms
+    slots, due_ms = live.ms // precision_ms, live.message_due_ms
+    is_roll = live.magic & fmt.UNIT_ROLL != 0
+    own = np.where(due_ms >= 0, due_ms, live.ms) // precision_ms
     expected = own.copy()
     hop, window = reader.sizes.hop_ms // precision_ms, reader.sizes.roll_window_slots or 0
-    ours = live[:, kernels.AUDIT_BROKER] == 0
+    ours = live.by_broker == 0
     if hop:
         # R may have been a few slots ahead of the clock when the unit was written.
-        base = np.maximum(live[:, kernels.AUDIT_WRITE_MS] // precision_ms, 0)
+        base = np.maximum(live.write_ms // precision_ms, 0)
         for lead in (0, _LEAD_SLOTS):
             hops = np.maximum((own - base - lead - window) // hop + 1, 0)
             expected = np.where(expected == slots, expected, own - hops * hop)
         expected = np.where(is_roll & ours, expected, own)
     expected[is_roll & ~(ours & (hop > 0))] = slots[is_roll & ~(ours & (hop > 0))]
     late = ~is_roll & (own < read_slot)
-    size = live[:, kernels.AUDIT_SIZE] & ((1 << 26) - 1)
-    topic_hash = live[:, kernels.AUDIT_HASH] & 0xFFFFFFFF
+    size = live.size & ((1 << notes.LOAD_SIZE_BITS) - 1)
+    topic_hash = live.topic_hash & 0xFFFFFFFF
     word = (size << notes.LOAD_SIZE_SHIFT) | (topic_hash << notes.LOAD_HASH_SHIFT)
     word |= np.where(is_roll, notes.LOAD_ROLL, 0) | np.where(late, notes.LOAD_LATE, 0)
-    findings.note(notes.LOAD_NOTE, [slots, live[:, kernels.AUDIT_MESSAGE], word])
-    findings.note(notes.EXPECTED_NOTE, np.unique(expected[~late], return_counts=True))
+    elsewhere = ~late & (expected != slots)
+    word |= elsewhere.astype(np.int64) << notes.LOAD_ELSEWHERE_SHIFT
+    findings.note(notes.LOAD_NOTE, [slots, live.message, word])
+    findings.note(notes.EXPECTED_NOTE, np.unique(expected[elsewhere], return_counts=True))
     left = own[is_roll] - slots[is_roll]
     count = hops_to_come(-(-left // hop), hop, window) if hop else np.ones(len(left), np.int64)
     bytes_count = size[is_roll] + fmt.UNIT_BYTES + fmt.ENTRY_BYTES

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.rowsums import summed
 
 # Columns of a slot's row; each slot ahead has one.
 SLOT_NUMBER: Final = 0
@@ -106,17 +107,6 @@ class Measured:
         for name, parts in other._sums.items():
             for rows in parts:
                 self._take(name, rows)
-
-
-def summed(rows: Words, key_count: int) -> Words:
-    """Add up the rows that agree in their first columns; sorted by these. O(n log n)."""
-    if len(rows) < 2:
-        return rows
-    rows = rows[np.lexsort(rows[:, :key_count].T[::-1])]
-    is_first = np.append(True, (rows[1:, :key_count] != rows[:-1, :key_count]).any(axis=1))
-    starts = np.flatnonzero(is_first)
-    sums = np.add.reduceat(rows[:, key_count:], starts, axis=0)
-    return np.concatenate([rows[starts, :key_count], sums], axis=1)
 
 
 # --- a slot

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.rowsums import divided, summed
 from timerstore.validation import notes
 from timerstore.validation.evidence import HEAVIEST_MAX, Evidence
 from timerstore.validation.findings import Flags, fail
@@ -30,13 +31,14 @@ from timerstore.validation.measured import (
     SLOT_UNITS,
     Measured,
     pages_read,
-    summed,
 )
 from timerstore.validation.plan import Scope
 from timerstore.validation.usedslots import WHEEL
 
 _LOG: Final = "timerlog"
 _NO_UNIT: Final = -1
+_TOPIC_BITS: Final = 32
+_TOPIC_MASK: Final = (1 << _TOPIC_BITS) - 1
 
 
 class SlotMeeting:
@@ -202,7 +204,8 @@ class SlotMeeting:
         """Add a row for each slot ahead; `loads`, `expected`: notes. O(n log n)."""
         known = expected[expected[:, notes.EXPECTED_SLOT] >= self.view.read_slot]
         times = self.time[self.is_ahead]
-        slots = np.unique(np.concatenate([times, known[:, notes.EXPECTED_SLOT]]))
+        first_of_slot = np.append(True, times[1:] != times[:-1])[: len(times)]
+        slots = np.union1d(times[first_of_slot], known[:, notes.EXPECTED_SLOT])
         rows = np.zeros((len(slots), SLOT_COLUMNS), np.int64)
         rows[:, SLOT_NUMBER], rows[:, SLOT_INDEX] = slots, -1
         at = np.searchsorted(slots, times)
@@ -224,16 +227,28 @@ class SlotMeeting:
 
 def _measure_loads(rows: Words, slots: Words, loads: Words) -> None:
     """Fill what live units weigh: bytes, pages, the topic that has most."""
-    order = np.lexsort((loads[:, notes.LOAD_MESSAGE], loads[:, notes.LOAD_SLOT]))
-    slot, message, word = loads[order].T
-    at, size = np.searchsorted(slots, slot), word >> notes.LOAD_SIZE_SHIFT
-    np.add.at(rows[:, SLOT_LIVE], at, 1)
-    for column, bit in ((SLOT_ROLLS, notes.LOAD_ROLL), (SLOT_LATE, notes.LOAD_LATE)):
-        np.add.at(rows[:, column], at, word & bit != 0)
-    np.add.at(rows[:, SLOT_MESSAGE_BYTES], at, size)
-    np.add.at(rows[:, SLOT_PAGES], at, pages_read(slot, message, size))
-    topic = (word >> notes.LOAD_HASH_SHIFT) & 0xFFFFFFFF
-    counts = summed(np.column_stack([at, topic, np.ones(len(at), np.int64)]), 2)
-    counts = counts[np.lexsort((counts[:, 2], counts[:, 0]))]
-    # Of each slot the last one has most.
-    rows[counts[:, 0], SLOT_TOP_HASH], rows[counts[:, 0], SLOT_TOP] = counts[:, 1], counts[:, 2]
+    if (np.diff(loads[:, notes.LOAD_MESSAGE]) < 0).any():  # else they are in order
+        loads = loads[np.argsort(loads[:, notes.LOAD_MESSAGE])]
+    at = np.searchsorted(slots, loads[:, notes.LOAD_SLOT])
+    loads, ends = divided(loads, at, len(slots))
+    counts = np.diff(ends, prepend=0)
+    at = np.repeat(np.arange(len(slots)), counts)
+    slot, message, word = np.ascontiguousarray(loads.T)
+    size = (word >> notes.LOAD_SIZE_SHIFT) & ((1 << notes.LOAD_SIZE_BITS) - 1)
+    late, elsewhere = word & notes.LOAD_LATE != 0, word >> notes.LOAD_ELSEWHERE_SHIFT != 0
+    rows[:, SLOT_LIVE] = counts
+    used = counts > 0
+    for column, values in (
+        (SLOT_ROLLS, word & notes.LOAD_ROLL != 0),
+        (SLOT_LATE, late),
+        (SLOT_EXPECTED, ~late & ~elsewhere),
+        (SLOT_MESSAGE_BYTES, size),
+        (SLOT_PAGES, pages_read(slot, message, size)),
+    ):
+        starts = (ends - counts)[used]
+        rows[used, column] += np.add.reduceat(values, starts, dtype=np.int64)
+    topic = (word >> notes.LOAD_HASH_SHIFT) & _TOPIC_MASK
+    each = summed(np.column_stack([at, topic, np.ones(len(at), np.int64)]), 2)
+    top = np.zeros(len(rows), np.int64)
+    np.maximum.at(top, each[:, 0], each[:, 2] << _TOPIC_BITS | each[:, 1])
+    rows[:, SLOT_TOP_HASH], rows[:, SLOT_TOP] = top & _TOPIC_MASK, top >> _TOPIC_BITS

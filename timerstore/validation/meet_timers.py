@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from timerstore.timelog.reading.copies import (
     ROLE_TAKEN,
     match_copies,
 )
+from timerstore.timelog.reading.rowsums import summed
 from timerstore.validation import notes
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.findings import Flags, fail
@@ -247,16 +248,14 @@ class TimerMeeting:
     def _count_times(self, pending: Flags) -> None:
         due_ms = self.due_ms[pending]
         topic = (self.word[pending] >> notes.TOPIC_SHIFT) & _TOPIC_MASK
-        hours, tally = due_ms // HOUR_MS, self.tally
-        for number in np.unique(topic).tolist():
-            for hour, count in _counted(hours[topic == number]):
-                tally.hours[hour, number] += count
-        for minute, count in _counted(due_ms // MINUTE_MS):
-            tally.minutes[minute] += count
+        once = np.ones(len(topic), np.int64)
+        found = summed(np.column_stack([due_ms // MINUTE_MS, topic, once]), 2)
+        minutes, topics, counts = found.T
+        tally = self.tally
         if tally.measured is not None:
-            tally.measured.add(DUE, due_ms // MINUTE_MS, topic)
-
-
-def _counted(values: Words) -> Any:
-    found, counts = np.unique(values, return_counts=True)
-    return zip(found.tolist(), counts.tolist(), strict=True)
+            tally.measured.add(DUE, minutes, topics, counts)
+        for minute, count in summed(found[:, [0, 2]], 1).tolist():
+            tally.minutes[minute] += count
+        hours = minutes // (HOUR_MS // MINUTE_MS)
+        for hour, number, count in summed(np.column_stack([hours, topics, counts]), 2).tolist():
+            tally.hours[hour, number] += count

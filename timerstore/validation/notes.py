@@ -14,6 +14,7 @@ import numpy as np
 
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Words
+from timerstore.timelog.reading.rowsums import divided
 
 # Kinds of notes, with their columns.
 UNIT_NOTE: Final = 0  # by slot
@@ -48,7 +49,7 @@ LOAD_SLOT: Final = 0
 LOAD_MESSAGE: Final = 1
 LOAD_WORD: Final = 2
 
-EXPECTED_NOTE: Final = 6  # by slot: where messages say that their units are
+EXPECTED_NOTE: Final = 6  # by slot: where messages say that units of other slots belong
 EXPECTED_SLOT: Final = 0
 EXPECTED_COUNT: Final = 1
 
@@ -83,6 +84,8 @@ LOAD_ROLL: Final = 1
 LOAD_LATE: Final = 2  # its own slot has passed
 LOAD_HASH_SHIFT: Final = 2
 LOAD_SIZE_SHIFT: Final = 34
+LOAD_SIZE_BITS: Final = 26
+LOAD_ELSEWHERE_SHIFT: Final = 60  # its message says that it belongs to another slot
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -113,11 +116,8 @@ def into_buckets(kind: int, rows: Words, bucket_count: int) -> Iterator[Note]:
         return
     assert rows.shape[1] == COLUMNS[kind]
     base = 0 if kind in BY_SLOT else bucket_count
-    buckets = bucket_of(rows[:, 0], bucket_count)
-    order = np.argsort(buckets.astype(np.uint16), kind="stable")
-    ends = np.cumsum(np.bincount(buckets, minlength=bucket_count))
-    sorted_rows = rows[order]
+    rows, ends = divided(rows, bucket_of(rows[:, 0], bucket_count), bucket_count)
     for bucket in range(bucket_count):
-        part = sorted_rows[(ends[bucket - 1] if bucket else 0) : ends[bucket]]
+        part = rows[(ends[bucket - 1] if bucket else 0) : ends[bucket]]
         if len(part):
             yield Note(base + bucket, kind, part)

@@ -1,6 +1,6 @@
 """A validation in one process, without Spark.
 
-Notes wait in files without a name until their bucket is judged, so the memory that is needed is
+Notes wait in a file without a name until their bucket is judged, so the memory that is needed is
 that of one split, or of one bucket, however large the store.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Final
 
 import numpy as np
@@ -27,18 +27,27 @@ from timerstore.validation.result import Validation
 from timerstore.validation.work import judge_bucket, look_at
 
 HELD_BYTES_MAX: Final = 64 << 20
-"""Notes that are held in memory before they go to their files."""
+"""Notes that are held in memory before they go to the file."""
+_NO_PIECE: Final = -1
+_HEAD_BYTES: Final = 16
 
 
 class Exchange:
-    """Notes on their way from ranges to buckets."""
+    """Notes on their way from ranges to buckets.
+
+    All wait in one file, for a process may not open one for each of thousands of buckets. What a
+    bucket has of a kind lies there in pieces. Each begins with two int64: where the one before it
+    lies, or −1, and how many bytes follow.
+    """
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         """Begin with none."""
         self._held: dict[tuple[int, int], list[Words]] = defaultdict(list)
         self._held_bytes = 0
         self._held_bytes_max = held_bytes_max
-        self._files: dict[tuple[int, int], IO[bytes]] = {}
+        self._file: IO[bytes] | None = None
+        self._last: dict[tuple[int, int], int] = {}
+        """Where the last piece of each lies."""
 
     def put(self, notes: Iterable[Note]) -> None:
         """Take notes in."""
@@ -49,11 +58,16 @@ class Exchange:
             self._spill()
 
     def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="timerstore-")  # noqa: SIM115
+        self._file.seek(0, os.SEEK_END)
         for where, parts in self._held.items():
-            if where not in self._files:
-                self._files[where] = tempfile.TemporaryFile(prefix="timerstore-")  # noqa: SIM115
+            size = sum(part.nbytes for part in parts)
+            head = self._last.get(where, _NO_PIECE), size
+            self._last[where] = self._file.tell()
+            self._file.write(np.array(head, np.int64).data)
             for part in parts:
-                self._files[where].write(np.ascontiguousarray(part).data)
+                self._file.write(np.ascontiguousarray(part).data)
         self._held.clear()
         self._held_bytes = 0
 
@@ -61,20 +75,22 @@ class Exchange:
         """Return all notes of a bucket by kind, and forget them."""
         found: dict[int, list[Words]] = {}
         for kind, columns in enumerate(COLUMNS):
-            parts = self._held.pop((bucket, kind), [])
-            file = self._files.pop((bucket, kind), None)
-            if file is not None:
-                with file:
-                    file.seek(0)
-                    data = np.frombuffer(file.read(), np.int64)
-                parts.insert(0, data.reshape(-1, columns))
-            found[kind] = parts
+            pieces = [piece.reshape(-1, columns) for piece in self._pieces((bucket, kind))]
+            found[kind] = [*pieces[::-1], *self._held.pop((bucket, kind), [])]
         return found
 
+    def _pieces(self, where: tuple[int, int]) -> Iterator[Words]:
+        """Yield what was written of a bucket's kind, the last piece first."""
+        at = self._last.pop(where, _NO_PIECE)
+        while at != _NO_PIECE and self._file is not None:
+            self._file.seek(at)
+            at, size = np.frombuffer(self._file.read(_HEAD_BYTES), np.int64).tolist()
+            yield np.frombuffer(self._file.read(size), np.int64)
+
     def close(self) -> None:
-        """Let go of all files."""
-        for file in self._files.values():
-            file.close()
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 def run(plan: Plan, step: Callable[[tuple[Range, ...]], None]) -> Evidence:
@@ -115,7 +131,7 @@ def validate(
     the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
     what this machine fires, from `measure_fire_rate`; the load is told beside it. `progress`: is
     told how many steps are done, of how many. Raises NotAStoreError; damage is in the result.
-    O(bytes), in bounded memory, with some 80 bytes for each timer in temporary files.
+    O(bytes), in bounded memory, with some 80 bytes for each timer in a temporary file.
 
     >>> timerstore.validation.validate("timers/").ok
     True

@@ -32,7 +32,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
-from timerstore.wheel import chain
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
 GroupState = HandedState | Literal["sent back", "dead"]
@@ -276,8 +275,8 @@ class _Search:
         """Return its delete from the chain of its slot, which R need not have passed yet."""
         looked = 0
         for units in slot_units(self.engine, self.due_ms // self.engine.precision_ms):
-            is_delete = units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE != 0
-            messages = np.sort(units[is_delete, chain.WALK_MESSAGE])
+            is_delete = units.magic & fmt.UNIT_DELETE != 0
+            messages = np.sort(units.message[is_delete])
             for place in find_named(self.engine, messages, self.id):
                 message = self._read(int(messages[place]))
                 if message is not None and self._is_delete(message):

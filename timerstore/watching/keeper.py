@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
+import numpy as np
+
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.pending.get import get
@@ -13,7 +15,6 @@ from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
-from timerstore.wheel import chain
 
 NOTHING: Final = "nothing"
 _LOOKED_AT_MAX: Final = 4_096
@@ -56,13 +57,13 @@ def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int]
     engine = core.engine
     segment_bytes = engine.commitlog.segment_bytes
     for units in islice(slot_units(engine, slot, chunk_rows=_LOOKED_AT_MAX), 1):
-        messages = units[:, chain.WALK_MESSAGE]
+        messages = units.message
         mine = (messages >= floor) & (messages // segment_bytes == number)
-        mine &= units[:, chain.WALK_MAGIC] & fmt.UNIT_DELETE == 0
-        for unit in units[mine][:_TRIES_MAX]:
+        mine &= units.magic & fmt.UNIT_DELETE == 0
+        for i in np.flatnonzero(mine)[:_TRIES_MAX]:
             try:
-                offset = int(unit[chain.WALK_MESSAGE])
-                id = read_timer(core, offset, int(unit[chain.WALK_UNIT_MS])).id
+                offset = int(messages[i])
+                id = read_timer(core, offset, int(units.ms[i])).id
                 timer = get(core, id)  # with its own due time, which may be hops ahead
                 if timer is not None:
                     return timer, offset

@@ -67,7 +67,10 @@ def opened(file: Path, kind: str) -> MappedFile:
     if kind == "zeros":
         return Zeros(file, 10_000)
     fd = os.open(file, os.O_RDWR)
-    return PrivateFile(file, 10_000, fd) if kind == "private" else MappedFile(file, fd, 10_000)
+    try:
+        return PrivateFile(file, 10_000, fd) if kind == "private" else MappedFile(file, fd, 10_000)
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("kind", ["mapped", "private", "zeros"])

@@ -1,27 +1,41 @@
-"""The store of `cleaning_model.py`: its services, passes, checkpoints, openings.
+"""The store of `hops_cleaning_model.py`: its services, passes, checkpoints, openings.
 
-The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
+The rules, beyond those of `hops_model.py`. All but "remove" happen in bounded steps under locks.
 
+to      Where a message leads: the own slot of its timer, which a roll's unit says as well; where
+        R stood in for that, the unit's slot. So all units of one message say the same, wherever
+        they wait, and a pass needs not know how far its timers have hopped.
+live    What waits is told by units: a message that has one, in a slot R has not passed, and no
+        copy that recovery found. A round of passes lists them once, from the whole timer log; what
+        leads to a slot from a later pass's S on still waits then. It cannot be told by messages
+        alone: of what a broker, or an older store, rolled away, nothing but the slots says so.
 pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
-        stay (here: fired messages not consumed). S = C + margin is fixed when the pass begins. Its
-        units (a contiguous run of the timer log) are looked at in order. A unit of slot >= S that
-        has no copy yet: a timer in the cancelled set is dropped, everything else, deletes too, is
-        appended again, all properties kept, TIMER_ORIGIN = its source's offset. Units of slot < S
-        stay and fire from their place. The cursor moves in the same step.
-cut     If C > S before the cursor has reached hi, the pass ends at the cursor, and another one
-        begins there with a new S. Each keeps (lo, hi, S, offset of its first copy) in memory.
-gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and the
-        slot is >= that pass's S; or recovery found its copy. Asked before the message is read. A
-        walk of a chain stops at a unit before the timer log's start.
+        stay (here: fired messages not consumed). S = max(C, latest slot fired + 1) + margin is
+        fixed when the pass begins. Its live messages are looked at in order. One that leads to a
+        slot >= S: a timer in the cancelled set is dropped, everything else, deletes too, is
+        appended again, all properties kept, TIMER_ORIGIN = its source's offset. What leads to a
+        slot < S stays, hops and fires from its place. The cursor moves in the same step.
+cut     If a timer of a slot >= S was fired before the cursor has reached hi, as a far roll is
+        after a jump of the clock, the pass ends at the cursor, and another one begins there with a
+        new S. (That C has come past S meanwhile does no harm.) Each keeps (lo, hi, S, offset of its
+        first copy) in memory.
+gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and leads
+        to that pass's S or later; or recovery found its copy; or its message has a later unit.
+        Asked before the message is read, and again, by who appends or links, of what was taken: a
+        hop or a fire that was under way when a pass came by is dropped. A walk of a chain stops at
+        a unit before the timer log's start.
 queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
-floor   F moves to the oldest pass's hi once R >= its S: what it left has fired, been dropped or
-        rolled.
+floor   F moves to the oldest pass's hi once R >= its S: what it left has fired or been dropped.
 L       A copy whose source is before the captured F does not count; that of a pass F has not
         passed does.
-flush   R, Q, C, L, F, the groups' offsets are captured at one moment; the log is synced, queues,
-        timer log, wheel, then the checkpoint that holds them.
+flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
+        log is synced, queues, timer log, wheel, then the checkpoint that holds them.
 remove  Only below the durable F, the oldest first. A timer log segment goes if each unit's message
-        is before the durable F or its slot before the durable R.
+        is before the durable F or its slot before the durable R: a hop's unit is needed as the
+        first one is, and the first one no more once its timer has hopped.
+rebuild The timer log and the wheel are lost, or the checkpoint too: every message from F on that
+        has no copy is linked anew, its hops are forgotten, and copies are looked for from the log's
+        start.
 reopen  F is the checkpoint's, or the log's start if there is none. Files below F are ignored.
         Copies whose source is before F are ignored; the others' sources are done, kept until R or F
         passes them. Passes are forgotten: cleaning starts again at F and skips what is done.
@@ -30,8 +44,8 @@ reopen  F is the checkpoint's, or the log's start if there is none. Files below 
 import random
 from collections import Counter
 
-from tests.models import rules_model
-from tests.models.rules_model import LEAD, SL, CrashError, H, N, P, W
+from tests.models import hops_model
+from tests.models.hops_model import LEAD, SL, CrashError, N, P
 
 SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
 
@@ -52,6 +66,14 @@ RULES = {
     "order": "log first",
     "walk": "start",
     "cancel": "one step",
+    "at": "due",
+    "find": "live units",
+    "frontier": "kept",
+    "begins": "claimed",
+    "flight": "gone",
+    "end": "one",
+    "units": "all",
+    "rebuild": "all",
     "lookup": "gone",
     "barrier": 1,
     "dead": "drop",
@@ -74,14 +96,16 @@ class File(list):  # a log of segments: what is before `start` was removed
         return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
 
 
-class Store(rules_model.Store):
+class Store(hops_model.Store):
     def __init__(self, seed, **v):
-        self.v = RULES | {"partial": 0.4, "clock": 1, "clean": 1, "lose": 1} | v
+        self.v = hops_model.RULES | RULES | {"clean": 1, "lose": 1} | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = File(), File(), 0, 0
         self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0, "F": 0, "eaten": 0}
+        self.ck |= {"T": 0, "C": self.now // P, "fired": -1}
+        self.old = self.rnd.random() < self.v["old"]
         self.disk = [None] * N
         self.was = (0, 0)
         self.bad = Counter()
@@ -103,39 +127,22 @@ class Store(rules_model.Store):
         return o
 
     # ---- enqueue
-    def place(self, due):
-        d = due // P
-        base = max(self.now // P, self.R)
-        top = self.ck["R"] + N
-        if d < base + W and d < top:
-            return max(d, self.R), False
-        k = max(0, (d - base - W) // H + 1)
-        while d - k * H >= top:
-            k += 1
-        if d - k * H < self.R:
-            self.info["roll behind R"] += 1
-        return max(d - k * H, self.R), True
+    def top(self):
+        return self.ck["R"] + N
 
     def enqueue(self, n):
         while self.Q < len(self.queue) and n:
             o = self.queue[self.Q]
             m = self.log[o]
             n -= 1
-            sl, roll = (self.R, False) if o in self.done or o < self.F else self.place(m["due"])
-            if not self.R <= sl < self.ck["R"] + N:
-                self.bad["outside range"] += 1
-            i = sl % N
-            h = self.wheel[i]
-            self.tl.append(
-                {"slot": sl, "prev": h[1] if h and h[0] == sl else -1, "off": o, "roll": roll}
-            )
-            u = len(self.tl) - 1
-            self.wheel[i] = (sl, u)
+            over = o in self.done or o < self.F
+            self.link(o, *((self.R, False) if over else self.place(m["due"])))
             self.Q += 1
             self.rolls.pop(o, 0)
-            self.unit[o] = u
-            if sl < self.C:
-                self.near[u] = 1
+
+    def link(self, o, sl, roll, hop=None):
+        super().link(o, sl, roll, hop)
+        self.unit[o] = len(self.tl) - 1
 
     def slot(self, o):  # of a message's unit; -1: none, or its unit was removed
         u = self.unit.get(o, -1)
@@ -145,11 +152,16 @@ class Store(rules_model.Store):
     def gone(self, u):
         U = self.tl[u]
         o, sl = U["off"], U["slot"]
-        if (self.v["floor"] != "no" and o < self.F) or o in self.past:
+        if (self.v["floor"] != "no" and o < self.F) or o in self.past or self.later(u):
             return True
+        if self.v["at"] == "due" and not self.old:
+            sl = U["to"]
         return self.v["mark"] == "cursor" and any(
             p["lo"] <= o < p["hi"] and sl >= p["S"] for p in self.passes
         )
+
+    def stale(self, u):
+        return self.v["flight"] == "gone" and self.gone(u)
 
     def chain(self, sl):
         h = self.wheel[sl % N]
@@ -166,18 +178,7 @@ class Store(rules_model.Store):
             self.C += 1
 
     def ready(self, u):
-        if self.gone(u):
-            return "drop"
-        U = self.tl[u]
-        m = self.log[U["off"]]
-        if m["k"] == "d":
-            if not U["roll"]:
-                return "keep"  # stays till R passes its slot
-        elif m["id"] in self.cancelled:
-            return "drop"
-        elif self.now >= m["due"]:
-            return "fire"
-        return "roll" if U["roll"] and self.now // P >= U["slot"] else None
+        return "drop" if self.gone(u) else super().ready(u)
 
     def due_of(self, u):
         return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
@@ -203,6 +204,12 @@ class Store(rules_model.Store):
             self.claim()
             self.floor()
 
+    def put_taken(self, n):
+        for u, r in self.taken[:n]:
+            if r == "fire" and not self.stale(u):
+                self.fired = max(self.fired, self.due_of(u) // P)
+        super().put_taken(n)
+
     # ---- cleaning
     def limit(self):  # what a pass must not reach
         unlinked = (
@@ -219,6 +226,36 @@ class Store(rules_model.Store):
         )
         return min(unlinked, hungry)
 
+    def first_slot(self):  # from which on nothing was claimed, and nothing fired
+        if self.v["begins"] == "fired" and not self.old:
+            return max(self.R, self.fired + 1)
+        if self.old or self.v["frontier"] == "no":
+            return self.C
+        return max(self.C, self.fired + 1)
+
+    def is_met(self, p):  # has a service come to slots that the pass supersedes units of
+        if not self.old and self.v["frontier"] != "no" and self.fired >= p["S"]:
+            return True
+        return self.C > p["S"] and self.v["cut"]
+
+    def list_live(self, goal):  # what waits, when a round of passes begins
+        self.round = (
+            goal,
+            {
+                U["off"]
+                for u, U in self.tl.kept()
+                if U["slot"] >= self.R
+                and not self.gone(u)
+                and not (U["hop"] and self.v["find"] == "first units")
+            },
+        )
+
+    def target(self, o):  # of a timer's message: the slot that its units lead to
+        if self.old:
+            return self.slot(o)
+        live = o in self.round[1] or self.v["find"] == "messages"
+        return self.log[o]["due"] // P if live else -1
+
     def clean(self, n):
         if not self.v["clean"]:
             return
@@ -228,7 +265,7 @@ class Store(rules_model.Store):
                 if self.passes and self.passes[-1]["hi"] < self.passes[-1]["goal"]
                 else None
             )
-            if p and self.C > p["S"] and self.v["cut"]:
+            if p and self.is_met(p):
                 p["goal"] = p["hi"]
                 p = None
                 self.info["cut"] += 1
@@ -241,10 +278,12 @@ class Store(rules_model.Store):
                     "lo": lo,
                     "hi": lo,
                     "goal": goal,
-                    "S": self.C + self.rnd.randrange(self.v["margin"]),
+                    "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
                     "first": None,
                 }
                 self.passes.append(p)
+                if goal > self.round[0] or self.rnd.random() < 0.5:
+                    self.list_live(self.limit())
                 self.info["passes"] += 1
             o = p["hi"]
             m = self.log[o]
@@ -252,7 +291,7 @@ class Store(rules_model.Store):
             n -= 1
             if m["k"] not in "pd" or o in self.past:
                 continue
-            sl = self.slot(o)
+            sl = self.target(o)
             if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
@@ -285,7 +324,8 @@ class Store(rules_model.Store):
         a = F // SEG * SEG
         t = self.tl.start
         while t + TSEG <= self.ck["tl"] and all(
-            U["off"] < F or U["slot"] < self.ck["R"] for U in self.tl[t : t + TSEG]
+            U["off"] < F or U["slot"] < self.ck["R"] or (U["hop"] and self.v["units"] == "first")
+            for U in self.tl[t : t + TSEG]
         ):
             t += TSEG
         if any(m["k"] == "f" and o >= self.ck["eaten"] for o, m in self.log.kept() if o < a):
@@ -308,7 +348,10 @@ class Store(rules_model.Store):
 
         if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
             return True
-        cand = [c for c in range(self.due(i) // P, self.R - 1, -H) if self.C <= c < self.R + N]
+        if any(r == "roll" and linked(u) for u, r in self.taken):
+            return True  # on its way from one slot to the next
+        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
+        cand = [c for c in grid if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
             if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
@@ -343,6 +386,7 @@ class Store(rules_model.Store):
         if self.v["L"] == "pass":
             held += [p["first"] for p in self.passes if p["first"] is not None]
         L = min(held, default=end)
+        (T, C), fired = self.needed_units(R, t), self.fired
         if L < F:
             self.bad["L before F"] += 1
         if not self.busy:  # the services go on meanwhile
@@ -362,6 +406,10 @@ class Store(rules_model.Store):
             self.busy = False
         if self.v["capture"] == "late":
             F = self.F
+        if self.v["end"] == "late":
+            t = len(self.tl)
+        if self.v["end"] == "early":
+            R, Q = self.R, self.Q
         if self.v["order"] == "F first":
             self.ck = self.ck | {"F": F}
             if stop == 0:
@@ -374,6 +422,7 @@ class Store(rules_model.Store):
                 self.disk[i] = wheel[i]
         if stop == 9:
             self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "F": F, "eaten": eaten}
+            self.ck |= {"T": T, "C": C, "fired": fired}
 
     def crash(self, power, lose=0):
         if power:
@@ -406,7 +455,7 @@ class Store(rules_model.Store):
             self.was = (log.start, 0)
             self.ck = (
                 self.ck
-                | {"L": log.start, "tl": 0}
+                | {"L": log.start if self.v["rebuild"] == "all" else self.ck["L"], "tl": 0, "T": 0}
                 | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
             )
             self.ck["Q"] = next(
@@ -420,6 +469,11 @@ class Store(rules_model.Store):
         )
         self.C = self.R
         self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
+        self.slot_of = {}
+        self.hops = {}
+        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.fired = -1 if self.v["frontier"] == "forget" else self.ck["fired"]
+        self.old = self.old and self.rnd.random() < 0.5
         self.queue = [None] * (self.next_q if first is None else first) + [
             o for o, m in log.kept() if m["k"] in "pd"
         ]
@@ -439,6 +493,8 @@ class Store(rules_model.Store):
         del self.tl[self.ck["tl"] :]
         self.tlf = len(self.tl)  # in this order, each fsynced
         self.unit = {U["off"]: u for u, U in self.tl.kept()}
+        self.round = -1, set()
+        self.hopped = {U["off"]: u for u, U in self.tl.kept() if u >= self.ck["T"] and U["hop"]}
         self.Q = self.ck["Q"]
         self.cancelled = {}
         self.enqueue(10**9)

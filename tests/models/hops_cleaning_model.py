@@ -1,0 +1,166 @@
+"""Cleaning where rolls hop, which the kernels do not do yet: random histories, with an oracle.
+
+`hops_model.py` with a floor F: crashes between any two appends, power cuts (a prefix of the log,
+torn flushes of the wheel, removed segments that come back), long stops, clock steps, services that
+go on during a flush, loss of the timer log and the wheel, loss of the checkpoint as well. An offset
+is an index into the log, a segment SEG messages; to read below the start of the log, or of the
+timer log, raises. Fired messages that a consumer still needs are there. `WRONG` takes each of the
+rules away, and the oracle, `bad`, finds what goes wrong; nothing depends on those in `SAME`. It
+takes the place of `cleaning_model.py` once the kernels hop.
+"""
+
+from tests.models.hops_cleaned_store import SEG, GoneError, N, P, Store
+
+
+class History(Store):
+    """One random history of a store, and what its oracle finds wrong with it."""
+
+    # ---- checks
+    def settle(self):
+        self.serve_all()
+        f, gone, ids = self.truth()
+        if self.R < self.now // P:
+            self.bad["stuck: R behind"] += 1
+        self.bad["not fired when due"] += sum(
+            self.due(i) <= self.now and not f[i] and i not in gone for i in ids
+        )
+        n = sum(not f[i] and i not in gone for i in ids)
+        live = [
+            self.log[self.tl[u]["off"]]
+            for sl in range(self.R, self.R + 3 * N)
+            for u in self.chain(sl)
+            if not self.gone(u) and self.tl[u]["off"] not in self.done
+        ]
+        live = [m["id"] for m in live if m["k"] == "p" and m["id"] not in self.cancelled]
+        self.bad["count: units - cancelled - done"] += len(set(live)) != n
+        self.info["settled"] += 1
+        self.bad["two live units"] += len(live) != len(set(live))
+
+    def free(self):  # clean all there is: nothing may stay for a far timer's sake
+        self.now = max(self.now, self.R * P)
+        self.settle()
+        self.eaten = len(self.log)
+        end = len(self.log) // SEG * SEG
+        for _ in range(200):
+            self.clean(max(0, end - self.F))
+            self.tick(P)
+            self.settle()
+            self.flush()
+            self.remove()
+            if self.log.start >= end:
+                self.info["freed"] += 1
+                return
+        self.bad["space stays"] += self.v["clean"] > 0
+
+    def someone(self):
+        rnd, ids = self.rnd, [m["id"] for m in self.log if m["k"] == "p"]
+        if not ids:
+            return
+        i = rnd.choice(ids)
+        over = any(m["k"] == "f" and m["id"] == i for m in self.log)
+        if rnd.random() < 0.6:
+            taken = any(self.log[self.tl[u]["off"]]["id"] == i for u, _ in self.taken)
+            if not self.cancel(i):
+                if (
+                    not over
+                    and not taken
+                    and i not in self.true
+                    and i not in {x[0] for x in self.repl}
+                ):
+                    self.bad["False though pending"] += 1
+            elif over:
+                self.bad["True though fired"] += i not in self.true
+        elif i not in self.cancelled:
+            self.cancel(i, self.now + rnd.randrange(0, 200), rnd.random() < 0.1)
+
+    def stop(self):
+        if self.rnd.random() < 0.4:
+            self.flush()
+        self.now += self.rnd.choice((0, self.rnd.randrange(40), self.rnd.randrange(500)))
+        if self.v["clock"]:
+            self.now += self.rnd.choice((0, 0, self.rnd.randrange(-200, 1)))
+        self.crash(
+            self.rnd.random() < 0.5,
+            self.rnd.choice((0, 0, 0, 0, 0, 0, 0, 1, 1, 2)) if self.v["lose"] else 0,
+        )
+
+    def eat(self):
+        self.eaten = self.rnd.randrange(self.eaten, len(self.log) + 1)
+
+    def history(self):
+        r, rr = self.rnd, self.rnd.randrange
+        acts = [
+            (
+                22,
+                lambda: self.put(
+                    self.now + r.choice((rr(-40, 12), rr(0, 30), rr(0, 260), rr(100, 900)))
+                ),
+            ),
+            (8, self.someone),
+            (12, lambda: self.tick(rr(1, 9))),
+            (10, lambda: self.enqueue(rr(1, 4))),
+            (8, self.claim),
+            (8, lambda: self.take(rr(1, 4))),
+            (8, lambda: self.put_taken(rr(1, 3))),
+            (6, self.advance),
+            (7, lambda: self.flush(9 if r.random() > self.v["partial"] else rr(2))),
+            (3, lambda: self.v["clock"] and self.tick(rr(-240, 241))),
+            (3, self.settle),
+            (2, self.die),
+            (5, self.stop),
+            (24, lambda: self.clean(rr(1, r.choice((4, 25))))),
+            (6, self.remove),
+            (8, self.eat),
+            (0.3, self.free),
+        ]
+        try:
+            self.play(acts, rr(40, 200))
+            self.free()
+        except StopIteration:
+            return self
+        except (GoneError, KeyError):
+            self.bad["read what was removed"] += 1
+            return self
+        self.judge()
+        return self
+
+
+WRONG = [
+    {"mark": "F"},
+    {"at": "slot"},
+    {"find": "first units"},
+    {"find": "messages"},
+    {"frontier": "no"},
+    {"begins": "fired"},
+    {"flight": "no"},
+    {"end": "early"},
+    {"end": "late"},
+    {"units": "first"},
+    {"rebuild": "L"},
+    {"counts": "all"},
+    {"T": "end"},
+    {"near": "copy"},
+    {"wait": "no"},
+    {"L": "early"},
+    {"capture": "late"},
+    {"order": "F first"},
+    {"remove": "memory"},
+    {"reach": "all"},
+    {"deletes": "drop"},
+    {"deletes": "forget"},
+    {"eaten": 0},
+    {"cancel": "split"},
+    {"walk": "-1"},
+    {"floor": "no"},
+]
+SAME = [
+    {"cut": 0},
+    {"frontier": "forget"},
+    {"roll": "claimed", "old": 0},
+    {"cancelled": "hop"},
+    {"lookup": "no"},
+    {"barrier": 0},
+    {"dead": "copy"},
+    {"margin": 1},
+    {"clean": 0},
+]  # not needed, or no cleaning: nothing bad

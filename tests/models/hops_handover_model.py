@@ -1,0 +1,217 @@
+"""The rules of hops beside a broker: random histories of a store that a broker has in between.
+
+`hops_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
+as they are, reads each slot from its R on, and rolls by appending the message again, with one roll
+more and no origin. Its queue cursor is one past the entry of the last unit's message. It matches
+deletes inside one slot alone.
+
+pass    Nothing is taken from slots after S; a store is handed over once R is past S, so no slot
+        that a broker reads has a unit from which a hop was made in this life.
+cut     What an earlier life hopped from slots that R has not passed is cut out of its chains.
+last    An empty delete is appended, and linked, last: so the last unit is no hop, whose message
+        would lead a broker's queue cursor far back.
+files   A broker removes the oldest file of the timer log once the message of its last unit lies
+        before the log's start: it counts on units in the order of messages, and hops are not. So
+        the last unit of each full file that has a live unit of a later message is made to name the
+        empty delete, in a slot that is passed; if it is live itself, it is linked anew before.
+match   Opening scans the whole log. A broker's copy stands for the last message before it that
+        bears its name, with one roll less; hops count no rolls. All units of what has a copy are
+        done.
+"""
+
+from tests.models import hops_model
+from tests.models.hops_model import SL, P, W
+
+TSEG = 4  # units in a file of the timer log
+RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "named", "match": "copies"}
+WRONG = [
+    {"pass": "now"},
+    {"cut": "no"},
+    {"last": "hop"},
+    {"files": "as they are"},
+    {"match": "origins"},
+]
+
+
+class History(hops_model.Store):
+    """One random history of a store that a broker has now and then."""
+
+    def __init__(self, seed, **v):
+        self.limit = None  # S: nothing is taken from later slots
+        self.start = 0  # of the timer log
+        super().__init__(seed, **hops_model.RULES | RULES | {"old": 0} | v)
+
+    def someone(self):
+        self.hand_over() if self.rnd.random() < 0.1 else super().someone()
+
+    # ---- handing over
+    def take(self, n):
+        late = {
+            u: 1 for u in self.near if self.limit is not None and self.tl[u]["slot"] > self.limit
+        }
+        for u in late:
+            del self.near[u]
+        super().take(n)
+        self.near |= late
+
+    def hand_over(self):
+        self.serve_all()
+        if self.v["pass"] == "S":
+            self.limit = max(self.C - 1, self.now // P)
+            while self.R <= self.limit:
+                self.tick(P)
+                self.serve_all()
+        if self.v["cut"] == "later":
+            self.relink([u for u in self.all_units() if not self.is_cut(u)])
+        for u in self.all_units():
+            m = self.log[self.tl[u]["off"]]
+            if m["k"] == "p" and m["id"] in self.cancelled:
+                deletes = [
+                    o for o, d in enumerate(self.log) if d["k"] == "d" and d["id"] == m["id"]
+                ]
+                self.link(deletes[0], self.tl[u]["slot"], False)
+        if self.v["last"] == "entry":
+            self.append(k="d", due=self.now, id=-1, rolls=0)
+        if self.v["files"] == "named":
+            while self.name_last():
+                pass
+        self.enqueue(1)
+        self.flush()
+        self.near, self.taken, self.limit = {}, [], None
+        self.info["handed over"] += 1
+        self.life_of_a_broker()
+
+    def full_files(self):  # the last unit of each, and its live ones
+        live = set(self.all_units())
+        for first in range(self.start, len(self.tl) - TSEG + 1, TSEG):
+            yield first + TSEG - 1, [u for u in range(first, first + TSEG) if u in live]
+
+    def name_last(self):  # in one file; False where there is none that a broker would misread
+        for last, live in self.full_files():
+            largest = max((self.tl[u]["off"] for u in live), default=-1)
+            if self.tl[last]["off"] < largest:
+                if last in live:
+                    U = self.tl[last]
+                    self.relink([u for u in self.all_units() if u != last])
+                    self.link(U["off"], U["slot"], U["roll"])
+                self.tl[last] |= {"off": self.queue[-1], "slot": self.R - 1, "hop": False}
+                self.info["files made safe"] += 1
+                return True
+        return False
+
+    def chain(self, sl):
+        for u in super().chain(sl):
+            if u < self.start:
+                return
+            yield u
+
+    def is_cut(self, u):  # of this life nothing is left in slots from R on
+        return self.later(u) or self.tl[u]["off"] in self.past
+
+    def all_units(self):
+        return [u for sl in range(self.R, self.top()) for u in self.chain(sl)]
+
+    def relink(self, units):  # chains of these alone
+        self.wheel = [h if h and h[0] < self.R else None for h in self.wheel]
+        for u in sorted(units):
+            U = self.tl[u]
+            h = self.wheel[U["slot"] % len(self.wheel)]
+            U["prev"] = h[1] if h and h[0] == U["slot"] else -1
+            self.wheel[U["slot"] % len(self.wheel)] = (U["slot"], u)
+
+    # ---- a broker
+    def life_of_a_broker(self):
+        self.Q = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
+        self.C = self.R
+        checkpoint = self.R
+        for _ in range(self.rnd.randrange(40)):
+            self.tick(self.rnd.choice((1, P, P)))
+            self.broker_links()
+            while self.R < self.now // P:
+                self.broker_reads(self.R)
+                self.R += 1
+                self.C = self.ckR = self.R
+            self.broker_removes()
+            if self.rnd.random() < 0.3 or self.R > checkpoint + SL - 2:
+                checkpoint = self.R
+        self.broker_links()
+        self.disk = list(self.wheel)
+        t = len(self.tl)
+        self.ck = {"R": checkpoint, "Q": self.Q, "L": 0, "tl": t, "log": len(self.log)}
+        self.ck |= {"T": t, "C": checkpoint}
+        self.flushed, self.tlf = len(self.log), t
+        self.open()
+
+    def broker_removes(self):
+        live = [self.tl[u]["off"] for u in self.all_units()] + self.queue[self.Q :]
+        log_start = min(live, default=len(self.log))
+        for last, _ in self.full_files():
+            if self.tl[last]["off"] >= log_start or last == len(self.tl) - 1:
+                return
+            self.start = last + 1
+            self.info["files removed"] += 1
+
+    def broker_links(self):
+        while self.Q < len(self.queue):
+            o, w = self.queue[self.Q], max(self.now // P, self.R)
+            due = self.log[o]["due"] // P
+            self.Q += 1
+            if due < w:
+                if self.log[o]["k"] == "p":
+                    self.broker_copies(o, "f")
+            elif due - w < W:
+                self.link(o, due, False)
+            else:
+                self.link(o, w + (W // 2 if due - w - W < W // 3 else W), True)
+        self.near = {}
+
+    def broker_reads(self, slot):
+        units = [(self.tl[u]["off"], self.tl[u]["roll"]) for u in self.chain(slot)]
+        deleted = {self.log[o]["id"] for o, roll in units if self.log[o]["k"] == "d" and not roll}
+        for o, roll in units:
+            m = self.log[o]
+            if m["id"] in deleted and (m["k"] == "p" or not roll):
+                continue
+            if roll:
+                self.broker_copies(o, m["k"])
+                self.info["rolled by a broker"] += 1
+                self.info["that had hopped"] += any(U["hop"] for U in self.tl if U["off"] == o)
+            elif m["k"] == "p":
+                self.broker_copies(o, "f")
+
+    def broker_copies(self, o, kind):
+        m = {name: value for name, value in self.log[o].items() if name != "origin"}
+        rolls = m.get("rolls", 0) + (kind != "f")
+        self.append(**m | {"k": kind, "rolls": rolls, "by": "broker"})
+        self.durable()
+
+    def pending(self, i):  # a broker's rolls are not on the grid: all that waits is looked through
+        def waits(u):
+            m = self.log[self.tl[u]["off"]]
+            return m["k"] == "p" and m["id"] == i and not self.over(u)
+
+        return super().pending(i) or (i not in self.cancelled and any(map(waits, self.unread())))
+
+    def unread(self):
+        return [u for sl in range(self.C, self.top()) for u in self.chain(sl)]
+
+    # ---- opening
+    def open(self):
+        if self.v["match"] == "copies":
+            self.name_origins()
+        super().open()
+        self.past = set(self.done)
+        self.cancelled.pop(-1, 0)
+
+    def name_origins(self):  # what a broker's copies do not say
+        for c, m in enumerate(self.log):
+            if m.get("by") == "broker" and "origin" not in m:
+                kinds = "p" if m["k"] == "f" else m["k"]
+                rolls = m["rolls"] - (m["k"] != "f")
+                m["origin"] = max(
+                    o
+                    for o in range(c)
+                    if self.log[o]["id"] == m["id"]
+                    and self.log[o]["k"] == kinds
+                    and self.log[o].get("rolls", 0) == rolls
+                )

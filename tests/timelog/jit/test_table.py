@@ -1,0 +1,111 @@
+"""What kernels receive of tables of columns, of tuples of arrays."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import typeof
+
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
+from timerstore.timelog.jit.signatures import known_tuple, read_only, signature_of
+from timerstore.timelog.jit.table import Table
+
+
+@record
+class Pairs(Table):
+    """Two columns."""
+
+    first: Words
+    second: Words
+
+
+@record
+class Triples(Pairs):
+    """Those, with a third."""
+
+    third: Words
+
+
+@kernel
+def _fill(pairs: Pairs, start: int) -> int:
+    """Write rows from `start` on; return the sum of what stood there."""
+    total = 0
+    for i in range(len(pairs.first)):
+        total += pairs.first[i] + pairs.second[i]
+        pairs.first[i] = start + i
+        pairs.second[i] = -start - i
+    return total
+
+
+@given(st.integers(0, 70), st.integers(0, 70), st.integers(0, 70))
+def test_a_slice_is_what_it_is_of(count: int, low: int, high: int) -> None:
+    pairs, expected = Pairs.room(count), list(range(count))
+    assert _fill(pairs, 0) == 0 and len(pairs) == count
+    part = pairs[low:high]
+    assert part.first.tolist() == expected[low:high] and len(part) == len(expected[low:high])
+    assert _fill(part, 1_000) == 0
+    expected[low:high] = range(1_000, 1_000 + len(part))
+    assert pairs.first.tolist() == expected
+    assert (pairs.first == -pairs.second).all()
+
+
+def test_chosen_rows_are_copies() -> None:
+    triples = Triples.room(4)
+    triples.first[:], triples.third[:] = [1, 2, 3, 4], [5, 6, 7, 8]
+    for which in (triples.first > 2, np.array([2, 3])):
+        chosen = triples[which]
+        assert chosen.third.tolist() == [7, 8]
+        assert _fill(chosen, 9) == 7
+        assert chosen.first.tolist() == [9, 10] and triples.first.tolist() == [1, 2, 3, 4]
+
+
+def test_a_table_that_extends_another_begins_with_its_columns() -> None:
+    assert Pairs.columns() == ["first", "second"]
+    assert Triples.columns() == ["first", "second", "third"]
+
+
+def test_columns_share_no_place_of_a_cache() -> None:
+    triples = Triples.room(1 << 16)
+    places = [column.ctypes.data % 4096 // 64 for column in (triples.first, triples.second)]
+    assert places[0] != places[1]
+
+
+class Plain(NamedTuple):
+    """Arrays that Numba looks at."""
+
+    words: Words
+    text: ReadBytes
+    count: int
+
+
+@known_tuple
+class Known(NamedTuple):
+    """The same, known."""
+
+    words: Words
+    text: ReadBytes
+    count: int
+
+
+@known_tuple
+class Outer(NamedTuple):
+    """One within another."""
+
+    known: Known
+    data: Bytes
+
+
+@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no types")
+def test_a_known_tuple_has_the_type_that_it_says_or_that_it_has() -> None:
+    words, data = np.zeros((4, 3), np.int64), np.zeros(5, np.uint8)
+    text, declared = read_only(data), signature_of(Outer)[0]
+    assert typeof(Known(words[0], text, 1)) == declared
+    assert typeof(Outer(Known(words[0], text, 1), data)).types == signature_of(Outer)
+    for other in (words[:, 0], words, data, read_only(data)):
+        odd = Known(other, text, 1)
+        assert typeof(odd).types == typeof(Plain(*odd)).types != declared.types
+        assert typeof(Outer(odd, data)).types[0] == typeof(odd)
+    assert typeof(Outer(Known(words[0], text, 1), text)).types[1] == typeof(text)
