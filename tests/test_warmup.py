@@ -59,7 +59,7 @@ if not INTERPRETED:
         (tmp_path / "life").mkdir()
         names = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
         elsewhere = dict.fromkeys(names, str(home))
-        path = f"{tmp_path}/./{packed.name}"  # as Spark's workers have it
+        path = f"./{os.path.relpath(packed)}"  # Spark's workers name it by a relative path
         assert lived(tmp_path / "life", PYTHONPATH=path, **elsewhere) == "done\n"
         assert list(home.iterdir()) == []
 

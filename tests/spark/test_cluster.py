@@ -151,6 +151,9 @@ def test_a_cluster_whose_workers_have_not_the_package(tmp_path: Path) -> None:
     assert told["verdict"] == "ok" and told["states"] == {"store": "sound", "other": "sound"}
     assert told["executors"] == 2
     assert told["files"] and all("timerstore.zip" in each for each in told["files"])
+    # Kernels came with the package: nothing was compiled, so nothing was left where it would be.
+    assert told["misses"] == 0 < told["hits"]
+    assert [path for path in tmp_path.rglob("*.nb[ci]") if "python" not in path.parts] == []
     pipeline.run(stores, plain, run="one", now_ms=START_MS)
     for name in ("slot_load", "due", "findings", "growth"):
         rows = [pipeline.read(each, name).to_pylist() for each in (out, plain)]
