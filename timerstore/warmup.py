@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def _copy(folder: Path) -> None:
             if file.is_file() and file.suffix != ".pyc":
                 copy = folder / name.replace(".", os.sep) / file.relative_to(place)
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(file.read_bytes())
+                shutil.copyfile(file, copy)
     about = folder / f"timerstore-{__version__}.dist-info" / "METADATA"
     about.parent.mkdir()
     about.write_text(f"Metadata-Version: 2.1\nName: timerstore\nVersion: {__version__}\n")

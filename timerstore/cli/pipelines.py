@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measure
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.errors import InvalidArgumentError
+from timerstore.services.world.background import Flag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +157,7 @@ def _wait(query: StreamingQuery) -> None:
     A signal that ended a call of Spark's would leave its answer to the next call. So none is being
     made while this waits, and the handlers only take note.
     """
-    asked = threading.Event()
+    asked = Flag()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(each, lambda *_: asked.set()) for each in numbers]
     try:
