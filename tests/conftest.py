@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
-from tests.tiers import PROVING, TOGETHER, is_promised, is_proved
+from tests.tiers import APART, PROVING, TOGETHER, is_promised, is_proved
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -62,6 +62,8 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         name = nodeid.removeprefix("tests/")
+        if name.startswith(APART):
+            return nodeid
         return next((each for each in TOGETHER if name.startswith(each)), nodeid)
 
     def remove_node(self, node: Any) -> str | None:

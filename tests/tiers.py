@@ -58,6 +58,7 @@ PROVED: Final = (
     "spark/test_cluster.py",
     "spark/test_connect.py",
     "spark/test_following.py::test_killed_between_any_two_files",
+    "spark/test_java.py::test_a_session_takes_the_classes_that_warmup_had_written_down",
     "spark/test_pipeline_on_spark.py::test_a_store_that_goes_meanwhile_is_a_row",
     "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",
     "spark/test_pipeline_on_spark.py::test_stores_in_a_dataframe",
@@ -113,6 +114,14 @@ PROMISED: Final = (
 
 TOGETHER: Final = ("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py")
 """What one process runs, for its tests share what takes seconds or a gigabyte."""
+
+APART: Final = (
+    "spark/test_cluster.py",
+    "spark/test_connect.py",
+    "spark/test_following.py::test_the_command_is_killed_and_started_again",
+    "spark/test_java.py",
+)
+"""Those among them whose programs begin Spark sessions of their own; any process runs them."""
 
 
 def is_proved(name: str) -> bool:

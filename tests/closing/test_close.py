@@ -277,8 +277,6 @@ def test_closing_that_was_interrupted_in_its_flush_flushes_when_it_goes_on(tmp_p
 
 
 LET_GO = (
-    "closing/close.py",
-    "core/core.py",
     "core/waiting.py",
     "engine/engine.py",
     "files/lockfile.py",
@@ -309,7 +307,7 @@ def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: P
         if not count.raised:
             break
         at += 1
-    assert at > 50
+    assert at > 20
 
 
 @pytest.mark.timeout(120)
