@@ -459,7 +459,8 @@ class StoreReader:
         found = [np.zeros(0, np.int64)]
         for first, last in self.steady.wheel.ranges:
             part = self.slots[first // fmt.SLOT_BYTES : -(-last // fmt.SLOT_BYTES)]
-            used = part.view(np.int64).reshape(-1, fmt.SLOT_BYTES // 8).any(axis=1)
+            words = part.view(np.int64).reshape(-1, 4)
+            used = words[:, 0] | words[:, 1] | words[:, 2] | words[:, 3]
             found.append(np.flatnonzero(used) + first // fmt.SLOT_BYTES)
         indexes = np.concatenate(found)  # in order; two ranges may share a slot
         return indexes[np.diff(indexes, prepend=-1) > 0]
