@@ -69,6 +69,8 @@ class Sizes:
     """Far timers, short timers."""
     month: tuple[int, int, int]
     """1,000 timers a second over this; days; seconds between two checkpoints."""
+    speed: tuple[int, int]
+    """Far timers, short timers."""
     pending: tuple[int, int]
     first_count: int
     handled: int
@@ -91,6 +93,7 @@ FULL = Sizes(
     lateness_s=15,
     disk=(10_000, 10_000_000),
     month=(128, 30, 240),
+    speed=(10_000, 3_000_000),
     pending=(1_000_000, 10_000_000),
     first_count=3,
     handled=500_000,
@@ -112,6 +115,7 @@ QUICK = Sizes(
     lateness_s=4,
     disk=(1_000, 1_000_000),
     month=(512, 3, 240),
+    speed=(10_000, 1_000_000),
     pending=(100_000, 1_000_000),
     first_count=1,
     handled=200_000,
@@ -300,6 +304,19 @@ class Bench:
         what += f" of manual time, 1/{scale} of 1,000 a second ({_short(took.put_count)} in all)"
         return _took("month", what, f"300 MB / {scale}", took, 0.7)
 
+    def speed(self) -> list[Result]:
+        """Disk while many timers are put, fire and are consumed at full speed."""
+        far, short = self.sizes.speed
+        with self._path() as path:
+            most_bytes, per_second = space.at_full_speed(path / "store", far, short)
+        what = f"disk: {_short(short)} timers due within {space.SOON_MS} ms, at full speed, "
+        what += f"beside {_short(far)} due within 30 days"
+        figures = {"most_bytes": most_bytes, "per_second": round(per_second)}
+        measured = f"{most_bytes / 1e6:,.1f} MB at most, with {_short(per_second)} fired a second"
+        is_small = most_bytes <= space.SPEED_BYTES
+        reach = f"≤ {space.SPEED_BYTES / 1e6:,.0f} MB at any time"
+        return [Result("speed", what, reach, "", measured, is_small, figures)]
+
     def burst(self) -> list[Result]:
         """Measure a million timers in one millisecond beside the same, spread out."""
         count = self.sizes.burst
@@ -456,7 +473,7 @@ class Bench:
 
 
 ROWS = ("put_many", "put_single", "put_group", "life", "objects", "levels", "late_log", "late_pull")
-ROWS += ("late_clean", "burst", "disk", "month", "pending", "first", "consumer", "jobs")
+ROWS += ("late_clean", "burst", "disk", "month", "speed", "pending", "first", "consumer", "jobs")
 
 GROUP_REACH = 14_850
 """Single puts a second with `group`: half more than when blocks were allocated on the way."""

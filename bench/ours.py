@@ -113,16 +113,21 @@ def _putting(store: TimerStore, bodies: list[bytes], topic: str) -> threading.Th
 def whole_life(store: TimerStore, bodies: list[bytes]) -> Rate:
     """Put in one thread and pull by columns in another, each timer due within SPREAD_MS."""
     putter = _putting(store, bodies, "life")
-    got = 0
     with _Round(store, len(bodies)) as played:
         putter.start()
-        while got < len(bodies):
-            batch = store.pull("life", max_count=BATCH_COUNT, timeout=30)
-            assert len(batch), f"only {got} of {len(bodies)} came"
-            batch.ack()
-            got += len(batch)
+        drain(store, "life", len(bodies))
         putter.join()
     return played.rate
+
+
+def drain(store: TimerStore, topic: str, count: int) -> None:
+    """Pull by columns, and acknowledge, until so many have come."""
+    got = 0
+    while got < count:
+        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=30)
+        assert len(batch), f"only {got} of {count} came"
+        batch.ack()
+        got += len(batch)
 
 
 def whole_life_waiting(store: TimerStore, bodies: list[bytes], *, level: bool) -> Rate:

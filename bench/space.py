@@ -1,8 +1,10 @@
-"""What a store takes of the disk beside timers far ahead, on a clock that is moved."""
+"""What a store takes of the disk beside timers far ahead, on a clock that is moved or is not."""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import ours
 
+import timerstore
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.timelog.files.disk import Disk, MappedFile
 
@@ -21,6 +24,9 @@ DAY_MS = 86_400_000
 FAR_MS = 30 * DAY_MS
 FACTOR = 2.2
 ALLOWED_BYTES = 300_000_000
+SOON_MS = 200
+SPEED_BYTES = 650_000_000
+LOOK_S = 0.05
 _WHEEL = "timerwheel"
 
 
@@ -108,9 +114,48 @@ def _disk_bytes(store: TimerStore, scale: int) -> float:
     taken = 0.0
     for folder, _, names in os.walk(store.path):
         for name in names:
-            blocks = os.stat(os.path.join(folder, name)).st_blocks * 512
+            try:
+                blocks = os.stat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:  # it goes while the folder is walked
+                continue
             taken += blocks / scale if name == _WHEEL else blocks
     return taken
+
+
+def at_full_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
+    """Put `far_count` timers due within 30 days, then others due within SOON_MS, on a real clock.
+
+    The others are put as fast as it goes, while another thread consumes. Return the bytes on the
+    disk at most, of looks every LOOK_S, and how many of the others fired a second.
+    """
+    random, most, ended = np.random.default_rng(1), 0.0, threading.Event()
+    config = Config(durability="process", retention_ms=1)
+    bodies = ours.make_bodies(max(far_count, ours.BATCH_COUNT))
+    with timerstore.open(path, config=config) as store:
+        far_ms = random.integers(2 * SHORT_MS, FAR_MS, far_count)
+        store.put_many(bodies[:far_count], topic=TOPIC, delay_ms=far_ms)
+
+        def put() -> None:
+            for at in range(0, short_count, ours.BATCH_COUNT):
+                part = bodies[: min(ours.BATCH_COUNT, short_count - at)]
+                delay_ms = random.integers(1, SOON_MS, len(part))
+                store.put_many(part, topic=TOPIC, delay_ms=delay_ms)
+
+        def look() -> None:
+            nonlocal most
+            while not ended.wait(LOOK_S):
+                most = max(most, _disk_bytes(store, 1))
+
+        threads = [threading.Thread(target=each) for each in (put, look)]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        ours.drain(store, TOPIC, short_count)
+        took_s = time.perf_counter() - start
+        ended.set()
+        for thread in threads:
+            thread.join()
+    return most, short_count / took_s
 
 
 def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: int) -> Space:

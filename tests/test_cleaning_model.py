@@ -55,8 +55,8 @@ class CleanedHistory(History):
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.store.core.flusher.after = self.remove
         self.store.core.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
-        self.store.core.cleaner.leave_slots = rnd.randrange(4)
-        self.store.core.cleaner.units_at_once = rnd.choice((1, 2, 16))
+        self.store.core.cleaner.wait_slots = rnd.randrange(4)
+        self.store.core.cleaner.units_at_once = rnd.choice((3, 16, 1_000))
         self.settle()
 
     # --- what is new

@@ -4,7 +4,9 @@ One timer that is due in a month would keep everything that was put after it. So
 the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
 the units it had are superseded (`floor.py`). What is due before the pass's S is left to fire from
 its place. Once R is past S nothing of the segment is needed: F, the floor, moves behind it, and
-with the next checkpoint retention removes it.
+with the next checkpoint retention removes it. So S is as soon as it can be: behind what is claimed
+and what was ever fired, and behind what will be while the pass goes on. Where that is reached
+before, the pass ends there, and the next one leaves more.
 
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
 until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
@@ -14,7 +16,7 @@ win, for L waits for that. How all of this holds together over crashes is
 `tests/models/cleaning_model.py`.
 
 It runs in bounded steps on the flush thread. Copies are appended under fire and wheel, 32 KiB at a
-time; segments and units are read through maps of its own, before.
+time; segments and units are read through maps of its own, before (`pass_units.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
-from timerstore.services.cleaning.pass_units import Pass, Walk
+from timerstore.services.cleaning.pass_units import Pass, Round, Walk, leads_to
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
@@ -72,13 +74,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("timerstore")
 
-LEAVE_MS: Final = 10_000
-"""What is due within so long, as a pass begins, is left to fire: a pass takes about a second."""
+WAIT_MS: Final = 10_000
+"""A segment of which all is due within so long is waited for; a pass leaves no more than that."""
 COPY_BYTES: Final = 32 << 10
 """Copied in one hold of the locks: some 30 µs."""
 TICK_BYTES: Final = 4 << 20
 """Copied in one go of the flush thread, of which there are twenty a second."""
-_TICK_STEPS: Final = 1_024
+_TICK_STEPS: Final = 256
 
 _CUT: Final = -1
 
@@ -139,27 +141,25 @@ def _take_back_lost(thread: ServiceThread) -> None:
 
 
 @kernel_ahead
-def _copy_units(
-    world: World, source: SegmentTable, units: Units, start: int, stop_at: int, now_ms: int
-) -> int:
-    """Copy what the last pass needs of `units[start:]`, in one append; return where it got to.
+def _copy_units(world: World, source: SegmentTable, units: Units, stop_at: int, now_ms: int) -> int:
+    """Copy what the last pass needs of `units`, in one append; return how many are done with.
 
-    `units`: those of its range in the order of the log, and `stop_at` is
-    where the cursor stands once all are done with. `source`: the commit log's segments. _CUT, and
-    nothing done, where slots from its S on are being claimed. O(bytes).
+    `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is where
+    the cursor stands once all are done with. `source`: the commit log's segments. _CUT, and nothing
+    done, where a slot from S on is being claimed, or was fired from. O(bytes).
     """
     mine, thread = world.cleaning, world.cleaning.thread
-    found, stage = thread.found, world.stage
+    found, stage, precision = thread.found, world.stage, world.settings.precision_ms
     last = (mine.pass_count - 1) * PASS_COLUMNS
     first_slot = mine.passes[last + PASS_FIRST_SLOT]
     before = act_as(CLEANING)
     lock_acquire(world.fire_lock)
-    staged, staged_bytes, settled_bytes, i = 0, 0, 0, start
+    staged, staged_bytes, settled_bytes, i = 0, 0, 0, 0
     while i < len(units.offset) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
         message, size = units.message[i], units.size[i]
         magic = units.magic[i]
-        slot = units.ms[i] // world.settings.precision_ms
-        if slot < first_slot or find_done(world.done, message) >= 0:
+        slot = units.ms[i] // precision
+        if find_done(world.done, message) >= 0:
             i += 1
             continue
         if stage_is_full(staged, staged_bytes, size):
@@ -176,7 +176,7 @@ def _copy_units(
                 i += 1
                 continue
         at = message % world.commitlog.segment_bytes
-        due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
+        due_ms = exact_due_ms(buf, found, world.settings.store_tag, precision)
         stored_ms = get_i64(buf, stored_at(buf, at))
         says = CopySays(ROLLED, message, stored_ms, now_ms)
         counts = Counted(0, -1, due_ms, due_ms)
@@ -189,7 +189,8 @@ def _copy_units(
         staged += 1
         i += 1
     lock_acquire(world.wheel_lock)
-    if world.dequeue_get.claimed_slot > first_slot:
+    reached_slot = world.dequeue_put.frontier_ms // precision + 1
+    if max(reached_slot, world.dequeue_get.claimed_slot) > first_slot:
         i = _CUT
         _take_back_lost(thread)
     else:
@@ -233,10 +234,13 @@ class Cleaner:
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is cleaned since."""
         self.stopped = False
-        self.leave_slots = max(2, LEAVE_MS // engine.precision_ms)
-        """Slots from the claimed ones on whose timers a pass leaves to fire."""
+        self.leave_slots = 0
+        """Slots behind the claimed ones whose timers a pass leaves to fire: the last one took so
+        many."""
+        self.wait_slots = max(2, WAIT_MS // engine.precision_ms)
+        """Slots behind the claimed ones that are waited for, where nothing later is pending."""
         self.units_at_once = CHUNK_UNITS
-        """Units of a pass that are read before they are copied."""
+        """Units that a step reads, or looks at."""
         self.on_copies: Callable[[int], None] | None = None
         """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
         self.segment_count = 0
@@ -244,11 +248,10 @@ class Cleaner:
         self._lock = KernelLock()
         self._passes: deque[Pass] = deque()
         self._walk: Walk | None = None  # of the last pass, until that has ended
+        self._round: Round | None = None
         self._is_known = False
-        self._in_order_from_slot = -1
         # Of an earlier life; what came since is counted by the services. None: not known yet.
         self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
-        self._unit_offset = 0  # no unit of the next pass stands before it
         self._may_begin = False
 
     def run(self, *, at_once: bool = False, everything: bool = False) -> None:
@@ -319,7 +322,8 @@ class Cleaner:
             return not self._passes
 
     def resume(self) -> None:
-        """Go on after `stop`, since when units may have been linked out of order."""
+        """Go on after `stop`, since when units may have been linked."""
+        self._round = None
         self._is_known = self.stopped = False
 
     def learn(self) -> None:
@@ -347,6 +351,9 @@ class Cleaner:
         if self._walk is not None:
             self._enter(self._walk)
             return self._copy(self._walk)
+        if self._round is not None and not self._round.is_read:
+            self._round.read_on()
+            return True
         return (self._may_begin or everything) and self._begin(everything)
 
     # --- a pass begins
@@ -362,21 +369,24 @@ class Cleaner:
             return False
         self._learn()
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])
-        first_slot = world.dequeue_get.claimed_slot + self.leave_slots
-        if latest_slot < first_slot:  # nothing is pending from there on: it costs nothing
+        claimed_slot = world.dequeue_get.claimed_slot
+        if latest_slot < claimed_slot + self.wait_slots:  # all of it fires soon: it costs nothing
             self._passes.append(Pass(start, stop, latest_slot + 1, copies=False))
             return True
         if world.cleaning.pass_count == PASS_COUNT_MAX or not (
             everything or self._is_worth_it(start)
         ):
             return False
-        if engine.read_slot < self._in_order_from_slot:
-            return False
+        if self._round is None or start >= self._round.stop:
+            self._round = Round(engine, start, self.reach.found, self.units_at_once)
+            return True
+        reached_slot = world.dequeue_put.frontier_ms // engine.precision_ms + 1
+        first_slot = max(claimed_slot, reached_slot) + self.leave_slots
         if self._passes and self._passes[-1].start == start:  # it was cut before it copied any
             first_slot = max(first_slot, self._passes[-1].first_slot + 1)
-        mine = Pass(start, stop, first_slot, copies=True)
-        offset = max(self._unit_offset, engine.timerlog.start)
-        self._walk = walk = Walk(engine, mine, offset, self.units_at_once)
+        mine = Pass(start, min(stop, self._round.stop), first_slot, copies=True)
+        waiting = self._round.waiting(mine.start, mine.stop, first_slot)
+        self._walk = walk = Walk(engine, mine, waiting)
         self._enter(walk)
         return True
 
@@ -404,8 +414,7 @@ class Cleaner:
         """Learn what the units of an earlier life say, once: O(units).
 
         The latest slot of each commit log segment, which enqueue-put keeps for the units that it
-        links; how many bytes are pending; whether units stand in the order of their messages. Those
-        that a broker, or a handover that failed, left out of order are waited for.
+        links; how many bytes are pending.
         """
         if self._is_known:
             return
@@ -415,45 +424,39 @@ class Cleaner:
             linked_bytes = world.enqueue_put.linked_bytes
             settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
         latest = np.full(TABLE_LENGTH, -1, np.int64)
-        pending_bytes, last, latest_slot, in_order_from_slot = 0, -1, -1, -1
+        pending_bytes = 0
         with engine.locks:
             floor = read_floor(world.cleaning)
         for units in all_units(engine, engine.timerlog.start, stop):
-            messages, slots = units.message, units.ms // engine.precision_ms
+            messages, slots = units.message, leads_to(engine, units)
             numbers = messages // engine.commitlog.segment_bytes
             kept = messages >= floor.offset
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, slots[kept])
             waits = (slots >= read_slot) & ~floor.superseded(messages, slots)
             pending_bytes += int(units.size[waits].sum())
-            latest_slot = max(latest_slot, int(slots.max()))
-            if int(messages[0]) <= last or bool((np.diff(messages) <= 0).any()):
-                in_order_from_slot = latest_slot + 1
-            last = max(last, int(messages.max()))
         with engine.locks.wheel:
             np.maximum(world.latest_slot, latest, out=world.latest_slot)
         self._pending_bytes = pending_bytes - linked_bytes + settled
-        self._in_order_from_slot, self._is_known = in_order_from_slot, True
+        self._is_known = True
 
     # --- a pass goes on, and ends
 
     def _copy(self, walk: Walk) -> bool:
-        """Copy a batch of the pass, or read on in its units; end it where all are done with."""
+        """Copy a batch of the pass; end it where all are done with."""
         engine, world = self.engine, self.engine.world
         self._settle(walk)
-        if walk.at == len(walk.units) and not walk.is_last:
-            walk.read_on()
+        units, stop_at = walk.next_units(self.units_at_once)
         now_ms = max(engine.clock.now_ms, engine.queues.table.stored_ms)
         before = world.cleaning.copied_count
         with engine.commitlog.reading():
-            done = _copy_units(world, walk.source.table, walk.units, walk.at, walk.stop_at, now_ms)
+            done = _copy_units(world, walk.source.table, units, stop_at, now_ms)
         if self.on_copies is not None and world.cleaning.copied_count > before:
             self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:
-            self._cut(walk)  # slots from S on are being claimed; another pass begins
+            self._cut(walk)  # another pass begins
             return True
-        walk.at = done
         self._settle(walk)
-        if walk.at == len(walk.units) and walk.is_last:
+        if int(self._last_row()[PASS_CURSOR]) == walk.mine.stop:
             self._end(walk)
         return True
 
@@ -479,12 +482,17 @@ class Cleaner:
         return known and self._last_row()[[PASS_START, PASS_FIRST_SLOT]].tolist() == mine
 
     def _cut(self, walk: Walk) -> None:
-        """End a pass where its cursor stands."""
+        """End a pass where its cursor stands, and have the next one leave twice as much."""
         walk.mine.stop = int(self._last_row()[PASS_CURSOR])
-        self._end(walk)
+        self._end(walk, 2 * self.leave_slots + 1)
 
-    def _end(self, walk: Walk) -> None:
-        self._unit_offset, self._walk = walk.unit_at(), None
+    def _end(self, walk: Walk, leave_slots: int = 0) -> None:
+        took_slots = self.engine.world.dequeue_get.claimed_slot - walk.claimed_slot
+        leave_slots = min(max(leave_slots, took_slots), self.wait_slots)
+        left = self._round
+        if left is not None and left.stop <= walk.mine.stop:
+            left = None
+        self.leave_slots, self._round, self._walk = leave_slots, left, None
         self.segment_count += 1
 
     def _move_floor(self) -> None:

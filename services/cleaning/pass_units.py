@@ -1,6 +1,9 @@
-"""The units of a pass of cleaning, read through maps of its own.
+"""What waits in the oldest part of the log, and how far the passes over it have come.
 
-So those of the services stay as they are.
+Which messages a pass needs is told by units alone, and these stand anywhere in the timer log. So
+one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
+passes go over that: what is due so late that a pass copies it waits still. It is read through maps
+of its own, so those of the services stay as they are.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ import numpy as np
 
 from timerstore.services.looking.log_units import read_units
 from timerstore.timelog.bytes.unit import Units
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
 
-_NO_UNITS: Final = Units.room(0)
+ROWS_MAX: Final = 1 << 20
+"""Rows of a round, about: where more wait, it ends sooner in the commit log. 50 MB."""
 
 
 @dataclass
@@ -31,53 +36,85 @@ class Pass:
     copies: bool  # it stands in `Cleaning.passes` as well
 
 
-class Walk:
-    """How far the copying of a pass has come among its units."""
+class Round:
+    """What waits of the messages from `start` to `stop`, which all have a unit.
 
-    def __init__(self, engine: Engine, mine: Pass, offset: int, units_at_once: int) -> None:
-        """`offset`: of a unit at or before the first of the pass."""
-        log, commitlog = engine.timerlog, engine.commitlog
-        self.engine, self.mine = engine, mine
-        self.end = log.end  # all units of the pass stand before it
-        self.offset = offset  # the next pass begins to look here
-        self.units = _NO_UNITS
-        self.at, self.is_last = 0, False
-        self.source = ReadSegments(
-            commitlog.folder, "commitlog", commitlog.segment_bytes, open_count_max=2
-        )
-        self.source.map_from(mine.start, 1)
+    It costs 52 bytes read for each unit in the timer log.
+    """
+
+    def __init__(self, engine: Engine, start: int, stop: int, units_at_once: int) -> None:
+        """Read nothing yet; `read_on` reads so many units at a time."""
+        log = engine.timerlog
+        with engine.locks.wheel:  # of one moment: what R has passed by now has gone on before `end`
+            self._end, self._read_ms = log.end, engine.read_slot * engine.precision_ms
+        self.engine, self.start, self.stop = engine, start, stop
+        self.is_read = False
+        self._parts: list[Units] = []  # once it is read: one, with a unit of each message
+        self._offset = log.start
         self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
         self._buffer = Units.room(units_at_once)
         self._scratch = np.zeros(64, np.uint8)
 
-    @property
-    def stop_at(self) -> int:
-        """Where the cursor stands once the units that are at hand are done with."""
-        if self.is_last:
-            return self.mine.stop
-        return int(self.units.message[-1]) + 1 if len(self.units) else self.mine.start
-
     def read_on(self) -> None:
-        """Read the next units of the pass; `is_last` then says whether there are no more."""
-        where = np.array([self.offset, 0], np.int64)
-        self.units, self.at = _NO_UNITS, 0  # first: their place is written to
-        units = read_units(
-            self.engine, self._reader, self.end, -1, self._buffer, self._scratch, where
+        """Read the next units; those of ROWS_MAX messages are kept, or of half as many."""
+        where = np.array([self._offset, 0], np.int64)
+        found = read_units(
+            self.engine, self._reader, self._end, -1, self._buffer, self._scratch, where
         )
-        first, stop = np.searchsorted(units.message, (self.mine.start, self.mine.stop)).tolist()
-        is_last = stop < len(units) or bool(where[1] == chain.WALK_DONE)
-        offset = int(units.offset[stop]) if stop < len(units) else int(where[0])
+        wanted = (found.message >= self.start) & (found.message < self.stop)
+        parts = [*self._parts, found[wanted & (found.ms >= self._read_ms)]]
+        is_read, stop, offset = bool(where[1] == chain.WALK_DONE), self.stop, int(where[0])
+        if is_read or sum(map(len, parts)) > ROWS_MAX:
+            parts = [_in_order(parts)]
+            if len(parts[0]) > ROWS_MAX:
+                stop = int(parts[0].message[ROWS_MAX // 2])
+                parts = [parts[0][np.arange(ROWS_MAX // 2)]]
         # In one piece: Python looks for signals at calls and jumps alone.
-        units = units[first:stop]
-        self.units, self.offset, self.is_last = units, offset, is_last
+        self._parts, self._offset, self.stop, self.is_read = parts, offset, stop, is_read
+
+    def waiting(self, start: int, stop: int, first_slot: int) -> Units:
+        """Return what leads to `first_slot` or later of the messages from `start` to `stop`."""
+        units = self._parts[0]
+        first, last = np.searchsorted(units.message, (start, stop)).tolist()
+        units = units[first:last]
+        return units[leads_to(self.engine, units) >= first_slot]
+
+
+class Walk:
+    """How far the copying of a pass has come among what waits."""
+
+    def __init__(self, engine: Engine, mine: Pass, units: Units) -> None:
+        """`units`: what it looks at, in the order of the commit log."""
+        log = engine.commitlog
+        self.mine, self.units, self.at = mine, units, 0
+        self.claimed_slot = engine.world.dequeue_get.claimed_slot
+        """C when it began."""
+        self.source = ReadSegments(log.folder, "commitlog", log.segment_bytes, open_count_max=2)
+        self.source.map_from(mine.start, 1)
+
+    def next_units(self, count: int) -> tuple[Units, int]:
+        """Return the next units, with where the cursor stands once all are done with."""
+        stop = self.at + count
+        is_last = stop >= len(self.units)
+        cursor = self.mine.stop if is_last else int(self.units.message[stop])
+        return self.units[self.at : stop], cursor
 
     def go_to(self, cursor: int) -> None:
         """Go to the first unit whose message is not before `cursor`."""
-        left = self.units.message[self.at :]
-        self.at += int(np.searchsorted(left, cursor))
+        self.at = int(np.searchsorted(self.units.message, cursor))
 
-    def unit_at(self) -> int:
-        """Return the offset of the unit that is next."""
-        if self.at < len(self.units):
-            return int(self.units.offset[self.at])
-        return self.offset
+
+def leads_to(engine: Engine, units: Units) -> Words:
+    """Return the slots that units lead to."""
+    slots: Words = units.ms // engine.precision_ms
+    return slots
+
+
+def _in_order(parts: list[Units]) -> Units:
+    """Join units in the order of their messages, the last one of each. O(n log n)."""
+    names = Units.columns()
+    joined = Units(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+    order = np.argsort(joined.message, kind="stable")  # nearly in order: few runs to merge
+    message = joined.message[order]
+    is_last = np.append(message[1:] != message[:-1], True)[: len(message)]
+    return joined[order[is_last]]

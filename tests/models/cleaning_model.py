@@ -10,8 +10,8 @@ The rules. All but "remove" happen in bounded steps under locks.
 
 pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
         stay (here: fired messages not consumed). S = C + margin is fixed when the pass begins. Its
-        units (a contiguous run of the timer log) are looked at in order. A unit of slot >= S that
-        has no copy yet: a timer in the cancelled set is dropped, everything else, deletes too, is
+        units are looked at in the order of their messages. A unit of slot >= S that has no copy
+        yet: a timer in the cancelled set is dropped, everything else, deletes too, is
         appended again, all properties kept, TIMER_ORIGIN = its source's offset. Units of slot < S
         stay and fire from their place. The cursor moves in the same step.
 cut     If C > S before the cursor has reached hi, the pass ends at the cursor, and another one

@@ -322,7 +322,7 @@ def test_a_timer_that_is_copied_during_a_look(tmp_path: Path) -> None:
         second = store.put(b"b", topic="t", delay=HOUR, key="k")
         store.flush()
         keyed, cleaner = store.timers.keyed, store.core.cleaner
-        cleaner.leave_slots = 2
+        cleaner.wait_slots = 2
         floor, search = store.core.engine.world.cleaning, keyed._search.next
 
         def slow(key: bytes, topic: bytes, how: int) -> int:
@@ -353,7 +353,7 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
         store.put_many([b"x" * 12_000] * 40, topic="u")
         for d in store.consume("u", timeout=1):
             d.ack()
-        store.core.cleaner.leave_slots = 2
+        store.core.cleaner.wait_slots = 2
         log = store.core.engine.commitlog
         existing, asked = log.existing, list[int]()
 

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests import naive
-from tests.services.test_cleaning import SECOND, START_MS, drain, is_sound, live_on, open_small
+from tests.services.test_cleaning import (
+    SECOND,
+    START_MS,
+    copy_some,
+    drain,
+    is_sound,
+    live_on,
+    open_small,
+)
 from timerstore import ManualClock
 from timerstore.services.broker.cut_chains import cut_chains
 
@@ -19,10 +27,7 @@ def test_a_broker_sees_each_timer_once(tmp_path: Path) -> None:
     assert store.cancel_many(cancelled).all()
     store.core.cleaner.stopped = True
     live_on(store, clock, 5)
-    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 7
-    for _ in range(2):
-        store.core.cleaner.step()
-    assert 0 < store.stats().cleaning.copied_count < 28
+    assert 0 < copy_some(store, 7) < 28
     store.handover()
     assert is_sound(path)
 

@@ -1,13 +1,25 @@
-"""The units of a pass of cleaning: all are read, also while their segments go."""
+"""What waits in the oldest part of the log: all units are read, also while their segments go."""
 
+import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests import naive
 from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
+from timerstore.services.cleaning import pass_units
+from timerstore.services.cleaning.pass_units import Round
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.reading.reader import ReadSegments
+
+SEGMENT_BYTES = 52 * 3 + 64
 
 
 def test_all_units_are_read_in_pieces(tmp_path: Path) -> None:
@@ -45,3 +57,64 @@ def test_segments_may_go_while_units_are_read(
         assert log.start > start
         kept = sum(len(units) for units in all_units(store.core.engine, log.start, end))
         assert read == kept < 600
+
+
+# --- rounds
+
+
+def written_log(folder: Path, units: list[tuple[int, int]]) -> Any:
+    """An engine, as far as a round knows it, whose timer log has units of (message, slot)."""
+    offset, parts = 0, bytearray()
+    for message, slot in units:
+        at = naive.next_unit_offset(SEGMENT_BYTES, offset)
+        if at != offset:
+            parts += naive.blank_unit(at - offset)
+        unit = naive.Unit(52, -1, 1, slot * 1_000, 7, message, 300, 5, 0, 3)
+        parts += naive.encode_unit(naive.seal_unit(unit, at))
+        offset = at + 52
+    for begin in range(0, len(parts), SEGMENT_BYTES):
+        segment = bytes(parts[begin : begin + SEGMENT_BYTES]).ljust(SEGMENT_BYTES, b"\0")
+        (folder / f"{begin:020}").write_bytes(segment)
+    numbers = list(range(-(-len(parts) // SEGMENT_BYTES)))
+    log = SimpleNamespace(
+        folder=folder, segment_bytes=SEGMENT_BYTES, start=0, end=offset, numbers=numbers
+    )
+    return SimpleNamespace(timerlog=log, locks=SimpleNamespace(wheel=nullcontext()), read_slot=0)
+
+
+@given(
+    units=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), max_size=25),
+    read_slot=st.integers(0, 5),
+    start=st.integers(0, 6),
+    stop=st.integers(7, 14),
+    rows_max=st.sampled_from([2, 3, 6, 100]),
+    at_once=st.integers(1, 9),
+)
+def test_rounds_tell_what_waits(
+    units: list[tuple[int, int]],
+    read_slot: int,
+    start: int,
+    stop: int,
+    rows_max: int,
+    at_once: int,
+) -> None:
+    """Wherever a message's units stand; where there are too many, those of the first messages."""
+    slots = dict(units)  # the last unit of a message counts
+    units = [(message, slots[message]) for message, _ in units]  # all lead to one slot
+    with tempfile.TemporaryDirectory() as folder, patch.object(pass_units, "ROWS_MAX", rows_max):
+        engine = written_log(Path(folder), units)
+        engine.precision_ms, engine.read_slot = 1_000, read_slot
+        at, turns = start, 0
+        found: list[tuple[int, int]] = []
+        while at < stop:
+            part = Round(engine, at, stop, at_once)
+            while not part.is_read:
+                part.read_on()
+            assert at < part.stop <= stop
+            waiting = part.waiting(at, part.stop, read_slot + 1)
+            assert len(waiting) <= rows_max
+            found += zip(waiting.message.tolist(), (waiting.ms // 1_000).tolist(), strict=True)
+            at, turns = part.stop, turns + 1
+        assert turns <= 1 + len(slots)
+    expected = [each for each in sorted(slots.items()) if start <= each[0] < stop]
+    assert found == [each for each in expected if each[1] > read_slot]

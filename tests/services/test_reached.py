@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.services.test_cleaning import SECOND, START_MS, open_small
+from tests.services.test_cleaning import SECOND, START_MS, copy_some, open_small
 from timerstore import ManualClock, TimerStore, TimerStoreError
 from timerstore.services.broker.reached import check_reached
 from timerstore.services.engine.engine import Engine
@@ -74,6 +74,4 @@ def test_a_fault_is_found(tmp_path: Path, fault: Callable[[Engine], None], told:
 def _copy(store: TimerStore, clock: ManualClock) -> None:
     clock.advance(SECOND)
     store.flush()
-    for _ in range(4):
-        store.core.cleaner.step()
-    assert store.stats().cleaning.copied_count > 0
+    copy_some(store, 16_384, 3)

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.services.test_cleaning import SECOND, SMALL, START_MS, live_on, open_small, put_far
+from tests.services.test_cleaning import (
+    SECOND,
+    SMALL,
+    START_MS,
+    copy_some,
+    live_on,
+    open_small,
+    put_far,
+)
 from timerstore import ManualClock
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 
@@ -15,10 +23,7 @@ def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
     put_far(store, 40)
     store.core.cleaner.stopped = True
     live_on(store, clock, 3)
-    store.core.cleaner.stopped, store.core.cleaner.units_at_once = False, 3
-    for _ in range(4):
-        store.core.cleaner.step()
-    copied = store.stats().cleaning.copied_count
+    copied = copy_some(store, 3, 3)
     assert 0 < copied < 40
     first_copy = store.core.engine.world.cleaning.passes[3]
     store.close()

@@ -40,7 +40,8 @@ def test_a_pending_timer_is_named(tmp_path: Path) -> None:
 
 def test_what_else_keeps_it_comes_second(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
-    with open_small(tmp_path / "s", clock) as store:
+    config = dataclasses.replace(SMALL, cleaning_slack_bytes=1 << 20)
+    with open_small(tmp_path / "s", clock, config) as store:
         store.put(b"far", topic="b", delay=600 * SECOND)
         store.put_many([b"x"] * 60, topic="orphan")
         live_on(store, clock, 3)

@@ -209,9 +209,9 @@ def _find_settled(view: StoreView) -> Settled:
     for rows in read_log(view, start, view.log_stop):
         if isinstance(rows, Fault):
             continue
-        origins = rows[:, scan.ROW_ORIGIN]
+        origins = rows.origin
         done.append(origins[origins >= 0])
-        rows = rows[rows[:, scan.ROW_STATUS] == GOOD]
+        rows = rows[rows.status == GOOD]
         who.append(level_targets(rows))
         if broker is not None and len(rows):
             broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, fmt.LEVEL_TOPIC))
@@ -222,7 +222,7 @@ def _find_settled(view: StoreView) -> Settled:
         places = places.choose(~among(places.message, copied))
         for step in read_messages(view, places):
             deletes = step.rows[step.verdicts == DELETE]
-            who.append(deletes[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)])
+            who.append(np.stack((deletes.identity_high, deletes.identity_low), axis=1))
     names, cancelled = np.concatenate(who), _NOTHING
     if len(names):
         timers = CancelledTimers()
@@ -264,8 +264,8 @@ class Step(NamedTuple):
     """Messages that were read together."""
 
     places: Places
-    rows: Words  # of `scan.py`
-    parts: Words  # of `columns.py`
+    rows: scan.LoggedMessages
+    parts: columns.LoggedParts
     verdicts: Words  # of `wheel/judge.py`
 
     def faults(self) -> Iterator[Fault]:
@@ -291,8 +291,7 @@ def read_messages(
         cancelled=cancelled,
     )
     chunk = min(chunk, len(places.message))
-    rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
-    parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
+    rows, parts = scan.LoggedMessages.room(chunk), columns.LoggedParts.room(chunk)
     verdicts = np.zeros(chunk, np.int64)
     into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)
