@@ -55,6 +55,11 @@ class Table:
             setattr(made, name, getattr(self, name)[which])
         return made
 
+    def __setitem__(self, which: Any, rows: Self) -> None:
+        """Replace some rows. O(columns + rows)."""
+        for name in self.columns():
+            getattr(self, name)[which] = getattr(rows, name)
+
     def __iter__(self) -> Iterator[Self]:
         """Yield each row, whose columns are numbers: for the few that are looked at one by one."""
         for i in range(len(self)):

@@ -157,10 +157,10 @@ def read_units(
     pending = places.is_within & places.whose_message_is_there(view)
     if with_due:
         pending &= places.due_ms != IN_MESSAGE
-    rows = np.zeros((scan.ROW_COLUMNS, count), np.int64).T  # most columns are never touched
-    rows[:, scan.ROW_OFFSET], rows[:, scan.ROW_SIZE] = places.message, places.size
+    rows = LoggedMessages.room(count)  # most columns are never touched
+    rows.offset[:], rows.size[:] = places.message, places.size
     # Of a roll that is within the bounds any time within them will do.
-    rows[:, scan.ROW_EXACT_DUE_MS] = np.maximum(places.due_ms, bounds.of("due_ms")[0])
+    rows.exact_due_ms[:] = np.maximum(places.due_ms, bounds.of("due_ms")[0])
     unread = np.flatnonzero(~pending)
     for step in read_messages(view, places.choose(unread), out.cancelled):
         yield from step.faults()
