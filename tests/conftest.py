@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
-from tests.tiers import APART, PROVING, TOGETHER, is_promised, is_proved
+from tests.tiers import APART, PROVING, TOGETHER, is_promised, is_proved, is_whole
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = f"{place}::{item.nodeid.partition('::')[2]}"
         if is_proved(name):
             item.add_marker(pytest.mark.prove)
+        if is_whole(name):
+            item.add_marker(pytest.mark.whole)
         if is_promised(name):
             item.add_marker(pytest.mark.promise)
 

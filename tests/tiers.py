@@ -112,6 +112,24 @@ PROMISED: Final = (
 )
 """Slow ones that `./run test` plays too, since nothing quicker shows what they do."""
 
+WHOLE: Final = (
+    "services/test_leap.py::test_what_is_put_after_a_leap_outlives_a_kill",
+    "services/test_deliver_levels.py::test_retention_keeps_what_waits",
+    "services/test_deliver_levels.py::test_levels_that_were_configured_otherwise",
+    "services/test_deliver_levels.py::test_a_shorter_level_delivers_nothing_early_and_in_order",
+    "services/test_retention.py::test_max_bytes_refuses_until_consumed",
+    "services/test_retention.py::test_rolls_carry_timers_out",
+    "services/test_retention.py::test_id_leads_to_a_timer_whose_first_message_is_gone",
+    "services/test_aside.py::test_what_falls_due_meanwhile_comes_first",
+    "services/test_cleaning.py::test_far_timers_do_not_keep_the_log",
+    "services/test_cleaning.py::test_a_pass_leaves_as_much_as_the_last_one_took",
+    "services/test_cleaning.py::test_a_pass_goes_on_in_the_next_life",
+    "services/test_recover_levels.py::test_a_cancelled_one_behind_a_longer_wait",
+    "services/test_recovery.py::test_decision_table[damage",
+    "services/test_recovery.py::test_decision_table[no",
+)
+"""Lives of whole stores that take long where kernels are interpreted, and show no more there."""
+
 TOGETHER: Final = ("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py")
 """What one process runs, for its tests share what takes seconds or a gigabyte."""
 
@@ -127,6 +145,11 @@ APART: Final = (
 def is_proved(name: str) -> bool:
     """Tell whether a test, named by its place below `tests/`, is one for `./run prove`."""
     return name.startswith(PROVED) and not name.startswith(KEPT)
+
+
+def is_whole(name: str) -> bool:
+    """Tell whether a test is left out where kernels are interpreted, or check their bounds."""
+    return name.startswith(WHOLE)
 
 
 def is_promised(name: str) -> bool:
