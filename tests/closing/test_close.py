@@ -19,6 +19,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import calls_of
+from tests.tiers import how_many
 from timerstore import (
     ManualClock,
     StoreClosedError,
@@ -37,7 +38,7 @@ pytestmark = [
 ]
 
 FAR_MS = 4_000_000_000_000
-ROUNDS = 3 if INTERPRETED else 15
+ROUNDS = how_many("CLOSING_ROUNDS", 3 if INTERPRETED else 6, 15)
 
 
 @pytest.mark.timeout(120)
@@ -288,7 +289,8 @@ LET_GO = (
 @pytest.mark.timeout(200)
 def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: Path) -> None:
     """Closed twice, it may be another file's by then; never, the folder may stay locked."""
-    at, clock = 0, ManualClock(1_000_000_000_000)
+    at, step = 0, how_many("CLOSING_STEP", 4, 1)
+    clock = ManualClock(1_000_000_000_000)
     with TimerStore(tmp_path, config=SMALL, clock=clock, disk=QuietDisk()) as store:
         store.put(b"x", topic="t")
     del store  # its map of the wheel has a descriptor until nobody knows it
@@ -306,7 +308,7 @@ def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: P
         assert len(os.listdir("/proc/self/fd")) == before, at
         if not count.raised:
             break
-        at += 1
+        at += step
     assert at > 20
 
 
