@@ -25,6 +25,7 @@ FAR_MS = 30 * DAY_MS
 FACTOR = 2.2
 ALLOWED_BYTES = 300_000_000
 SOON_MS = 200
+FAST_PER_SECOND = 200_000
 SPEED_BYTES = 650_000_000
 LOOK_S = 0.05
 _WHEEL = "timerwheel"
@@ -122,10 +123,10 @@ def _disk_bytes(store: TimerStore, scale: int) -> float:
     return taken
 
 
-def at_full_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
+def at_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
     """Put `far_count` timers due within 30 days, then others due within SOON_MS, on a real clock.
 
-    The others are put as fast as it goes, while another thread consumes. Return the bytes on the
+    Of the others FAST_PER_SECOND are put, while another thread consumes. Return the bytes on the
     disk at most, of looks every LOOK_S, and how many of the others fired a second.
     """
     random, most, ended = np.random.default_rng(1), 0.0, threading.Event()
@@ -140,14 +141,15 @@ def at_full_speed(path: Path, far_count: int, short_count: int) -> tuple[float, 
                 part = bodies[: min(ours.BATCH_COUNT, short_count - at)]
                 delay_ms = random.integers(1, SOON_MS, len(part))
                 store.put_many(part, topic=TOPIC, delay_ms=delay_ms)
+                time.sleep(max(0, start + at / FAST_PER_SECOND - time.perf_counter()))
 
         def look() -> None:
             nonlocal most
             while not ended.wait(LOOK_S):
                 most = max(most, _disk_bytes(store, 1))
 
-        threads = [threading.Thread(target=each) for each in (put, look)]
         start = time.perf_counter()
+        threads = [threading.Thread(target=each) for each in (put, look)]
         for thread in threads:
             thread.start()
         ours.drain(store, TOPIC, short_count)
