@@ -59,6 +59,22 @@ class Space:
         """Tell whether it never took more than it may."""
         return self.most_over_bytes <= self.allowed_bytes
 
+    def told(self) -> tuple[str, str]:
+        """Say what it took at most, and what cleaning copied."""
+        over = self.most_over_bytes / self.allowed_bytes
+        pending = max(1, self.pending_at_most_bytes)
+        disk = (
+            f"{self.most_bytes / 1e6:,.1f} MB at most, {self.most_bytes / pending:.1f} × the "
+            f"{pending / 1e6:,.1f} MB pending then; {over:.2f} × what is allowed besides "
+            f"{FACTOR} × pending"
+        )
+        copied = (
+            f"{self.copied_share:.3f} × ({self.copied_bytes / 1e6:,.0f} of "
+            f"{self.put_bytes / 1e6:,.0f} MB put; "
+            f"{self.copied_bytes / self.appended_bytes:.3f} of all that was appended)"
+        )
+        return disk, copied
+
 
 class _Hasty(Disk):
     """Waits for nothing: what is synced does not change how much there is."""

@@ -1,4 +1,4 @@
-"""What waits in the oldest part of the log, and how far the passes over it have come.
+"""What waits in the oldest part of the log, for passes of cleaning to go over.
 
 Which messages a pass needs is told by units alone, and these stand anywhere in the timer log. So
 one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
