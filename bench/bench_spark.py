@@ -90,6 +90,10 @@ class Queries:
             "timers of one day, store, option where",
             lambda: self.load("timers", where=day, columns="due_ms").count(),
         )
+        yield (
+            "timers of one day, store, option where, no message is read",
+            lambda: self.load("timers", where=day, columns="unit_offset").count(),
+        )
         yield "timers of one day, store, not pushed", lambda: self.load("timers").where(day).count()
         yield "timers of one day, Parquet", lambda: self.read_parquet("timers").where(day).count()
 

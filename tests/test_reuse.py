@@ -13,11 +13,11 @@ from tests.models.archive import KeptDisk
 from tests.models.ledger import check_store, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.storm_taken import run_of
+from tests.rigs.tablerows import rows_in
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import StoreReader
 
 SEGMENT_BYTES = 1 << 14
@@ -100,7 +100,7 @@ def test_a_clean_close_leaves_nothing_old(store: TimerStore) -> None:
 
 
 def offsets(reader: StoreReader) -> list[int]:
-    return [offset for rows in reader.scan() for offset in rows[:, scan.ROW_OFFSET].tolist()]
+    return [offset for rows in reader.scan() for offset in rows.offset.tolist()]
 
 
 def test_what_a_reader_sees_does_not_change(store: TimerStore) -> None:
@@ -124,12 +124,12 @@ def test_a_reader_without_the_lock_gets_no_wrong_row(store: TimerStore) -> None:
         reader = StoreReader(store.path, store.core.engine.level_ms, shares=False)
         starts = [number * SEGMENT_BYTES for number in reader.commitlog.numbers]
         starts = [start for start in starts if reader.is_message(start)]
-        before = {row[scan.ROW_OFFSET]: row.tolist() for rows in reader.scan() for row in rows}
+        before = {row[0]: row for rows in reader.scan() for row in rows_in(rows)}
         live(store, 2)
         for start in starts:
             for rows in reader.scan(start, start + SEGMENT_BYTES):
-                for row in rows:
-                    assert before.get(row[scan.ROW_OFFSET], row.tolist()) == row.tolist()
+                for row in rows_in(rows):
+                    assert before.get(row[0], row) == row
             if not reader.is_message(start):
                 changed_count += 1
                 with pytest.raises(timerstore.CorruptStoreError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ SUMS_FILE: Final = "wheelsums"
 PAGE_BYTES: Final = 4_096
 _MARK: Final = b"TMSUMS01"
 _SEQUENCE_MAX: Final = 1 << 62
+_EMPTY_SUM: Final = zlib.crc32(bytes(PAGE_BYTES))
 _HEADER: Final = np.dtype(
     [
         ("mark", "S8"),
@@ -53,10 +55,17 @@ def sum_pages(pages: ReadBytes, sums: Words) -> None:
         sums[i] = crc32(pages, at, min(PAGE_BYTES, len(pages) - at))
 
 
-def page_sums(pages: Bytes) -> Sums:
-    """Return the checksums of pages that follow each other."""
-    sums: Words = np.zeros(-(-len(pages) // PAGE_BYTES), np.int64)
-    sum_pages(read_only(pages), sums)
+def page_sums(pages: Bytes, used: Iterable[tuple[int, int]] | None = None) -> Sums:
+    """Return the checksums of pages that follow each other. O(bytes that are used).
+
+    `used`: ranges outside of which all bytes are 0; None: there may be others anywhere.
+    """
+    count = -(-len(pages) // PAGE_BYTES)
+    sums: Words = np.full(count, _EMPTY_SUM, np.int64)
+    ranges = [(0, len(pages))] if used is None else [*used, (len(pages) - 1, len(pages))]
+    for first, last in ranges:  # the last page may be shorter, so it is always among them
+        start, stop = max(0, first) // PAGE_BYTES, -(-last // PAGE_BYTES)
+        sum_pages(read_only(pages[start * PAGE_BYTES : stop * PAGE_BYTES]), sums[start:stop])
     return sums.astype(np.uint32)
 
 
@@ -98,16 +107,17 @@ class WheelSums:
         before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
         return int(header["sequence"]), before, after
 
-    def find_damaged(self, wheel: Bytes) -> int:
-        """Return the first page that is not what was written, or −1. O(bytes of the wheel).
+    def find_damaged(self, wheel: Bytes, used: Iterable[tuple[int, int]]) -> int:
+        """Return the first page that is not what was written, or −1. O(pages + bytes of `used`).
 
-        Where checksums were noted and none can be read, that may be any page.
+        `used`: the ranges of the wheel that are no holes. Where checksums were noted and none can
+        be read, that may be any page.
         """
         if self._is_damaged:
             return 0
         if self.current is None or self.before is None:
             return -1
-        sums = page_sums(wheel)
+        sums = page_sums(wheel, used)
         wrong = np.flatnonzero((sums != self.current) & (sums != self.before))
         return int(wrong[0]) if len(wrong) else -1
 
@@ -115,9 +125,12 @@ class WheelSums:
         """Return the sums that pages of the file may have, the same object until the next write."""
         return self._either
 
-    def adopt(self, wheel: Bytes) -> None:
-        """Take the wheel as it is for what was written: whoever wrote it noted no checksums."""
-        sums = page_sums(wheel)
+    def adopt(self, wheel: Bytes, used: Iterable[tuple[int, int]]) -> None:
+        """Take the wheel as it is for what was written: whoever wrote it noted no checksums.
+
+        `used`: the ranges of the wheel that are no holes.
+        """
+        sums = page_sums(wheel, used)
         self.is_stale = self.current is not None and not np.array_equal(sums, self.current)
         self.current = sums
         self._either = self.current, self.current

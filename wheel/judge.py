@@ -37,16 +37,10 @@ from timerstore.timelog.files.segmenttable import (
 )
 from timerstore.timelog.jit.intrinsics import get_i64
 from timerstore.timelog.jit.kernel import inlined_always, kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Bytes, Rows, Words
-from timerstore.timelog.reading.columns import fill_parts
-from timerstore.timelog.reading.scan import (
-    ROW_EXACT_DUE_MS,
-    ROW_OFFSET,
-    ROW_STATUS,
-    ReadAs,
-    fill_row,
-    is_half_topic,
-)
+from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.timelog.jit.table import Table
+from timerstore.timelog.reading.columns import LoggedParts, fill_parts
+from timerstore.timelog.reading.scan import LoggedMessages, ReadAs, fill_message, is_half_topic
 from timerstore.timelog.writing.append import QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 from timerstore.wheel.cancelled import names_timer
@@ -63,17 +57,20 @@ GONE: Final = 5  # its segment is not there
 IN_MESSAGE: Final = -(1 << 63)
 """In place of a due time: the message says it, for it waits in no delay level."""
 
-# Columns of what is read at timers' places.
-PENDING_VERDICT: Final = 0
-PENDING_DUE_MS: Final = 1  # exact, as the message says it; −1 where it says none
-PENDING_HIGH: Final = 2  # who it is; of a delete its target
-PENDING_LOW: Final = 3
-PENDING_ROLLS: Final = 4
-PENDING_ROW: Final = 5  # the real topic's queue; −1 where it has no row yet
-PENDING_BORN_MS: Final = 6
-PENDING_BODY_BYTES: Final = 7
-PENDING_HASH: Final = 8  # of the real topic, where the reading says so
-PENDING_COLUMNS: Final = 9
+
+@record
+class PendingRead(Table):
+    """What is read at timers' places: the verdict; the rest of what is PENDING or a DELETE."""
+
+    verdict: Words
+    due_ms: Words  # exact, as the message says it; −1 where it says none
+    high: Words  # who it is; of a delete its target
+    low: Words
+    rolls: Words
+    row: Words  # the real topic's queue; −1 where it has no row yet
+    born_ms: Words
+    body_bytes: Words
+    topic_hash: Words  # where the reading says so
 
 
 class Reading(NamedTuple):
@@ -84,14 +81,15 @@ class Reading(NamedTuple):
     done_count: int
     cancelled: Words  # the cancelled set's table; of length 0 where nothing was cancelled
     needs_rows: bool = False  # each pending timer's topic must have a row
-    with_hashes: bool = False  # PENDING_HASH is wanted
+    with_hashes: bool = False  # hashes of topics are wanted
 
 
-class PlacesRead(NamedTuple):
+@record
+class PlacesRead:
     """What `read_places` writes."""
 
-    rows: Rows  # int64[n, ROW_COLUMNS], of what is sound
-    parts: Rows  # int64[n, PART_COLUMNS], of what is pending
+    rows: LoggedMessages  # of what is sound
+    parts: LoggedParts  # of what is pending
     verdicts: Words  # int64[n]
 
 
@@ -153,7 +151,7 @@ def read_places(
         i = state[0]
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
-        message, row = messages[i], into.rows[i]
+        message = messages[i]
         at, verdict = message % segment_bytes, DONE
         in_level = due_ms[i] != IN_MESSAGE
         buf = segment_at(commitlog, message)
@@ -161,15 +159,15 @@ def read_places(
             if len(buf) == 0:
                 return message
             verdict = judge_message(buf, at, message, in_level, reading, found)
-        row[ROW_OFFSET] = message
-        row[ROW_STATUS] = -min(verdict, 0)
+        into.rows.offset[i] = message
+        into.rows.status[i] = -min(verdict, 0)
         into.verdicts[i] = verdict
         if verdict >= 0 and verdict != DONE:
-            fill_row(buf, at, message - at, found, reading.how, row)
+            fill_message(buf, at, message - at, found, reading.how, into.rows, i)
             if in_level:
-                row[ROW_EXACT_DUE_MS] = due_ms[i]
+                into.rows.exact_due_ms[i] = due_ms[i]
         if verdict == PENDING:
-            fill_parts(buf, at, message - at, found, into.parts[i])
+            fill_parts(buf, at, message - at, found, into.parts, i)
         state[0] += 1
     return -1
 
@@ -182,7 +180,7 @@ def read_pending(
     in_level: bool,
     reading: Reading,
     found: MessageParts,
-    columns: Rows,
+    columns: PendingRead,
     start: int,
 ) -> int:
     """Read messages from `start` on; return the index of the first that has to wait, or n.
@@ -190,15 +188,14 @@ def read_pending(
     Its segment is not mapped; or it is PENDING, and its topic's row is missing.
 
     `messages`: int64[n], commit log offsets; best in their order. `in_level`: they wait in delay
-    levels. `found`: scratch. `columns`: int64[PENDING_COLUMNS, n], written: the
-    verdict of each, the others of timers that are pending and of deletes. O(bytes).
+    levels. `found`: scratch. `columns`: written. O(bytes).
     """
     segment_bytes = commitlog.segment_bytes
     for i in range(start, len(messages)):
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
         message = messages[i]
-        columns[PENDING_VERDICT, i] = DONE
+        columns.verdict[i] = DONE
         if _is_done(reading, message):
             continue
         buf = segment_at(commitlog, message)
@@ -206,23 +203,23 @@ def read_pending(
             return i
         at = message % segment_bytes
         verdict = judge_message(buf, at, message, in_level, reading, found)
-        columns[PENDING_VERDICT, i] = verdict
+        columns.verdict[i] = verdict
         if verdict != PENDING and verdict != DELETE:
             continue
         topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)
         row = find_row(queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
-        columns[PENDING_DUE_MS, i] = -1
+        columns.due_ms[i] = -1
         if found.due_ms >= 0:
             how = reading.how
-            columns[PENDING_DUE_MS, i] = exact_due_ms(buf, found, how.tag, how.precision_ms)
-        columns[PENDING_HIGH, i] = found.identity_high
-        columns[PENDING_LOW, i] = found.identity_low
-        columns[PENDING_ROLLS, i] = max(0, found.roll_times)
-        columns[PENDING_ROW, i] = row
-        columns[PENDING_BORN_MS, i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
-        columns[PENDING_BODY_BYTES, i] = found.body_bytes
+            columns.due_ms[i] = exact_due_ms(buf, found, how.tag, how.precision_ms)
+        columns.high[i] = found.identity_high
+        columns.low[i] = found.identity_low
+        columns.rolls[i] = max(0, found.roll_times)
+        columns.row[i] = row
+        columns.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
+        columns.body_bytes[i] = found.body_bytes
         if reading.with_hashes:
-            columns[PENDING_HASH, i] = java_hash(buf, topic_at, topic_bytes)
+            columns.topic_hash[i] = java_hash(buf, topic_at, topic_bytes)
         if reading.needs_rows and row < 0 and verdict == PENDING:
             return i
     return len(messages)

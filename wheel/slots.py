@@ -131,7 +131,7 @@ class TimerWheel:
         self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
         self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)
         if self.is_new:
-            self.sums.adopt(self.array.slots)
+            self.sums.adopt(self.array.slots, ())
 
     @property
     def fd(self) -> int:
@@ -177,11 +177,12 @@ class TimerWheel:
         Where nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
         broker wrote since.
         """
-        damaged = -1 if is_unknown or self.is_new else self.sums.find_damaged(self.array.slots)
+        wheel, used = self.array.slots, list(ranges_of(self.fd, 0, len(self.array.slots)))
+        damaged = -1 if is_unknown or self.is_new else self.sums.find_damaged(wheel, used)
         if damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)
-        self.sums.adopt(self.array.slots)
+        self.sums.adopt(wheel, used)
 
     def close(self) -> None:
         """Close the file; the array stays valid while it is referenced. Twice does nothing."""

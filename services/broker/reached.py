@@ -107,7 +107,7 @@ def _read(engine: Engine, units: Units) -> Words:
     messages, magic = units.message, units.magic
     reading = reading_for_broker(engine)
     found = read_timers(engine, messages, reading, locate=map_alone)
-    verdict, high, low = found[[pending.PENDING_VERDICT, pending.PENDING_HIGH, pending.PENDING_LOW]]
+    verdict, high, low = found.verdict, found.high, found.low
     is_timer = (verdict == pending.PENDING) & (magic & fmt.UNIT_DELETE == 0)
     is_plain = magic & (fmt.UNIT_DELETE | fmt.UNIT_ROLL) == fmt.UNIT_DELETE
     rows = np.full((len(units), _COLUMNS), _OTHER, np.int64)
@@ -117,6 +117,6 @@ def _read(engine: Engine, units: Units) -> Words:
     rows[is_plain & (verdict == pending.DELETE), _KIND] = _DELETE
     rows[:, _MESSAGE] = messages
     rows[:, _SLOT] = units.ms // engine.precision_ms
-    who = (high ^ found[pending.PENDING_HASH]) * np.int64(0x9E3779B97F4A7C1)
+    who = (high ^ found.topic_hash) * np.int64(0x9E3779B97F4A7C1)
     rows[:, _WHO] = (who ^ low) * np.int64(0x7F51AFD7ED558CC)
     return rows

@@ -38,6 +38,7 @@ from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
 from timerstore.timelog.jit.record import Bytes, Words, add_to_word
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
     NEED_NOTHING,
@@ -129,7 +130,7 @@ class Engine:
         self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
-        self.mended_run = -1, range(0), dict[int, Words]()
+        self.mended_run = -1, range(0), dict[int, LoggedMessages]()
         self.world: World = new_world(
             self._new_settings(),
             self.locks,

@@ -28,8 +28,8 @@ from timerstore.timelog.files.identity import (
     find_identity,
     write_identity,
 )
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 log = logging.getLogger("timerstore")
 
@@ -111,17 +111,18 @@ def _find_tag(reader: StoreReader) -> int | None:
     if checkpoint is not None and (not checkpoint.by_broker or checkpoint.sequence):
         return checkpoint.store_tag
     for rows in reader.scan(verify=False):
-        for row in rows[rows[:, scan.ROW_KEY_BYTES] == fmt.KEY_DIGITS].tolist():
-            tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], fmt.KEY_DIGITS), row)
+        for row in rows[rows.key_bytes == fmt.KEY_DIGITS]:
+            tag = tag_of_key(reader, row)
             if tag is not None:
                 return tag
     return None
 
 
-def tag_of_key(key: bytes, row: list[int]) -> int | None:
-    """Return the tag of a key that we gave: it says where its message stands."""
+def tag_of_key(reader: StoreReader, row: LoggedMessages) -> int | None:
+    """Return the tag of a message's key of KEY_DIGITS if we gave it: it says where it stands."""
+    key = reader.commitlog.read(int(row.key_at), fmt.KEY_DIGITS)
     try:
         offset, tag = int(key[12:24], 16), int(key[24:], 16)
     except ValueError:
         return None
-    return tag if offset & ~fmt.LEVEL_MARK == row[scan.ROW_OFFSET] else None
+    return tag if offset & ~fmt.LEVEL_MARK == row.offset else None

@@ -20,10 +20,6 @@ from timerstore.timelog.jit.record import Flags, Words
 from timerstore.wheel import judge as pending
 
 _CHUNK: Final = 65_536
-_COLUMNS: Final = [
-    *(pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_ROW),
-    *(pending.PENDING_BORN_MS, pending.PENDING_BODY_BYTES),
-]
 
 
 class LevelTimers(NamedTuple):
@@ -64,10 +60,11 @@ def _read_chunk(engine: Engine, instant: Instant, entries: fmt.Entries) -> Level
     messages = entries["offset"].astype(np.int64)
     reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
     found = read_timers(engine, messages, reading, in_level=True, locate=map_kept)
-    due_ms, verdicts = entries["tags_code"].astype(np.int64), found[pending.PENDING_VERDICT]
+    due_ms, verdicts = entries["tags_code"].astype(np.int64), found.verdict
     kept = verdicts == pending.PENDING
-    columns = found[_COLUMNS][:, kept]
-    return LevelTimers(*(messages[kept], due_ms[kept], *columns, messages[verdicts < 0]))
+    who = found.high, found.low, found.row, found.born_ms, found.body_bytes
+    columns = [column[kept] for column in (messages, due_ms, *who)]
+    return LevelTimers(*(*columns, messages[verdicts < 0]))
 
 
 def read_kept(engine: Engine, row: int, start: int, stop: int) -> fmt.Entries:

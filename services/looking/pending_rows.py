@@ -13,7 +13,8 @@ from timerstore.services.looking.read_pending import reading_of
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import columns, scan
+from timerstore.timelog.reading.columns import LoggedParts
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel.judge import GONE, PENDING, PlacesRead, read_places
 
 CHUNK_MESSAGES: Final = 8_192
@@ -26,7 +27,7 @@ def read_rows(
     messages: Words,
     due_ms: Words,
     tell: Callable[[int], None],
-) -> Iterator[tuple[Words, Words]]:
+) -> Iterator[tuple[LoggedMessages, LoggedParts]]:
     """Yield rows and parts of the timers among messages that were pending at an instant.
 
     `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
@@ -34,8 +35,7 @@ def read_rows(
     each that is damaged, which is left out. O(bytes).
     """
     reading = reading_of(engine, instant.cancelled)
-    rows = np.zeros((CHUNK_MESSAGES, scan.ROW_COLUMNS), np.int64)
-    parts = np.zeros((CHUNK_MESSAGES, columns.PART_COLUMNS), np.int64)
+    rows, parts = LoggedMessages.room(CHUNK_MESSAGES), LoggedParts.room(CHUNK_MESSAGES)
     verdicts = np.zeros(CHUNK_MESSAGES, np.int64)
     into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)

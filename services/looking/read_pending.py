@@ -12,7 +12,7 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import ReadAs
 from timerstore.wheel import judge as pending
-from timerstore.wheel.judge import Reading
+from timerstore.wheel.judge import PendingRead, Reading
 
 
 def reading_of(engine: Engine, cancelled: Words) -> Reading:
@@ -43,13 +43,13 @@ def read_timers(
     *,
     in_level: bool = False,
     locate: Callable[[Engine, int], bool],
-) -> Words:
-    """Read the messages at timers' places: int64[PENDING_COLUMNS, n], see `read_pending`. O(bytes).
+) -> PendingRead:
+    """Read the messages at timers' places. O(bytes).
 
     `locate` maps the segment of a message, or says that it is gone.
     """
     log, queues, found = engine.commitlog, engine.queues.table, MessageParts()
-    columns, done = np.zeros((pending.PENDING_COLUMNS, len(messages)), np.int64), 0
+    columns, done = PendingRead.room(len(messages)), 0
     while True:
         with log.reading() as table:
             done = pending.read_pending(
@@ -58,12 +58,12 @@ def read_timers(
         if done == len(messages):
             return columns
         message = int(messages[done])
-        if columns[pending.PENDING_VERDICT, done] == pending.PENDING:
+        if columns.verdict[done] == pending.PENDING:
             is_there = _enter_topic(engine, message)
         else:
             is_there = locate(engine, message)
         if not is_there:
-            columns[pending.PENDING_VERDICT, done] = pending.GONE
+            columns.verdict[done] = pending.GONE
             done += 1
 
 

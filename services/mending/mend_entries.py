@@ -8,12 +8,11 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 
 def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
@@ -50,17 +49,17 @@ def mend_entry(engine: Engine, row: int, index: int) -> bool:
             engine.damage.note(queues.files[row].name, at, "no message belongs to this entry")
         return False
     engine.damage.note(queues.files[row].name, at, "it is not its message's; written again")
-    write_entries(engine, row, found.reshape(1, -1))
+    write_entries(engine, row, found)
     return True
 
 
-def write_entries(engine: Engine, row: int, messages: Words) -> None:
+def write_entries(engine: Engine, row: int, messages: LoggedMessages) -> None:
     """Write the entries of scanned messages of one queue again; durable on return."""
     for each in messages:
         entry = np.zeros(1, fmt.QUEUE_ENTRY)
-        entry["offset"], entry["size"] = each[scan.ROW_OFFSET], each[scan.ROW_SIZE]
-        entry["tags_code"] = each[scan.ROW_TAGS_CODE]
-        index = int(each[scan.ROW_QUEUE_INDEX])
+        entry["offset"], entry["size"] = each.offset, each.size
+        entry["tags_code"] = each.tags_code
+        index = int(each.queue_index)
         number, place = divmod(index, engine.queues.segment_entries)
         file = engine.queues.files[row].existing(number)
         engine.queues.files[row].reserve(index * fmt.ENTRY_BYTES, (index + 1) * fmt.ENTRY_BYTES)
@@ -81,8 +80,8 @@ def mend_timer_entry(engine: Engine, index: int) -> None:
         engine.world.enqueue_get.lost_index = index
 
 
-def _find_message(engine: Engine, row: int, index: int) -> Words | None:
-    """Return the message of a queue with this index, as a scanned row.
+def _find_message(engine: Engine, row: int, index: int) -> LoggedMessages | None:
+    """Return the message of a queue with this index, as a table of one row.
 
     Recovery may meet thousands of damaged entries beside each other, and appends nothing meanwhile:
     it keeps what it found for the last run of them.
@@ -95,7 +94,7 @@ def _find_message(engine: Engine, row: int, index: int) -> Words | None:
     return found.get(index)
 
 
-def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int, Words]]:
+def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int, LoggedMessages]]:
     """Return the run of entries that are not sound around this one, with their messages. O(log).
 
     They are looked for between the messages of the nearest entries that are sound.
@@ -112,15 +111,15 @@ def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int,
         if offset >= low:
             high, stop = offset, each
             break
-    run, found = range(first, max(stop, index + 1)), dict[int, Words]()
+    run, found = range(first, max(stop, index + 1)), dict[int, LoggedMessages]()
     topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
     for rows in sound_messages(_reader(engine), low, high):
-        indexes = rows[:, scan.ROW_QUEUE_INDEX]
+        indexes = rows.queue_index
         likely = (run.start <= indexes) & (indexes < run.stop)
-        likely &= rows[:, scan.ROW_QUEUE_ID] == queue_id
-        for each in rows[likely & (rows[:, scan.ROW_TOPIC_BYTES] == len(topic))]:
-            if log.read(int(each[scan.ROW_TOPIC]), len(topic)) == topic:
-                found.setdefault(int(each[scan.ROW_QUEUE_INDEX]), np.array(each))
+        likely &= rows.queue_id == queue_id
+        for i in np.flatnonzero(likely & (rows.topic_bytes == len(topic))).tolist():
+            if log.read(int(rows.topic_at[i]), len(topic)) == topic:
+                found.setdefault(int(indexes[i]), rows[[i]])
     return run, found
 
 

@@ -23,7 +23,6 @@ from timerstore.services.mending.mend_entries import write_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS
 from timerstore.timelog.bytes.unit import UNIT_GOOD
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan, units
 from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, lost_up_to
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
@@ -161,27 +160,27 @@ class Scrub:
             self.engine.damage.note("commitlog", offset, reason)
         return following
 
-    def _compare(self, rows: Words) -> None:
+    def _compare(self, rows: scan.LoggedMessages) -> None:
         """Compare messages with their queue entries."""
         queues, log = self.engine.queues, self.engine.commitlog
         names: dict[tuple[bytes, int], list[int]] = {}
-        for i, row in enumerate(rows.tolist()):
-            topic = log.read(row[scan.ROW_TOPIC], row[scan.ROW_TOPIC_BYTES])
-            names.setdefault((topic, row[scan.ROW_QUEUE_ID]), []).append(i)
+        columns = (column.tolist() for column in scan.stored_in(rows))
+        for i, (at, count, queue_id) in enumerate(zip(*columns, strict=True)):
+            names.setdefault((log.read(at, count), queue_id), []).append(i)
         for (topic, queue_id), places in names.items():
             mine, number = rows[places], queues.row(topic, queue_id)
             low, high = queues.first_index(number), queues.next_index(number)
-            index = mine[:, scan.ROW_QUEUE_INDEX]
+            index = mine.queue_index
             mine = mine[(index >= low) & (index < high)]
             if not len(mine):
                 continue
-            first, last = int(mine[0, scan.ROW_QUEUE_INDEX]), int(mine[-1, scan.ROW_QUEUE_INDEX])
+            first, last = int(mine.queue_index[0]), int(mine.queue_index[-1])
             entries = queues.read(number, first, last - first + 1)
-            entries = entries[mine[:, scan.ROW_QUEUE_INDEX] - first]
-            wrong = entries["offset"] != mine[:, scan.ROW_OFFSET]
-            wrong |= entries["size"] != mine[:, scan.ROW_SIZE]
+            entries = entries[mine.queue_index - first]
+            wrong = entries["offset"] != mine.offset
+            wrong |= entries["size"] != mine.size
             for i in np.flatnonzero(wrong).tolist():
-                at = int(mine[i, scan.ROW_QUEUE_INDEX]) * fmt.ENTRY_BYTES
+                at = int(mine.queue_index[i]) * fmt.ENTRY_BYTES
                 reason = "it is not its message's; written again"
                 self.engine.damage.note(queues.files[number].name, at, reason)
                 write_entries(self.engine, number, mine[i : i + 1])

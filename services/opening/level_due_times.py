@@ -16,7 +16,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 
 log = logging.getLogger("timerstore")
 _LEVEL_MS_MAX: Final = 36_500 * 86_400_000
@@ -32,31 +32,31 @@ class LevelDueTimes:
         self._level_ms: dict[int, int] = {}  # by queue row: how long the level was for the last one
         self._warned = False
 
-    def keep(self, part: Words, queue_rows: Words) -> None:
+    def keep(self, part: LoggedMessages, queue_rows: Words) -> None:
         """Replace the due times of scanned messages in levels by those of their entries.
 
         One without an entry, as a broker leaves that was killed, waits as long as the one before.
         """
         for row in self.engine.queues.rows(fmt.LEVEL_TOPIC):
             at = np.flatnonzero(queue_rows == row)
-            ours = part[at, scan.ROW_IDENTITY_HIGH] == IDENTITY_OURS
-            ours &= part[at, scan.ROW_IDENTITY_LOW] == part[at, scan.ROW_OFFSET] | fmt.LEVEL_MARK
+            ours = part.identity_high[at] == IDENTITY_OURS
+            ours &= part.identity_low[at] == part.offset[at] | fmt.LEVEL_MARK
             at = at[~ours]
             if len(at):
-                part[at, scan.ROW_TAGS_CODE] = self._due_ms(row, part[at])
+                part.tags_code[at] = self._due_ms(row, part[at])
 
-    def _due_ms(self, row: int, mine: Words) -> Words:
-        entries = self._entries(row, mine[:, scan.ROW_QUEUE_INDEX])
-        stored_ms = mine[:, scan.ROW_STORED_MS]
+    def _due_ms(self, row: int, mine: LoggedMessages) -> Words:
+        entries = self._entries(row, mine.queue_index)
+        stored_ms = mine.stored_ms
         level_ms = entries["tags_code"].astype(np.int64) - stored_ms
-        known = (entries["offset"] == mine[:, scan.ROW_OFFSET]) & (level_ms > 0)
-        known &= (entries["size"] == mine[:, scan.ROW_SIZE]) & (level_ms <= _LEVEL_MS_MAX)
+        known = (entries["offset"] == mine.offset) & (level_ms > 0)
+        known &= (entries["size"] == mine.size) & (level_ms <= _LEVEL_MS_MAX)
         before = self._level_ms.get(row)
         if before is None and not known[0]:
             if known.any():
                 before = int(level_ms[np.argmax(known)])
             else:
-                before = int(mine[0, scan.ROW_TAGS_CODE] - stored_ms[0])
+                before = int(mine.tags_code[0] - stored_ms[0])
                 self._warn()
         last = np.maximum.accumulate(np.where(known, np.arange(len(mine)), -1))
         level_ms = np.where(last >= 0, level_ms[last], before if before is not None else 0)

@@ -9,8 +9,8 @@ import numpy as np
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Flags, Rows, Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.jit.record import Flags, Words
+from timerstore.timelog.reading.scan import LoggedMessages, QueueNames, destined_for
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     FIRED_COUNT,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @kernel_later
 def _count(
     tally: Tally,
-    rows: Rows,
+    rows: LoggedMessages,
     queue_rows: Words,
     until: Words,
     waits: Flags,
@@ -42,17 +42,17 @@ def _count(
     `queue_rows`: of each timer's real topic, −1 where a message is neither. `waits`: it is in the
     timer topic or, `in_level`, in a delay level.
     """
-    for i in range(len(rows)):
+    for i in range(len(rows.offset)):
         row = queue_rows[i]
-        if row < 0 or rows[i, scan.ROW_OFFSET] < until[row]:
+        if row < 0 or rows.offset[i] < until[row]:
             continue
-        stored_ms = rows[i, scan.ROW_STORED_MS]
-        due_ms = rows[i, scan.ROW_EXACT_DUE_MS]
+        stored_ms = rows.stored_ms[i]
+        due_ms = rows.exact_due_ms[i]
         if in_level[i]:
-            due_ms = rows[i, scan.ROW_TAGS_CODE]
+            due_ms = rows.tags_code[i]
         if not waits[i]:
             count_fired(tally, row, stored_ms - due_ms)
-        elif rows[i, scan.ROW_IS_DELETE] != 0:
+        elif rows.is_delete[i] != 0:
             tally.words[row * TALLY_WORDS + CANCELLED_COUNT] += 1
         else:
             count_put(tally, row, due_ms - stored_ms)
@@ -68,33 +68,29 @@ class Recount:
 
     def take(
         self,
-        part: Words,
+        part: LoggedMessages,
         queue_rows: Words,
         level_rows: list[int],
-        find: Callable[[Engine, Words], Words],
+        find: Callable[[Engine, QueueNames], Words],
     ) -> None:
-        """Count what scanned messages did; `find` returns the queue row of each of some rows."""
-        behind = part[:, scan.ROW_OFFSET] >= self._all_until
+        """Count what scanned messages did; `find` returns the rows of some queues."""
+        behind = part.offset >= self._all_until
         part, queue_rows = part[behind], queue_rows[behind]
         in_level = np.isin(queue_rows, level_rows)
         waits = (queue_rows == 0) | in_level
-        is_copy = part[:, scan.ROW_ORIGIN] >= 0
-        is_first = waits & ~is_copy & (part[:, scan.ROW_ROLL_TIMES] == 0)
-        is_first &= part[:, scan.ROW_REAL_TOPIC_BYTES] > 0
-        is_first &= in_level | (part[:, scan.ROW_EXACT_DUE_MS] >= 0)
-        is_fired = ~waits & is_copy & (part[:, scan.ROW_EXACT_DUE_MS] >= 0)
+        is_copy = part.origin >= 0
+        is_first = waits & ~is_copy & (part.roll_times == 0)
+        is_first &= part.real_topic_bytes > 0
+        is_first &= in_level | (part.exact_due_ms >= 0)
+        is_fired = ~waits & is_copy & (part.exact_due_ms >= 0)
         rows = np.where(is_fired, queue_rows, -1)
         if is_first.any():
-            named = part[is_first]
-            named[:, scan.ROW_TOPIC] = named[:, scan.ROW_REAL_TOPIC]
-            named[:, scan.ROW_TOPIC_BYTES] = named[:, scan.ROW_REAL_TOPIC_BYTES]
-            named[:, scan.ROW_QUEUE_ID] = np.maximum(0, named[:, scan.ROW_REAL_QUEUE])
             try:
-                rows[is_first] = find(self._engine, named)
+                rows[is_first] = find(self._engine, destined_for(part[is_first]))
             except TimerStoreError:
                 return  # a broker's message, for what can be no topic
         tally = self._engine.queues.table.tally
-        _count(tally, np.ascontiguousarray(part), rows, self._until, waits, in_level)
+        _count(tally, part, rows, self._until, waits, in_level)
 
     def settle(self, log_end: int, *, by_broker: bool) -> None:
         """Make put − fired − cancelled − lost what is pending, now that this is known.

@@ -8,16 +8,16 @@ import numpy as np
 
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.logranges import LogRanges
 from timerstore.timelog.reading.lostcopies import (
-    COPY_COLUMNS,
     NO_COPIES,
+    copies_of,
     fired_source,
     rolled_sources,
 )
 from timerstore.timelog.reading.pastdamage import lost_up_to, read_framed
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 NO_MESSAGE: Final = -1
 
@@ -67,11 +67,11 @@ class DamagedLog:
         self._starts[self._start_count : stop] = offsets
         self._start_count = stop
 
-    def take_fillers(self, rows: Words) -> None:
+    def take_fillers(self, rows: LoggedMessages) -> None:
         """Take what stands where messages were lost, as scanned rows."""
         if len(rows):
-            self.lost_bytes += int(rows[:, scan.ROW_SIZE].sum())
-            self._keep(rows[:, scan.ROW_OFFSET])
+            self.lost_bytes += int(rows.size.sum())
+            self._keep(rows.offset)
 
     def fired_from(self, offset: int) -> int:
         """Return the source of a fired copy that is damaged at `offset`; NO_SOURCE if unknown."""
@@ -86,7 +86,7 @@ class DamagedLog:
         known = np.concatenate([np.zeros(0, np.int64), *origins])
         places = np.concatenate([np.zeros(0, np.int64), *copies])[self.ranges.contains(known)]
         reader = self._read()
-        made = [read_framed(reader, place)[:, COPY_COLUMNS] for place in np.sort(places).tolist()]
+        made = [copies_of(read_framed(reader, place)) for place in np.sort(places).tolist()]
         found = rolled_sources(reader, np.concatenate([NO_COPIES, *made]), known)
         return found[:, 0], found[:, 2]
 

@@ -11,7 +11,7 @@ from timerstore.services.looking.read_pending import map_alone, read_timers, rea
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Flags, Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
 
 
@@ -28,19 +28,19 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
             continue
         messages = deletes.message
         found = read_timers(engine, messages, reading, locate=map_alone)
-        high, low = found[pending.PENDING_HIGH], found[pending.PENDING_LOW]
-        known = found[pending.PENDING_VERDICT] == pending.DELETE
+        high, low = found.high, found.low
+        known = found.verdict == pending.DELETE
         levels = np.flatnonzero(_of_level(high, low))
         known[levels] = still_wait(engine, low[levels] & ~fmt.LEVEL_MARK)
         engine.cancelled.add(high[known], low[known])
     _hold(engine, level_deletes)
 
 
-def level_deletes(rows: Words) -> Words:
+def level_deletes(rows: LoggedMessages) -> Words:
     """Return (target, offset) of each delete of a level's message among scanned rows."""
-    of_level = _of_level(rows[:, scan.ROW_IDENTITY_HIGH], rows[:, scan.ROW_IDENTITY_LOW])
-    found = rows[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
-    return found[:, (scan.ROW_IDENTITY_LOW, scan.ROW_OFFSET)].copy()
+    of_level = _of_level(rows.identity_high, rows.identity_low)
+    found = rows[(rows.is_delete == 1) & of_level]
+    return np.stack((found.identity_low, found.offset), axis=1)
 
 
 def _of_level(high: Words, low: Words) -> Flags:
@@ -60,7 +60,7 @@ def find_timer(engine: Engine, high: int, low: int) -> int:
     for units in live_units(engine):
         messages = units.message[units.magic & fmt.UNIT_DELETE == 0]
         found = read_timers(engine, messages, reading, locate=map_alone)
-        same = found[pending.PENDING_VERDICT] == pending.PENDING
-        same &= (found[pending.PENDING_HIGH] == high) & (found[pending.PENDING_LOW] == low)
+        same = found.verdict == pending.PENDING
+        same &= (found.high == high) & (found.low == low)
         latest = max(latest, int(messages[same].max(initial=-1)))
     return latest

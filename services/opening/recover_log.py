@@ -40,7 +40,7 @@ class ScannedLog:
     floor: int = 0  # F
     end: int = 0
     queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
-    last: Words | None = None  # the log's last message, as a scanned row
+    last: scan.LoggedMessages | None = None  # the log's last message
     first_timer_index: int = -1
     origins: list[Words] = field(default_factory=list)
     broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -78,7 +78,8 @@ class LogScan:
                 self._index_from = log.durable
         self.damaged = DamagedLog(engine, log.durable if is_ours else None)
         self.broker = None if is_ours and not findings.rebuilt else BrokerCopies()
-        self._rows = np.zeros((CHUNK_ROWS + 1, scan.ROW_COLUMNS), np.int64)
+        self._rows = scan.LoggedMessages.room(CHUNK_ROWS + 1)
+        self._good = self._rows[:CHUNK_ROWS]  # what is bad stands behind them
         self._found = MessageParts()
         self._where = np.array([self._scan_from, 0], np.int64)  # next offset, why it stopped
         self._reached = 0  # how far was read; a batch that is read again may be long
@@ -113,17 +114,17 @@ class LogScan:
         """Scan some rows, and take what they say; return False at the log's end."""
         where = self._where
         part, is_more = self._scan()
-        queue_rows = queue_rows_of(self.engine, part)
+        queue_rows = queue_rows_of(self.engine, scan.stored_in(part))
         whole = whole_count(self.engine, part, queue_rows)
         self._take(part[:whole], queue_rows[:whole])
         bad = int(where[0])
-        torn = int(part[whole, scan.ROW_OFFSET]) if whole < len(part) else bad
+        torn = int(part.offset[whole]) if whole < len(part) else bad
         if is_more:
             where[0] = torn
             return True
         reason = NO_MESSAGE_REASON
         if where[1] == scan.STOP_BAD:
-            reason = REASONS[int(self._rows[len(part), scan.ROW_STATUS])]
+            reason = REASONS[int(self._rows.status[len(part)])]
         resume = self.damaged.resume(bad, reason)
         if resume == NO_MESSAGE:
             where[0] = torn
@@ -136,7 +137,7 @@ class LogScan:
         where[0] = resume
         return True
 
-    def _scan(self) -> tuple[Words, bool]:
+    def _scan(self) -> tuple[scan.LoggedMessages, bool]:
         """Return the next rows, and whether more follow without a bad message between."""
         engine, commitlog, where = self.engine, self.engine.commitlog, self._where
         start = int(where[0])
@@ -152,7 +153,7 @@ class LogScan:
                 commitlog.files_end,
                 self._sealed,
                 scan.ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, True),
-                self._rows[:CHUNK_ROWS],
+                self._good,
                 self._found,
                 where,
             )
@@ -162,31 +163,31 @@ class LogScan:
             is_more = self._reached // commitlog.segment_bytes in commitlog.numbers
         return self._rows[:count], is_more
 
-    def _take(self, part: Words, queue_rows: Words) -> None:
+    def _take(self, part: scan.LoggedMessages, queue_rows: Words) -> None:
         """Learn from messages what they say; write the entries that their queues lack."""
         if not len(part):
             return
         log, damaged = self.log, self.damaged
-        log.last = part[-1].copy()
+        log.last = part[-1]
         self.findings.scanned_count += len(part)
         level_rows = self.engine.queues.rows(fmt.LEVEL_TOPIC)
         timers = part[queue_rows == 0]
         if log.first_timer_index < 0 and len(timers):
-            log.first_timer_index = int(timers[0, scan.ROW_QUEUE_INDEX])
+            log.first_timer_index = int(timers.queue_index[0])
         self.level_due_times.keep(part, queue_rows)
         self.recount.take(part, queue_rows, level_rows, queue_rows_of)
         fillers = np.isin(queue_rows, self.engine.queues.rows(SALVAGED_TOPIC))
         damaged.take_fillers(part[fillers])
         lost = damaged.lost_bytes, damaged.starts
         index_part(self.engine, part, queue_rows, self._index_from, *lost)
-        is_copy = part[:, scan.ROW_ORIGIN] >= 0
-        log.origins.append(part[is_copy, scan.ROW_ORIGIN].copy())
-        log.copies.append(part[is_copy, scan.ROW_OFFSET].copy())
+        is_copy = part.origin >= 0
+        log.origins.append(part.origin[is_copy].copy())
+        log.copies.append(part.offset[is_copy].copy())
         log.has_hops |= bool((queue_rows[is_copy] == 0).any())
         log.level_deletes.append(level_deletes(part))
-        fired = part[(queue_rows != 0) & (part[:, scan.ROW_DUE_MS] >= 0)]
+        fired = part[(queue_rows != 0) & (part.due_ms >= 0)]
         if len(fired):
-            log.due_max_ms = max(log.due_max_ms, int(fired[:, scan.ROW_DUE_MS].max()))
+            log.due_max_ms = max(log.due_max_ms, int(fired.due_ms.max()))
         if self.broker is not None:
             self.broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
 
@@ -227,12 +228,11 @@ class LogScan:
             queues.set_end(row, queues.next_index(row))
 
 
-def queue_rows_of(engine: Engine, part: Words) -> Words:
-    """Return the queue row of each scanned message. O(messages)."""
-    result = np.empty(len(part), np.int64)
+def queue_rows_of(engine: Engine, names: scan.QueueNames) -> Words:
+    """Return the row of each of these queues, which gets one where it has none. O(n)."""
+    result = np.empty(len(names.queue_id), np.int64)
     with engine.commitlog.reading() as commitlog:
-        while (lost := find_rows(engine.queues.table, commitlog, part, result)) >= 0:
-            row = part[lost]
-            topic = engine.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
-            engine.queues.row(topic, int(row[scan.ROW_QUEUE_ID]))
+        while (lost := find_rows(engine.queues.table, commitlog, names, result)) >= 0:
+            at, count, queue_id = (int(column[lost]) for column in names)
+            engine.queues.row(engine.commitlog.read(at, count), queue_id)
     return result

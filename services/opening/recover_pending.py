@@ -18,17 +18,13 @@ from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.jsonfile import check_seal, read_json
 from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Rows, Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.tally import count_pending
 from timerstore.wheel.judge import (
     CANCELLED,
     DONE,
     PENDING,
-    PENDING_BODY_BYTES,
-    PENDING_BORN_MS,
-    PENDING_DUE_MS,
-    PENDING_ROW,
-    PENDING_VERDICT,
+    PendingRead,
 )
 
 
@@ -53,7 +49,7 @@ def count_units(engine: Engine) -> int:
 
 @kernel_later
 def _count_timers(
-    world: World, messages: Words, magic: Words, columns: Rows, start: int, now_ms: int
+    world: World, messages: Words, magic: Words, columns: PendingRead, start: int, now_ms: int
 ) -> int:
     """Count timers from `start` on, and note what is lost; return how many it did, from the first.
 
@@ -61,16 +57,16 @@ def _count_timers(
     """
     thread = world.dequeue_put.thread
     for i in range(start, len(messages)):
-        verdict = columns[PENDING_VERDICT, i]
+        verdict = columns.verdict[i]
         if verdict == PENDING:
-            row = columns[PENDING_ROW, i]
+            row = columns.row[i]
             world.queues.pending[row] += 1
             count_pending(
                 world.queues.tally,
                 row,
-                columns[PENDING_DUE_MS, i],
-                columns[PENDING_BORN_MS, i],
-                columns[PENDING_BODY_BYTES, i],
+                columns.due_ms[i],
+                columns.born_ms[i],
+                columns.body_bytes[i],
                 now_ms,
             )
         elif verdict != CANCELLED and verdict != DONE:

@@ -13,7 +13,6 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -33,15 +32,15 @@ def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int
         return
     reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
     for rows in sound_messages(reader, log.start, durable):
-        index = rows[:, scan.ROW_QUEUE_INDEX]
+        index = rows.queue_index
         for row in asked:
             topic, first, end = queues.topics[row], queues.first_index(row), queues.next_index(row)
             strange = (index < first) | (index >= end)
-            strange &= rows[:, scan.ROW_QUEUE_ID] == queues.table.queue_id[row]
-            strange &= rows[:, scan.ROW_TOPIC_BYTES] == len(topic)
-            for each in rows[np.flatnonzero(strange)].tolist():
-                if reader.commitlog.read(each[scan.ROW_TOPIC], len(topic)) == topic:
-                    at = each[scan.ROW_QUEUE_INDEX] * fmt.ENTRY_BYTES
+            strange &= rows.queue_id == queues.table.queue_id[row]
+            strange &= rows.topic_bytes == len(topic)
+            for i in np.flatnonzero(strange).tolist():
+                if reader.commitlog.read(int(rows.topic_at[i]), len(topic)) == topic:
+                    at = int(index[i]) * fmt.ENTRY_BYTES
                     reason = "the segment of this entry is missing"
                     raise CorruptStoreError(queues.files[row].name, at, reason)
 

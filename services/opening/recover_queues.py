@@ -11,7 +11,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.mend_entries import is_sound
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.consumequeue import is_gap
 
 _NOWHERE: Final = np.zeros(0, np.int64)
@@ -71,7 +71,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
 
 def index_part(
     engine: Engine,
-    part: Words,
+    part: LoggedMessages,
     queue_rows: Words,
     index_from: int,
     lost_bytes: int,
@@ -82,17 +82,17 @@ def index_part(
     `lost_bytes`: what could not be read before them: as many messages as fit into it may be missing
     from a queue, and get entries that lead to none. `lost_starts`: where that was, in order.
     """
-    fresh = part[:, scan.ROW_OFFSET] >= index_from
+    fresh = part.offset >= index_from
     for row in np.unique(queue_rows[fresh]).tolist():
         mine = part[fresh & (queue_rows == row)]
         _index_queue(engine, row, mine, lost_bytes, lost_starts)
 
 
 def _index_queue(
-    engine: Engine, row: int, mine: Words, lost_bytes: int, lost_starts: Words
+    engine: Engine, row: int, mine: LoggedMessages, lost_bytes: int, lost_starts: Words
 ) -> None:
     queues, file = engine.queues, engine.queues.files[row]
-    indexes = mine[:, scan.ROW_QUEUE_INDEX]
+    indexes = mine.queue_index
     if not file.numbers:
         queues.fill_blanks(row, int(indexes[0]))
         queues.set_end(row, int(indexes[0]))
@@ -103,7 +103,7 @@ def _index_queue(
     unexplained = (lost_count - int(gaps.sum())) * fmt.MESSAGE_BYTES_MIN > lost_bytes
     if (steps < 1).any() or first < 0 or unexplained:
         at = int(np.argmax(((steps != 1) & ~gaps) | (first < 0)))
-        offset = int(mine[at, scan.ROW_OFFSET])
+        offset = int(mine.offset[at])
         if at == 0 and not lost_bytes and file.numbers:
             raise CorruptStoreError(
                 file.name, first * fmt.ENTRY_BYTES, "entries are missing from here"
@@ -112,12 +112,8 @@ def _index_queue(
     entries = np.zeros(len(mine) + lost_count, fmt.QUEUE_ENTRY)
     entries["size"] = fmt.QUEUE_LOST_SIZE
     place = indexes - first
-    for name, column in (
-        ("offset", scan.ROW_OFFSET),
-        ("size", scan.ROW_SIZE),
-        ("tags_code", scan.ROW_TAGS_CODE),
-    ):
-        entries[name][place] = mine[:, column]
+    entries["offset"][place], entries["size"][place] = mine.offset, mine.size
+    entries["tags_code"][place] = mine.tags_code
     if lost_count:
         lost = np.ones(len(entries), np.bool_)
         lost[place] = False

@@ -18,7 +18,7 @@ from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.files.nonzero import last_used
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, read_record
 from timerstore.timelog.writing.append import new_stage
 
@@ -37,7 +37,7 @@ def torn_bytes(engine: Engine, end: int) -> int:
     return last_used(tail) + 1
 
 
-def whole_count(engine: Engine, part: Words, queue_rows: Words) -> int:
+def whole_count(engine: Engine, part: LoggedMessages, queue_rows: Words) -> int:
     """Return how many of some scanned messages there are before a record that lacks puts.
 
     `queue_rows`: the queue's row of each. O(messages), and one that is decoded.
@@ -47,7 +47,7 @@ def whole_count(engine: Engine, part: Words, queue_rows: Words) -> int:
     if not len(records):
         return len(part)
     last = int(records[-1])
-    offset = int(part[last, scan.ROW_OFFSET])
+    offset = int(part.offset[last])
     message = decode_message(engine.commitlog.view(offset), offset)
     record = read_record(message.body)
     if record is None or last + record.put_count < len(part):
@@ -55,16 +55,16 @@ def whole_count(engine: Engine, part: Words, queue_rows: Words) -> int:
     return last
 
 
-def complete_reschedule(engine: Engine, last: Words, now_ms: int) -> bool:
+def complete_reschedule(engine: Engine, last: LoggedMessages, now_ms: int) -> bool:
     """Append the delete that a crash tore off the replacement at the log's end, if it did.
 
     `last`: the log's last message, as a scanned row. Returns whether one was appended.
     """
-    if not last[scan.ROW_IS_REPLACEMENT] or last[scan.ROW_ORIGIN] >= 0:
+    if not last.is_replacement or last.origin >= 0:
         return False
-    if int(last[scan.ROW_OFFSET]) + int(last[scan.ROW_SIZE]) != engine.commitlog.end:
+    if int(last.offset) + int(last.size) != engine.commitlog.end:
         return False
-    replaced = _read_replaced(engine, int(last[scan.ROW_OFFSET]))
+    replaced = _read_replaced(engine, int(last.offset))
     if replaced is None:
         return False
     topic, key = replaced

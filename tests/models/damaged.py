@@ -21,7 +21,7 @@ def read_past_damage(path: Path, levels_ms: object) -> dict[int, Message]:
     while 0 <= offset < stop:
         scanned = reader.scan(offset)
         for rows in scanned:
-            for at in rows[:, 0].tolist():
+            for at in rows.offset.tolist():
                 found[at] = decode_message(log.view(at), at)
         offset = max(scanned.end, offset)
         if offset < stop:

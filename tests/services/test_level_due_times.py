@@ -10,23 +10,22 @@ import pytest
 
 from tests.models.ledger import LEVEL_TOPIC, read_messages
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.tablerows import table_from
 from tests.services.test_deliver_levels import START_MS, open_store
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.services.opening.level_due_times import LevelDueTimes
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 
 STORED_MS = START_MS - 10_000
 
 
-def row_of(index: int, offset: int, *, ours: bool = False) -> list[int]:
-    row = [0] * scan.ROW_COLUMNS
-    row[scan.ROW_OFFSET], row[scan.ROW_SIZE] = offset, 200
-    row[scan.ROW_QUEUE_INDEX], row[scan.ROW_STORED_MS] = index, STORED_MS + index
-    row[scan.ROW_TAGS_CODE] = STORED_MS + index + 1_000  # as our level says
+def row_of(index: int, offset: int, *, ours: bool = False) -> dict[str, int]:
+    stored_ms = STORED_MS + index
+    row = {"offset": offset, "size": 200, "queue_index": index, "stored_ms": stored_ms}
+    row["tags_code"] = stored_ms + 1_000  # as our level says
     if ours:
-        row[scan.ROW_IDENTITY_HIGH] = IDENTITY_OURS
-        row[scan.ROW_IDENTITY_LOW] = offset | 1 << 47
+        row |= {"identity_high": IDENTITY_OURS, "identity_low": offset | 1 << 47}
     return row
 
 
@@ -49,15 +48,16 @@ def test_entries_say_it_and_what_has_none_waits_as_long_as_the_one_before(tmp_pa
     write(2, 3_000, 199, STORED_MS + 70_000)  # it is another message's
     other = store.core.engine.queues.row(b"t")
     mine = [row_of(i, 1_000 * (i + 1)) for i in range(7)]
-    rows = np.array([*mine, row_of(7, 9_000, ours=True), row_of(0, 9_500)], np.int64)
+    mine += [row_of(7, 9_000, ours=True), row_of(0, 9_500)]
+    rows = table_from(LoggedMessages, mine)
     queue_rows = np.array([row] * 8 + [other])
     times = LevelDueTimes(store.core.engine)
     times.keep(rows, queue_rows)
-    waits = (rows[:, scan.ROW_TAGS_CODE] - rows[:, scan.ROW_STORED_MS]).tolist()
+    waits = (rows.tags_code - rows.stored_ms).tolist()
     assert waits == [60_000] * 7 + [1_000, 1_000]
-    more = np.array([row_of(8, 9_900)], np.int64)
+    more = table_from(LoggedMessages, [row_of(8, 9_900)])
     times.keep(more, np.array([row]))
-    assert int((more[:, scan.ROW_TAGS_CODE] - more[:, scan.ROW_STORED_MS])[0]) == 60_000
+    assert int((more.tags_code - more.stored_ms)[0]) == 60_000
     store.close()
 
 

@@ -17,7 +17,6 @@ from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.pending_rows import read_rows
 from timerstore.services.looking.timer_places import find_places
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.reading import columns, scan
 from timerstore.wheel.judge import IN_MESSAGE
 
 
@@ -31,9 +30,9 @@ def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     instant = capture_instant(engine.world)
     places = find_places(engine, instant)
     for rows, parts in read_rows(engine, PinnedLog(engine.commitlog), instant, *places, refuse):
-        sizes = parts[:, columns.PART_BODY_BYTES].tolist()
-        due_ms = rows[:, scan.ROW_EXACT_DUE_MS].tolist()
-        found += zip(rows[:, scan.ROW_OFFSET].tolist(), due_ms, sizes, strict=True)
+        sizes = parts.body_bytes.tolist()
+        due_ms = rows.exact_due_ms.tolist()
+        found += zip(rows.offset.tolist(), due_ms, sizes, strict=True)
     return found
 
 

@@ -18,10 +18,6 @@ from timerstore.services.looking.read_pending import (
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.wheel import judge as pending
 
-COLUMNS = [
-    *(pending.PENDING_DUE_MS, pending.PENDING_HIGH, pending.PENDING_LOW),
-    *(pending.PENDING_ROLLS, pending.PENDING_ROW),
-]
 KINDS = st.sampled_from(["timer", "delete", "spoilt", "copied", "new topic"])
 
 
@@ -48,11 +44,12 @@ def test_timers_alone_are_read(kinds: Any) -> None:
         alone.use_sets(done=done)
         reading = reading_of(engine, np.zeros(0, np.int64))
         columns = read_timers(engine, np.array(placed, np.int64), reading, locate=map_kept)
-        verdicts = columns[pending.PENDING_VERDICT]
+        verdicts = columns.verdict
         spoilt = np.array([kind == "spoilt" for kind, _ in kinds], np.bool_)
         assert ((verdicts < 0) == spoilt).all()
         kept = np.flatnonzero(verdicts == pending.PENDING)
-        found = np.vstack((np.array(placed, np.int64)[kept], columns[COLUMNS][:, kept]))
+        who = columns.due_ms, columns.high, columns.low, columns.rolls, columns.row
+        found = np.vstack((np.array(placed, np.int64), *who))[:, kept]
         assert [tuple(each) for each in found.T.tolist()] == expected
 
 
@@ -63,10 +60,10 @@ def test_a_timer_has_one_identity_with_its_delete() -> None:
         messages = np.array([put.offset, gone.offset, 1 << 40])  # the third is not there
         reading = reading_for_broker(alone.engine)
         columns = read_timers(alone.engine, messages, reading, locate=lambda *_: False)
-        kinds = columns[pending.PENDING_VERDICT].tolist()
+        kinds = columns.verdict.tolist()
         assert kinds == [pending.PENDING, pending.DELETE, pending.GONE]
-        who = [pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_HASH]
-        one, other, none = columns[who].T.tolist()
+        of_what = np.stack((columns.high, columns.low, columns.topic_hash), axis=1)
+        one, other, none = of_what.tolist()
         assert one == other == [IDENTITY_OURS, put.offset, naive.java_hash("t")]
         assert none == [0, 0, 0]
 
@@ -77,9 +74,9 @@ def test_what_is_counted_has_a_row() -> None:
         messages = np.array([alone.put(timer(alone.tag, each, START_MS)).offset for each in topics])
         reading = reading_all(alone.engine)
         columns = read_timers(alone.engine, messages, reading, locate=map_kept)
-        assert (columns[pending.PENDING_ROW] < 0).all()
+        assert (columns.row < 0).all()
         reading = reading._replace(needs_rows=True)
         columns = read_timers(alone.engine, messages, reading, locate=map_kept)
-        assert (columns[pending.PENDING_VERDICT] == pending.PENDING).all()
-        rows = columns[pending.PENDING_ROW].tolist()
+        assert (columns.verdict == pending.PENDING).all()
+        rows = columns.row.tolist()
         assert [alone.engine.queues.topics[row].decode() for row in rows] == topics

@@ -1,6 +1,5 @@
 """Recovering the cancelled set: the targets of all deletes that still count."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from timerstore.services.opening.recover_deletes import (
     level_deletes,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 
 
 def link(alone: Alone, placed: naive.Message, slot: int, magic: int) -> int:
@@ -79,11 +78,11 @@ def test_a_levels_delete_whose_unit_was_passed_is_held() -> None:
             for _ in range(2)
         )
         alone.engine.levels.offset[0] = 0
-        rows = np.zeros((3, scan.ROW_COLUMNS), np.int64)
-        rows[:, scan.ROW_IS_DELETE] = [1, 1, 0]
-        rows[:, scan.ROW_IDENTITY_HIGH] = -1
-        rows[:, scan.ROW_IDENTITY_LOW] = [waits | fmt.LEVEL_MARK, 4_711, passed | fmt.LEVEL_MARK]
-        rows[:, scan.ROW_OFFSET] = [3_000, 3_300, 3_600]
+        rows = LoggedMessages.room(3)
+        rows.is_delete[:] = [1, 1, 0]
+        rows.identity_high[:] = -1
+        rows.identity_low[:] = [waits | fmt.LEVEL_MARK, 4_711, passed | fmt.LEVEL_MARK]
+        rows.offset[:] = [3_000, 3_300, 3_600]
         found = level_deletes(rows)
         assert found.tolist() == [[waits | fmt.LEVEL_MARK, 3_000]]
         find_cancelled(alone.engine, [found])

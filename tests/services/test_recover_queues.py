@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.rigs.tablerows import table_from
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
 from timerstore.services.mending.mend_entries import is_sound
@@ -15,17 +16,23 @@ from timerstore.services.opening.recover_queues import (
     index_part,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 
 
-def rows_of(messages: list[naive.Message]) -> np.ndarray:
+def rows_of(messages: list[naive.Message]) -> LoggedMessages:
     """Scanned messages, as far as an index needs them."""
-    rows = np.zeros((len(messages), scan.ROW_COLUMNS), np.int64)
-    for row, message in zip(rows, messages, strict=True):
-        row[scan.ROW_OFFSET], row[scan.ROW_SIZE] = message.offset, message.size_bytes
-        row[scan.ROW_QUEUE_INDEX] = message.queue_offset
-        row[scan.ROW_TAGS_CODE] = naive.tags_code(message, [])
-    return rows
+    return table_from(
+        LoggedMessages,
+        [
+            {
+                "offset": message.offset,
+                "size": message.size_bytes,
+                "queue_index": message.queue_offset,
+                "tags_code": naive.tags_code(message, []),
+            }
+            for message in messages
+        ],
+    )
 
 
 @given(st.integers(1, 45), st.data())

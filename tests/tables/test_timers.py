@@ -61,6 +61,49 @@ def test_bounds_leave_out_what_is_outside_alone(life: list[Any], low: int, span:
         assert read(path, bounds=bounds) == expected
 
 
+IN_UNITS = ("due_ms", "unit_offset", "slot_time_ms", "message_offset", "message_size")
+
+
+@given(
+    life=LIVES,
+    end=st.sampled_from(["close", "kill"]),
+    low=st.integers(-2_000, 200_000),
+    span=st.integers(0, 90_000),
+    columns=st.lists(st.sampled_from(IN_UNITS), min_size=1, unique=True),
+)
+def test_what_units_say_is_what_messages_say(
+    life: list[Any], end: str, low: int, span: int, columns: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        store = live(path, life)
+        start = store.core.clock.now_ms + low
+        if end == "close":
+            store.close()
+        else:
+            store.abandon()
+        bounds = Bounds()
+        bounds.narrow("due_ms", start, start + span)
+        for each in (Bounds(), bounds):
+            everything = read_table(path, "timers", bounds=each)  # reads each message
+            few = read_table(path, "timers", columns, bounds=each)
+            wanted = read_table(path, "timers", [*columns, "put_ms"], bounds=each).select(columns)
+            assert few.equals(wanted) and few.num_rows == everything.num_rows
+
+
+def test_units_alone_do_not_tell_that_their_messages_are_damaged(tmp_path: Path) -> None:
+    store = live(tmp_path / "s", [("put", [9_000, 90_000, 9_000_000], "default"), ("advance", 1)])
+    store.close()
+    path, columns = tmp_path / "s", ["slot_time_ms", "message_size"]
+    whole = read_table(path, "timers")
+    for row in whole.to_pylist():
+        Folder(path / "commitlog").flip(row["message_offset"] + 95)
+    assert read_table(path, "timers", columns).num_rows == whole.num_rows == 3
+    assert read_table(path, "timers").num_rows == 0
+    with pytest.raises(timerstore.CorruptStoreError):
+        read_table(path, "timers", columns, failfast=True)
+
+
 def test_places(tmp_path: Path) -> None:
     store = live(tmp_path / "s", EVENTFUL)
     store.close()

@@ -14,8 +14,9 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.signatures import read_only
-from timerstore.timelog.reading import audit, scan
+from timerstore.timelog.reading import audit
 from timerstore.timelog.reading.pull import QueueRun
+from timerstore.timelog.reading.scan import LoggedMessages
 
 SEGMENT_BYTES = 4_096
 WORDS = {
@@ -171,8 +172,8 @@ def test_rolls_as_the_twin(
 def test_identities_of_copies_as_the_twin(drawn: list[naive.Message]) -> None:
     log = as_log(drawn)
     table, _ = table_and_end(log)
-    rows = np.zeros((len(log), scan.ROW_COLUMNS), np.int64)
-    rows[:, scan.ROW_OFFSET] = [message.offset for message in log]
+    rows = LoggedMessages.room(len(log))
+    rows.offset[:] = [message.offset for message in log]
     high, low = np.zeros(len(log), np.int64), np.zeros(len(log), np.int64)
     audit.identify_copies(table, rows, TAG, MessageParts(), high, low)
     for i, message in enumerate(log):

@@ -14,7 +14,8 @@ from tests.table_stores import place
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_properties
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.reading import columns, scan
+from timerstore.timelog.reading import columns
+from timerstore.timelog.reading.scan import LoggedMessages
 
 SEGMENT_BYTES = 4_096
 LEVELS = np.array(naive.parse_levels(naive.DEFAULT_LEVELS), np.int64)
@@ -32,23 +33,24 @@ def test_parts(found: list[naive.Message]) -> None:
     found = found if sum(m.size_bytes for m in found) < 2 * SEGMENT_BYTES else found[:3]
     place(found, SEGMENT_BYTES)
     log = table(found)
-    rows = np.zeros((len(found), scan.ROW_COLUMNS), np.int64)
-    rows[:, scan.ROW_OFFSET] = [message.offset for message in found]
-    parts = np.zeros((len(found), columns.PART_COLUMNS), np.int64)
+    rows = LoggedMessages.room(len(found))
+    rows.offset[:] = [message.offset for message in found]
+    parts = columns.LoggedParts.room(len(found))
     columns.find_parts(log, rows, MessageParts(), parts)
-    for message, part in zip(found, parts.tolist(), strict=True):
-        assert part[columns.PART_FLAG] == message.flag
-        assert part[columns.PART_SYSTEM_FLAG] == message.system_flag
-        assert part[columns.PART_RECONSUMES] == message.reconsume_times
-        assert part[columns.PART_BODY_BYTES] == len(message.body)
-        if part[columns.PART_IS_PLAIN] == 1:
+    for message, part in zip(found, parts, strict=True):
+        assert part.flag == message.flag
+        assert part.system_flag == message.system_flag
+        assert part.reconsumes == message.reconsume_times
+        assert part.body_bytes == len(message.body)
+        if part.is_plain == 1:
             assert set(message.properties) <= fmt.RESERVED_PROPERTIES
-    for column, name in ((columns.PART_KEYS, "KEYS"), (columns.PART_TAGS, "TAGS")):
+    where = (parts.keys_at, parts.keys_bytes, "KEYS"), (parts.tags_at, parts.tags_bytes, "TAGS")
+    for places, lengths, name in where:
         wanted = [message.properties.get(name) for message in found]
-        assert texts(log, parts[:, column], parts[:, column + 1]) == [
+        assert texts(log, places, lengths) == [
             b"" if each is None else each.encode() for each in wanted
         ]
-    bodies = texts(log, parts[:, columns.PART_BODY], parts[:, columns.PART_BODY_BYTES])
+    bodies = texts(log, parts.body_at, parts.body_bytes)
     assert bodies == [message.body for message in found]
 
 
@@ -56,7 +58,7 @@ def texts(log: Any, places: Any, lengths: Any) -> list[bytes]:
     starts = np.zeros(len(places) + 1, np.int32)
     starts[1:] = np.cumsum(np.maximum(lengths, 0))
     data = np.zeros(starts[-1], np.uint8)
-    columns.copy_texts(log, np.ascontiguousarray(places), starts, data)
+    columns.copy_texts(log, places, starts, data)
     return cut(starts, data)
 
 

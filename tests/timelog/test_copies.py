@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import (
     ROLE_COPY,
     ROLE_DELETE,
@@ -14,6 +13,7 @@ from timerstore.timelog.reading.copies import (
     BrokerCopies,
     match_copies,
 )
+from timerstore.timelog.reading.scan import LoggedMessages
 
 TIMER, LEVEL, COPY, COPY_WITHOUT_DUE = range(4)
 # (timer, rolls, what it is, whether it is a delete, how far before it the one stands that it names)
@@ -28,29 +28,30 @@ LOGS = st.lists(
 
 @given(LOGS)
 def test_as_the_twin(log: list[tuple[int, int, int, bool, int]]) -> None:
-    rows = np.full((len(log), scan.ROW_COLUMNS), -1, np.int64)
+    rows = LoggedMessages.room(len(log))
+    rows.origin[:] = -1
     what = np.array([entry[2] for entry in log], np.int64)
     for i, (who, rolls, kind, is_delete, back) in enumerate(log):
-        rows[i, [scan.ROW_DUE_MS, scan.ROW_REAL_TOPIC_BYTES]] = 1
+        rows.due_ms[i] = rows.real_topic_bytes[i] = 1
         if kind in (LEVEL, COPY_WITHOUT_DUE):
-            rows[i, scan.ROW_DUE_MS] = -1
-        rows[i, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]] = who
-        rows[i, scan.ROW_OFFSET], rows[i, scan.ROW_ROLL_TIMES] = 100 * i, rolls
-        rows[i, scan.ROW_IS_DELETE] = is_delete
+            rows.due_ms[i] = -1
+        rows.identity_high[i] = rows.identity_low[i] = who
+        rows.offset[i], rows.roll_times[i] = 100 * i, rolls
+        rows.is_delete[i] = is_delete
         if 0 < back <= i:
-            rows[i, scan.ROW_ORIGIN] = 100 * (i - back)
+            rows.origin[i] = 100 * (i - back)
     waits, in_level = what == TIMER, what == LEVEL
     twin = BrokerCopies()
     twin.take(rows, waits, in_level)
     origins, copies = twin.match()
 
-    who, rolls = rows[:, scan.ROW_IDENTITY_LOW], rows[:, scan.ROW_ROLL_TIMES]
+    who, rolls = rows.identity_low, rows.roll_times
     role = np.where(waits, ROLE_SOURCE, 0)
-    named = rows[:, scan.ROW_ORIGIN] >= 0
+    named = rows.origin >= 0
     role |= np.where(~named & ((what >= COPY) | (waits & (rolls > 0))), ROLE_COPY, 0)
-    role[rows[named, scan.ROW_ORIGIN] // 100] |= ROLE_TAKEN
+    role[rows.origin[named] // 100] |= ROLE_TAKEN
     role |= np.where(in_level | (~named & (what == COPY_WITHOUT_DUE)), ROLE_LEVEL, 0)
-    role |= np.where(rows[:, scan.ROW_IS_DELETE] == 1, ROLE_DELETE, 0)
+    role |= np.where(rows.is_delete == 1, ROLE_DELETE, 0)
     order = np.argsort(who, kind="stable")
     found = np.full(len(log), -2, np.int64)
     match_copies(who[order], rolls[order], role[order], found)

@@ -11,7 +11,6 @@ from tests import naive
 from tests.strategies import messages
 from tests.table_stores import place, write_log
 from timerstore.timelog.bytes.message import BAD_CRC
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -52,10 +51,10 @@ def test_all_that_is_sound_is_read(found: list[naive.Message], hurts: dict[int, 
                 is_framed = item.offset in [found[i].offset for i in framed]
                 assert len(item.framed) == is_framed
                 if is_framed:
-                    assert item.framed[0, scan.ROW_STATUS] == BAD_CRC
-                    assert item.resume == item.offset + item.framed[0, scan.ROW_SIZE]
+                    assert item.framed.status[0] == BAD_CRC
+                    assert item.resume == item.offset + item.framed.size[0]
             else:
-                seen += item[:, scan.ROW_OFFSET].tolist()
+                seen += item.offset.tolist()
     assert seen == [message.offset for i, message in enumerate(found) if i not in bad]
     lost = [found[i].offset for i in sorted(bad)]
     for offset in lost:  # each lies in what was passed

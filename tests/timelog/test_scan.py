@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
+from tests.rigs.tablerows import joined
 from tests.strategies import TAG, messages
 from timerstore.timelog.bytes.blank import SEALED_NOWHERE
 from timerstore.timelog.bytes.message import BAD_CRC, BAD_PARTS, GOOD, MessageParts
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.scan import ROW_COLUMNS, ReadAs, scan_commitlog
+from timerstore.timelog.reading.scan import LoggedMessages, ReadAs, scan_commitlog
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -32,9 +33,9 @@ def scan_all(
     precision_ms: int = 1000,
     verify: bool = True,
     sealed_from: int = SEALED_NOWHERE,
-) -> tuple[Rows, int, int, list[int]]:
+) -> tuple[LoggedMessages, int, int, LoggedMessages]:
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
-    rows = np.zeros((at_a_time + 1, ROW_COLUMNS), np.int64)
+    rows = LoggedMessages.room(at_a_time + 1)
     found, state = MessageParts(), np.zeros(2, np.int64)
     how = ReadAs(tag, precision_ms, np.array(LEVELS_MS, np.int64), verify)
     parts = []
@@ -52,15 +53,15 @@ def scan_all(
                 state,
             )
         )
-        parts.append(rows[:count].copy())
+        parts.append(joined([rows[:count]]))
         assert state[0] >= offset
         offset = int(state[0])
         if state[1] != scan.STOP_COUNT or offset >= stop:
-            return np.concatenate(parts), offset, int(state[1]), rows[count].tolist()
+            return joined(parts), offset, int(state[1]), rows[count]
         assert count == at_a_time
 
 
-def expected_row(message: naive.Message, precision_ms: int, tag: int) -> dict[int, int]:
+def expected_row(message: naive.Message, precision_ms: int, tag: int) -> dict[str, int]:
     """What a row says about a message, but for the places of its texts."""
     properties = message.properties
     topic, key = properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY")
@@ -76,39 +77,35 @@ def expected_row(message: naive.Message, precision_ms: int, tag: int) -> dict[in
     due_ms = naive.number(properties.get("TIMER_OUT_MS"))
     exact_ms = -1 if due_ms < 0 else naive.due_ms(properties, precision_ms, tag)
     return {
-        scan.ROW_OFFSET: message.offset,
-        scan.ROW_SIZE: message.size_bytes,
-        scan.ROW_QUEUE_ID: message.queue_id,
-        scan.ROW_QUEUE_INDEX: message.queue_offset,
-        scan.ROW_BORN_MS: message.born_ms,
-        scan.ROW_STORED_MS: message.stored_ms,
-        scan.ROW_TAGS_CODE: naive.tags_code(message, LEVELS_MS),
-        scan.ROW_TOPIC_BYTES: length(message.topic),
-        scan.ROW_KEY_BYTES: length(key),
-        scan.ROW_REAL_TOPIC_BYTES: length(topic),
-        scan.ROW_REAL_QUEUE: naive.number(properties.get("REAL_QID")),
-        scan.ROW_DUE_MS: due_ms,
-        scan.ROW_EXACT_DUE_MS: exact_ms,
-        scan.ROW_ROLL_TIMES: max(0, naive.number(properties.get("TIMER_ROLL_TIMES"))),
-        scan.ROW_ORIGIN: naive.origin_of(message),
-        scan.ROW_IS_DELETE: int(deletes is not None),
-        scan.ROW_IS_REPLACEMENT: int("TIMER_REPLACES" in properties),
-        scan.ROW_IDENTITY_HIGH: identity[0],
-        scan.ROW_IDENTITY_LOW: identity[1],
-        scan.ROW_LEVEL: naive.number(properties.get("DELAY")),
-        scan.ROW_STATUS: GOOD,
+        "offset": message.offset,
+        "size": message.size_bytes,
+        "queue_id": message.queue_id,
+        "queue_index": message.queue_offset,
+        "born_ms": message.born_ms,
+        "stored_ms": message.stored_ms,
+        "tags_code": naive.tags_code(message, LEVELS_MS),
+        "topic_bytes": length(message.topic),
+        "key_bytes": length(key),
+        "real_topic_bytes": length(topic),
+        "real_queue": naive.number(properties.get("REAL_QID")),
+        "due_ms": due_ms,
+        "exact_due_ms": exact_ms,
+        "roll_times": max(0, naive.number(properties.get("TIMER_ROLL_TIMES"))),
+        "origin": naive.origin_of(message),
+        "is_delete": int(deletes is not None),
+        "is_replacement": int("TIMER_REPLACES" in properties),
+        "identity_high": identity[0],
+        "identity_low": identity[1],
+        "level": naive.number(properties.get("DELAY")),
+        "status": GOOD,
     }
 
 
-TEXTS = [
-    (scan.ROW_TOPIC, scan.ROW_TOPIC_BYTES, None),
-    (scan.ROW_KEY, scan.ROW_KEY_BYTES, "UNIQ_KEY"),
-    (scan.ROW_REAL_TOPIC, scan.ROW_REAL_TOPIC_BYTES, "REAL_TOPIC"),
-]
+TEXTS = {"topic": None, "key": "UNIQ_KEY", "real_topic": "REAL_TOPIC"}
 
 
 def check_rows(
-    rows: Rows,
+    rows: LoggedMessages,
     messages: list[naive.Message],
     segments: Mapping[int, bytes],
     precision_ms: int,
@@ -117,14 +114,15 @@ def check_rows(
     """Every row says what the slow scan says, text for text."""
     assert len(rows) == len(messages)
     segment_bytes = len(segments[0])
-    for row, message in zip(rows.tolist(), messages, strict=True):
+    for row, message in zip(rows, messages, strict=True):
         expected = expected_row(message, precision_ms, tag)
-        assert {column: row[column] for column in expected} == expected
-        for at, count, name in TEXTS:
+        assert {column: getattr(row, column) for column in expected} == expected
+        for text_of, name in TEXTS.items():
+            at, count = int(getattr(row, f"{text_of}_at")), int(getattr(row, f"{text_of}_bytes"))
             text = message.topic if name is None else message.properties.get(name)
             if text is not None:
-                begin = row[at] // segment_bytes * segment_bytes
-                data = segments[begin][row[at] - begin :][: row[count]]
+                begin = at // segment_bytes * segment_bytes
+                data = segments[begin][at - begin :][:count]
                 assert data == text.encode("utf-8", "surrogateescape")
 
 
@@ -197,8 +195,8 @@ def test_a_damaged_log_ends_where_the_damage_is(
         assert stopped in (scan.STOP_END, scan.STOP_BAD, scan.STOP_COUNT)
         assert stopped_at <= len(data)
         if stopped == scan.STOP_BAD:
-            assert bad[scan.ROW_OFFSET] == stopped_at
-            assert bad[scan.ROW_STATUS] != GOOD
+            assert bad.offset == stopped_at
+            assert bad.status != GOOD
         if verify and not in_a_crc:
             slow = naive.scan_commit_log(split(bytes(data)))
             assert (stopped_at, len(rows)) == (slow.end, len(slow.messages))
@@ -224,14 +222,14 @@ def test_what_stops_a_scan() -> None:
     array[second.offset + 90] ^= 1
     rows, at, stopped, bad = scan_all(table, 1 << 20)
     assert (len(rows), at, stopped) == (1, second.offset, scan.STOP_BAD)
-    assert bad[scan.ROW_STATUS] == BAD_CRC
+    assert bad.status == BAD_CRC
 
     # A message of an earlier use of the segment: whole, but of another place.
     stale = naive.Message("t", b"body", {"a": "c"}, offset=7 * SEGMENT_BYTES)
     array[second.offset : second.offset + second.size_bytes] = as_array(naive.encode_message(stale))
     _, at, stopped, bad = scan_all(table, 1 << 20)
     assert (at, stopped) == (second.offset, scan.STOP_BAD)
-    assert bad[scan.ROW_STATUS] == BAD_PARTS
+    assert bad.status == BAD_PARTS
 
     array[second.offset :] = 0
     left = SEGMENT_BYTES - second.offset
@@ -261,5 +259,5 @@ def test_what_can_name_no_folder_is_no_topic(name: str) -> None:
     for data, wanted in (own, GOOD if can_be else BAD_PARTS), (naive.encode_message(timer), GOOD):
         table = table_over({0: as_array(data.ljust(SEGMENT_BYTES, b"\0"))}, SEGMENT_BYTES)
         rows, _, _, last = scan_all(table, len(data))
-        assert (GOOD if len(rows) else last[scan.ROW_STATUS]) == wanted
-    assert rows[0, scan.ROW_REAL_TOPIC_BYTES] == (len(name) if can_be else -1)
+        assert (GOOD if len(rows) else last.status) == wanted
+    assert rows.real_topic_bytes[0] == (len(name) if can_be else -1)

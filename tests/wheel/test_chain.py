@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
+from tests.rigs.tablerows import rows_in, table_from
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
@@ -42,7 +43,7 @@ def scan(
     while True:
         before = int(state[0])
         count = scan_units(table, stop, from_slot, precision_ms, units, SCRATCH, state)
-        rows += rows_of(units[:count])
+        rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(state[0]), int(state[1])
         assert count == at_a_time
@@ -64,7 +65,7 @@ def walk(
     rows: list[tuple[int, ...]] = []
     while True:
         count = walk_chains(table, chains, precision_ms, units, lanes, SCRATCH, state)
-        rows += rows_of(units[:count])
+        rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(lanes[state[2], 1]), int(state[1])
         assert count == at_a_time
@@ -74,15 +75,6 @@ def last_of(wheel: SlotArray, number: int) -> int:
     at = naive.slot_index(number, len(wheel.slots) // naive.SLOT_BYTES // 2) * naive.SLOT_BYTES
     slot = naive.decode_slot(wheel.slots[at : at + naive.SLOT_BYTES].tobytes())
     return slot.last_offset if slot.number == number else NO_UNIT
-
-
-def rows_of(units: Units) -> list[tuple[int, ...]]:
-    columns = (getattr(units, name).tolist() for name in Units.columns())
-    return list(zip(*columns, strict=True))
-
-
-def units_of(rows: list[tuple[int, ...]]) -> Units:
-    return Units(*np.array(rows, np.int64).reshape(-1, len(Units.columns())).T.copy())
 
 
 def row_of(offset: int, unit: naive.Unit) -> tuple[int, ...]:
@@ -202,7 +194,7 @@ def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -
     offsets = sorted(units)
     begin = offsets[cut] if cut < len(offsets) else end_of(units)
     wheel = wheel_of(slots_of(units, begin))
-    rows = units_of([row_of(offset, units[offset]) for offset in offsets])
+    rows = table_from(Units, [row_of(offset, units[offset]) for offset in offsets])
     changed = revise_slots(wheel, rows, 1000)
     assert changed == len([offset for offset in offsets if offset >= begin])
     expected = wheel_of(slots_of(units, end_of(units)))
@@ -213,7 +205,7 @@ def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -
 def test_replaying_takes_a_slot_from_an_older_time() -> None:
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
     later = FIRST_SLOT + 2 * SLOT_COUNT
-    assert revise_slots(wheel, units_of([(1040, later * 1000, 5, 0, 100)]), 1000) == 1
+    assert revise_slots(wheel, table_from(Units, [(1040, later * 1000, 5, 0, 100)]), 1000) == 1
     assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
         naive.Slot(later, 1040, 1040, -1)
     ]

@@ -23,6 +23,18 @@ def test_sums_are_those_of_zlib(data: bytes) -> None:
     assert sums.tolist() == [zlib.crc32(page) for page in pages]
 
 
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 3 * PAGE_BYTES), st.integers(1, 5_000)), max_size=4),
+    length=st.integers(1, 3 * PAGE_BYTES),
+)
+def test_sums_of_what_is_used_are_those_of_all(spans: list[tuple[int, int]], length: int) -> None:
+    data, used = np.zeros(length, np.uint8), []
+    for start, count in spans:
+        data[start : start + count] = 7
+        used.append((start, start + count))
+    assert page_sums(data, used).tolist() == page_sums(data).tolist()
+
+
 def opened(path: Path) -> TimerWheel:
     wheel = TimerWheel(QuietDisk(), path / "timerwheel", SLOTS)
     wheel.check_pages(is_unknown=False)

@@ -10,6 +10,7 @@ from tests import naive
 from tests.buffers import table_of
 from tests.naive_cancelled import LEVEL_MARK
 from tests.naive_pending import judge
+from tests.rigs.tablerows import rows_in
 from tests.strategies import TAG, messages, usual_messages
 from tests.table_stores import place
 from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, MessageParts
@@ -52,13 +53,13 @@ def read(
     due_ms: list[int] | None = None,
     done: Words = NOTHING,
     cancelled: Words = NOTHING,
-) -> tuple[Words, Words, Words, int]:
+) -> tuple[scan.LoggedMessages, columns.LoggedParts, Words, int]:
     """Rows, parts, verdicts, and the first that was not mapped."""
     table, count = new_table(max(1, len(done))), len(offsets)
     map_put_all(table, done, np.zeros(len(done), np.int64))
     reading = Reading(scan.ReadAs(TAG, 1_000, LEVELS, True), table, len(done), cancelled)
-    rows = np.zeros((count, scan.ROW_COLUMNS), np.int64)
-    parts = np.zeros((count, columns.PART_COLUMNS), np.int64)
+    rows = scan.LoggedMessages.room(count)
+    parts = columns.LoggedParts.room(count)
     verdicts, state = np.full(count, 99, np.int64), np.zeros(1, np.int64)
     levels = np.array(due_ms or [IN_MESSAGE] * count, np.int64)
     at, found = np.array(offsets, np.int64), MessageParts()
@@ -114,14 +115,14 @@ def test_what_a_message_is(
         for i, message in enumerate(found)
     ]
     levels = (verdicts == PENDING) & np.array(of_level[: len(found)])
-    assert (rows[levels, scan.ROW_EXACT_DUE_MS] == 7).all()
+    assert (rows.exact_due_ms[levels] == 7).all()
 
 
 @given(found=LOGS, order=st.randoms(use_true_random=False))
 def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order: Any) -> None:
     found, end = laid_out(found)
     log = table(found)
-    scanned = np.zeros((len(found) + 1, scan.ROW_COLUMNS), np.int64)
+    scanned = scan.LoggedMessages.room(len(found) + 1)
     words, state = MessageParts(), np.zeros(2, np.int64)
     how = scan.ReadAs(TAG, 1_000, LEVELS, True)
     count = scan.scan_commitlog(log, 0, end, end, how, scanned, words, state)
@@ -130,11 +131,11 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     order.shuffle(offsets)
     rows, parts, verdicts, left = read(log, offsets)
     assert left == -1
-    assert sorted(rows.tolist()) == scanned[:count].tolist()
+    assert sorted(rows_in(rows)) == rows_in(scanned[:count])
     pending = verdicts == PENDING
-    expected = np.zeros_like(parts)
+    expected = columns.LoggedParts.room(len(parts))
     columns.find_parts(log, rows, words, expected)
-    assert parts[pending].tolist() == expected[pending].tolist()
+    assert rows_in(parts[pending]) == rows_in(expected[pending])
 
 
 def test_what_is_no_message_is_told() -> None:
@@ -144,10 +145,10 @@ def test_what_is_no_message_is_told() -> None:
     offsets = [found[1].offset, 5, SEGMENT_BYTES - 1, 40 * SEGMENT_BYTES, 0]
     rows, _, verdicts, left = read(log, offsets)
     assert left == 40 * SEGMENT_BYTES
-    assert rows[0, scan.ROW_STATUS] == GOOD
-    assert (rows[1:3, scan.ROW_STATUS] > 0).all()
-    assert verdicts.tolist() == [4, *(-rows[1:3, scan.ROW_STATUS]), 99, 99]  # not reached
+    assert rows.status[0] == GOOD
+    assert (rows.status[1:3] > 0).all()
+    assert verdicts.tolist() == [4, *(-rows.status[1:3]), 99, 99]  # not reached
     stale = naive.Message("t", b"x", offset=7 * SEGMENT_BYTES, has_crc=True)
     data = naive.encode_message(stale).ljust(SEGMENT_BYTES, b"\0")
     rows, _, verdicts, _ = read(table_of({0: data}, SEGMENT_BYTES), [0])
-    assert (rows[0, scan.ROW_STATUS], verdicts[0]) == (BAD_PARTS, -BAD_PARTS)
+    assert (rows.status[0], verdicts[0]) == (BAD_PARTS, -BAD_PARTS)

@@ -25,9 +25,9 @@ def nonzero_places(shared: np.ndarray[Any, Any]) -> Words:
 def first_used(shared: Bytes) -> int:
     """Return the place of the first byte that is not zero; −1 where all are. O(zeros before it)."""
     for at, stop in growing_pieces(0, len(shared)):
-        used = nonzero_places(shared[at:stop])
-        if len(used):
-            return at + int(used[0])
+        used = shared[at:stop] != 0
+        if used.any():
+            return at + int(used.argmax())
     return -1
 
 
@@ -40,12 +40,12 @@ def growing_pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def last_used(shared: Bytes) -> int:
-    """Return the place of the last byte that is not zero; −1 where all are."""
-    for stop in range(len(shared), 0, -_PIECE_BYTES):
-        at = max(0, stop - _PIECE_BYTES)
-        used = nonzero_places(shared[at:stop])
-        if len(used):
-            return at + int(used[-1])
+    """Return the place of the last byte that is not zero; −1 where all are. O(zeros behind it)."""
+    for behind, before in growing_pieces(0, len(shared)):
+        stop = len(shared) - behind
+        used = shared[len(shared) - before : stop] != 0
+        if used.any():
+            return stop - 1 - int(used[::-1].argmax())
     return -1
 
 

@@ -202,7 +202,11 @@ def record(cls: type[T]) -> type[T]:
     defaults = np.zeros(word_count, np.int64)
     for name, word in kind.words.items():
         defaults[word.place] = getattr(cls, name, 0)
-    parts = [(name, field) for name, field in fields if not isinstance(field, _Word)]
+    parts = [
+        (name, None if isinstance(field, RecordType) else np.dtype(field.dtype.name))
+        for name, field in fields
+        if not isinstance(field, _Word)
+    ]
 
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
@@ -217,12 +221,12 @@ def record(cls: type[T]) -> type[T]:
             block += [memory.ctypes.data, word_count]
             for name in kind.words.keys() & values.keys():
                 self.cells[kind.words[name].place] = values[name]
-        for name, field in parts:
+        for name, item in parts:
             value = values[name]
-            if isinstance(field, RecordType):
+            if item is None:
                 block.extend(value.block.tolist())
             else:
-                assert value.dtype.name == field.dtype.name and value.flags.c_contiguous, name
+                assert value.dtype == item and value.flags.c_contiguous, name
                 block += [value.ctypes.data, len(value)]
             setattr(self, name, value)
         self.block = np.array(block, np.int64)

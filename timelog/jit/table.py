@@ -15,6 +15,7 @@ A table that extends another has its columns first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -45,11 +46,24 @@ class Table:
         return count
 
     def __getitem__(self, which: Any) -> Self:
-        """Return some rows: of a slice as views, of bool[n] or indexes as copies. O(columns)."""
+        """Return some rows: of a slice as views, of bool[n] or indexes as copies. O(columns).
+
+        Of an index one row, whose columns are numbers.
+        """
         made = object.__new__(type(self))
         for name in self.columns():
             setattr(made, name, getattr(self, name)[which])
         return made
+
+    def __setitem__(self, which: Any, rows: Self) -> None:
+        """Replace some rows. O(columns + rows)."""
+        for name in self.columns():
+            getattr(self, name)[which] = getattr(rows, name)
+
+    def __iter__(self) -> Iterator[Self]:
+        """Yield each row, whose columns are numbers: for the few that are looked at one by one."""
+        for i in range(len(self)):
+            yield self[i]
 
     if not TYPE_CHECKING:
 

@@ -30,9 +30,9 @@ from timerstore.timelog.bytes.unit import (
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Rows, Words, record
+from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.timelog.reading.pull import QueueRun, stands_there
-from timerstore.timelog.reading.scan import ROW_OFFSET
+from timerstore.timelog.reading.scan import LoggedMessages
 
 # Bits of a message's mark.
 MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it
@@ -104,13 +104,13 @@ class Audited(NamedTuple):
 
 @kernel_later
 def mark_messages(
-    commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, marks: Words
+    commitlog: SegmentTable, rows: LoggedMessages, tag: int, found: MessageParts, marks: Words
 ) -> None:
     """Mark scanned messages; `marks`: int64[n], written. Their segments are mapped. O(bytes)."""
-    for i in range(len(rows)):
+    for i in range(len(rows.offset)):
         marks[i] = 0
-        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
-        at = rows[i, ROW_OFFSET] % commitlog.segment_bytes
+        buf = segment_at(commitlog, rows.offset[i])
+        at = rows.offset[i] % commitlog.segment_bytes
         if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         ours = is_ours(buf, found, tag)
@@ -275,15 +275,20 @@ def audit_units(
 
 @kernel_later
 def identify_copies(
-    commitlog: SegmentTable, rows: Rows, tag: int, found: MessageParts, high: Words, low: Words
+    commitlog: SegmentTable,
+    rows: LoggedMessages,
+    tag: int,
+    found: MessageParts,
+    high: Words,
+    low: Words,
 ) -> None:
     """Fill the identities of scanned copies, whose own topic is their timer's; int64[n] each.
 
     Their segments are mapped. O(bytes).
     """
-    for i in range(len(rows)):
-        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
-        at = rows[i, ROW_OFFSET] % commitlog.segment_bytes
+    for i in range(len(rows.offset)):
+        buf = segment_at(commitlog, rows.offset[i])
+        at = rows.offset[i] % commitlog.segment_bytes
         if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
             continue
         topic_at, topic_bytes = found.topic_at, found.topic_bytes

@@ -7,73 +7,82 @@ by `message.py` and `scan.py` alone.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, find_byte, is_plain, read_message
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import copy_bytes, get_i32, get_u8
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Rows, Words
-from timerstore.timelog.reading.scan import ROW_OFFSET
+from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Rows, Words, record
+from timerstore.timelog.jit.table import Table
+from timerstore.timelog.reading.scan import LoggedMessages
 
-# Columns of a message's parts, beside those of its row in `scan.py`. Texts are given by commit log
-# offset and count of bytes, −1 where there is none.
-PART_BODY: Final = 0
-PART_BODY_BYTES: Final = 1
-PART_PROPERTIES: Final = 2
-PART_PROPERTIES_BYTES: Final = 3
-PART_KEYS: Final = 4
-PART_KEYS_BYTES: Final = 5
-PART_TAGS: Final = 6
-PART_TAGS_BYTES: Final = 7
-PART_FLAG: Final = 8
-PART_SYSTEM_FLAG: Final = 9
-PART_RECONSUMES: Final = 10
-PART_IS_PLAIN: Final = 11  # 1: the user gave no property but key and tag, see `is_plain`
-PART_COLUMNS: Final = 12
+
+@record
+class LoggedParts(Table):
+    """Where the other parts of messages lie, by commit log offset and count of bytes; −1: none."""
+
+    body_at: Words
+    body_bytes: Words
+    properties_at: Words
+    properties_bytes: Words
+    keys_at: Words
+    keys_bytes: Words
+    tags_at: Words
+    tags_bytes: Words
+    flag: Words
+    system_flag: Words
+    reconsumes: Words
+    is_plain: Words  # 1: the user gave no property but key and tag, see `is_plain`
 
 
 @kernel_later
-def find_parts(commitlog: SegmentTable, rows: Rows, found: MessageParts, parts: Rows) -> None:
+def find_parts(
+    commitlog: SegmentTable, rows: LoggedMessages, found: MessageParts, parts: LoggedParts
+) -> None:
     """Find the parts of scanned messages whose segments are mapped. O(bytes of properties).
 
-    `rows`: int64[n, ROW_COLUMNS] of sound messages. `found`: scratch.
-    `parts`: int64[n, PART_COLUMNS], written.
+    `rows`: sound messages. `found`: scratch.
+    `parts`: written.
     """
     segment_bytes = commitlog.segment_bytes
-    for i in range(len(rows)):
-        part = parts[i]
-        buf = segment_at(commitlog, rows[i, ROW_OFFSET])
-        at = rows[i, ROW_OFFSET] % segment_bytes
+    for i in range(len(rows.offset)):
+        buf = segment_at(commitlog, rows.offset[i])
+        at = rows.offset[i] % segment_bytes
         if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
-            for k in range(PART_COLUMNS):
-                part[k] = -1
+            parts.body_at[i] = parts.body_bytes[i] = -1
+            parts.properties_at[i] = parts.properties_bytes[i] = -1
+            parts.keys_at[i] = parts.keys_bytes[i] = -1
+            parts.tags_at[i] = parts.tags_bytes[i] = -1
+            parts.flag[i] = parts.system_flag[i] = parts.reconsumes[i] = parts.is_plain[i] = -1
             continue
-        fill_parts(buf, at, rows[i, ROW_OFFSET] - at, found, part)
+        fill_parts(buf, at, rows.offset[i] - at, found, parts, i)
 
 
 @inlined
-def fill_parts(buf: Bytes, at: int, base: int, found: MessageParts, part: Words) -> None:
-    """Write where the parts of a message lie that was read; `base`: the segment's offset."""
+def fill_parts(
+    buf: Bytes, at: int, base: int, found: MessageParts, parts: LoggedParts, i: int
+) -> None:
+    """Write row `i`: where a message's parts lie; `base`: its segment's offset."""
     system_flag = get_i32(buf, at + fmt.MESSAGE_SYSTEM_FLAG_AT)
     moved = 0
     if system_flag & fmt.SYSTEM_FLAG_BORN_V6:
         moved += fmt.HOST_V6_EXTRA_BYTES
     if system_flag & fmt.SYSTEM_FLAG_STORE_V6:
         moved += fmt.HOST_V6_EXTRA_BYTES
-    part[PART_BODY] = base + found.body_at
-    part[PART_BODY_BYTES] = found.body_bytes
-    part[PART_PROPERTIES] = base + found.properties_at
-    part[PART_PROPERTIES_BYTES] = found.properties_bytes
-    part[PART_KEYS] = base + found.keys_at
-    part[PART_KEYS_BYTES] = found.keys_bytes
-    part[PART_TAGS] = base + found.tags_at
-    part[PART_TAGS_BYTES] = found.tags_bytes
-    part[PART_FLAG] = get_i32(buf, at + fmt.MESSAGE_FLAG_AT)
-    part[PART_SYSTEM_FLAG] = system_flag
-    part[PART_RECONSUMES] = get_i32(buf, at + fmt.MESSAGE_RECONSUME_AT + moved)
-    part[PART_IS_PLAIN] = 1 if is_plain(buf, found) else 0
+    parts.body_at[i] = base + found.body_at
+    parts.body_bytes[i] = found.body_bytes
+    parts.properties_at[i] = base + found.properties_at
+    parts.properties_bytes[i] = found.properties_bytes
+    parts.keys_at[i] = base + found.keys_at
+    parts.keys_bytes[i] = found.keys_bytes
+    parts.tags_at[i] = base + found.tags_at
+    parts.tags_bytes[i] = found.tags_bytes
+    parts.flag[i] = get_i32(buf, at + fmt.MESSAGE_FLAG_AT)
+    parts.system_flag[i] = system_flag
+    parts.reconsumes[i] = get_i32(buf, at + fmt.MESSAGE_RECONSUME_AT + moved)
+    parts.is_plain[i] = 1 if is_plain(buf, found) else 0
 
 
 @kernel_later

@@ -9,7 +9,7 @@ import numpy as np
 
 from timerstore.timelog.jit.kernel import inlined, kernel_later
 from timerstore.timelog.jit.record import Flags, Words
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import LoggedMessages
 
 _LEVEL = -1
 
@@ -28,19 +28,19 @@ class BrokerCopies:
         self.origins: list[int] = []
         self.copies: list[int] = []
 
-    def take(self, rows: Words, in_timer_topic: Flags, in_level_topic: Flags) -> None:
+    def take(self, rows: LoggedMessages, in_timer_topic: Flags, in_level_topic: Flags) -> None:
         """Take scanned messages in the order of the log; where they stand: bool[n] each."""
-        self.known.update(rows[rows[:, scan.ROW_ORIGIN] >= 0, scan.ROW_ORIGIN].tolist())
-        timed = rows[:, scan.ROW_DUE_MS] >= 0
+        self.known.update(rows.origin[rows.origin >= 0].tolist())
+        timed = rows.due_ms >= 0
         copied = ~(in_timer_topic | in_level_topic)
         relevant = np.where(in_timer_topic, timed, in_level_topic | copied)
-        relevant &= rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0
+        relevant &= rows.real_topic_bytes >= 0
         for i in np.flatnonzero(relevant).tolist():
             row, is_pending = rows[i], bool(in_timer_topic[i])
-            rolls, offset = int(row[scan.ROW_ROLL_TIMES]), int(row[scan.ROW_OFFSET])
-            who = int(row[scan.ROW_IDENTITY_HIGH]), int(row[scan.ROW_IDENTITY_LOW])
-            delete = int(row[scan.ROW_IS_DELETE])
-            if row[scan.ROW_ORIGIN] < 0:
+            rolls, offset = int(row.roll_times), int(row.offset)
+            who = int(row.identity_high), int(row.identity_low)
+            delete = int(row.is_delete)
+            if row.origin < 0:
                 if is_pending and rolls > 0:
                     self._match((*who, rolls - 1, delete), offset)
                 elif copied[i]:

@@ -14,19 +14,21 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 NO_SOURCE: Final = -1
-_WHO: Final = [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW, scan.ROW_IS_DELETE]
-COPY_COLUMNS: Final = [scan.ROW_ORIGIN, scan.ROW_OFFSET, *_WHO]
-"""Columns of a scanned row that say which copy was made of what, and whose."""
-
-NO_COPIES: Final = np.zeros((0, len(COPY_COLUMNS)), np.int64)
+NO_COPIES: Final = np.zeros((0, 5), np.int64)
 
 
-def fired_source(reader: StoreReader, framed: Words) -> int:
+def copies_of(rows: LoggedMessages) -> Words:
+    """Return (source, copy, identity's high word, low word, is a delete) of each: int64[n, 5]."""
+    who = rows.identity_high, rows.identity_low, rows.is_delete
+    return np.stack((rows.origin, rows.offset, *who), axis=1)
+
+
+def fired_source(reader: StoreReader, framed: LoggedMessages) -> int:
     """Return the source of a fired copy that is damaged; NO_SOURCE where nothing says it.
 
     `framed`: see `Damage`. It is believed where it names a sound message of the same timer: that
@@ -35,12 +37,12 @@ def fired_source(reader: StoreReader, framed: Words) -> int:
     if not len(framed):
         return NO_SOURCE
     copy = framed[0]
-    origin = int(copy[scan.ROW_ORIGIN])
-    is_before = reader.commitlog.start <= origin < int(copy[scan.ROW_OFFSET])
+    origin = int(copy.origin)
+    is_before = reader.commitlog.start <= origin < int(copy.offset)
     if not is_before or topic_of(reader, copy) == fmt.TIMER_TOPIC:
         return NO_SOURCE  # a roll that is lost is made again, unless it was rolled on
     for rows in reader.scan(origin, origin + 1):
-        if len(rows) and (rows[0, _WHO] == copy[_WHO]).all():
+        if len(rows) and (copies_of(rows[:1])[0, 2:] == copies_of(framed)[0, 2:]).all():
             return origin
     return NO_SOURCE
 
@@ -49,7 +51,7 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
     """Return which sources had rolled copies that are lost: int64[n, 3]. O(log) where any had.
 
     A row is a source, its lost copy, and what was made of that. `made`: int64[n, 5], the copies
-    made of lost messages, see COPY_COLUMNS. `known`: what has a copy in any case.
+    made of lost messages, see `copies_of`. `known`: what has a copy in any case.
     """
     wanted: dict[tuple[int, ...], dict[int, int]] = {}
     for lost, copy, *who in made.tolist():
@@ -58,9 +60,10 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
     low = np.array([who[1] for who in wanted], np.int64)
     stop = max((lost for copies in wanted.values() for lost in copies), default=0)
     for rows in sound_messages(reader, reader.commitlog.start, stop):
-        likely = np.isin(rows[:, scan.ROW_IDENTITY_LOW], low)
-        for row in rows[likely & (rows[:, scan.ROW_TOPIC_BYTES] == len(fmt.TIMER_TOPIC))]:
-            copies, offset = wanted.get(tuple(row[_WHO].tolist()), {}), int(row[scan.ROW_OFFSET])
+        likely = np.isin(rows.identity_low, low)
+        rows = rows[likely & (rows.topic_bytes == len(fmt.TIMER_TOPIC))]
+        for row, (_, offset, *who) in zip(rows, copies_of(rows).tolist(), strict=True):
+            copies = wanted.get(tuple(who), {})
             if copies and topic_of(reader, row) == fmt.TIMER_TOPIC:
                 sources |= {each: offset for each in copies.items() if offset < each[0]}
     found, taken = list[tuple[int, ...]](), set(known.tolist())
@@ -71,9 +74,9 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-def topic_of(reader: StoreReader, row: Words) -> bytes:
+def topic_of(reader: StoreReader, row: LoggedMessages) -> bytes:
     """Return the topic of a scanned row; nothing where it is not there."""
     try:
-        return reader.commitlog.read(int(row[scan.ROW_TOPIC]), int(row[scan.ROW_TOPIC_BYTES]))
+        return reader.commitlog.read(int(row.topic_at), int(row.topic_bytes))
     except CorruptStoreError:
         return b""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.bytes.message import BAD_CRC, REASONS
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 NO_MESSAGE_REASON: Final = "this is no message"
 
@@ -26,12 +24,14 @@ class Damage(NamedTuple):
     end: int  # of its segment, or of what is read
     following: int  # where the next sound message up to `end` begins, or −1
     resume: int  # where reading goes on
-    framed: Words  # the message here as a row, where nothing but its checksum is wrong; else none
+    framed: LoggedMessages  # the message here, where nothing but its checksum is wrong; else none
     is_empty: bool  # nothing but zeros follows up to `end`
 
 
-def read_past_damage(reader: StoreReader, start: int, stop: int) -> Iterator[Words | Damage]:
-    """Yield the messages that begin in [start, stop), as rows of `scan.py`, with what is damaged.
+def read_past_damage(
+    reader: StoreReader, start: int, stop: int
+) -> Iterator[LoggedMessages | Damage]:
+    """Yield the messages that begin in [start, stop), with what is damaged.
 
     A message begins at `start`. The arrays are overwritten by the next step. A segment begins with
     a message, so damage ends there at the latest; a segment that is missing is passed over, for the
@@ -53,8 +53,8 @@ def read_past_damage(reader: StoreReader, start: int, stop: int) -> Iterator[Wor
         offset = damage.resume
 
 
-def sound_messages(reader: StoreReader, start: int, stop: int) -> Iterator[Words]:
-    """Yield the sound messages that begin in [start, stop), past what is damaged; as rows."""
+def sound_messages(reader: StoreReader, start: int, stop: int) -> Iterator[LoggedMessages]:
+    """Yield the sound messages that begin in [start, stop), past what is damaged."""
     for item in read_past_damage(reader, start, stop):
         if not isinstance(item, Damage):
             yield item
@@ -80,13 +80,13 @@ def used_behind_blank(log: ReadSegments, end: int) -> tuple[int, int]:
 def _look_at(reader: StoreReader, offset: int, is_message: bool, bad: int, stop: int) -> Damage:
     log = reader.commitlog
     end = min(stop, (offset // log.segment_bytes + 1) * log.segment_bytes)
-    nothing = np.zeros((0, scan.ROW_COLUMNS), np.int64)
+    nothing = LoggedMessages.room(0)
     reason = REASONS[bad] if is_message else NO_MESSAGE_REASON
     if not is_message and log.next_used(offset, end) == end:
         return Damage(offset, reason, False, end, -1, end, nothing, is_empty=True)
     framed = read_framed(reader, offset) if is_message and bad == BAD_CRC else nothing
     if len(framed):
-        resume = offset + int(framed[0, scan.ROW_SIZE])
+        resume = offset + int(framed.size[0])
         following = reader.next_message(resume - 1, end)
     else:
         following = reader.next_message(offset, end)
@@ -94,9 +94,9 @@ def _look_at(reader: StoreReader, offset: int, is_message: bool, bad: int, stop:
     return Damage(offset, reason, is_message, end, following, resume, framed, is_empty=False)
 
 
-def read_framed(reader: StoreReader, offset: int) -> Words:
+def read_framed(reader: StoreReader, offset: int) -> LoggedMessages:
     """Read a message whose checksum does not match; nothing where its structure is wrong too."""
     for rows in reader.scan(offset, offset + 1, verify=False):
-        rows[:, scan.ROW_STATUS] = BAD_CRC
+        rows.status[:] = BAD_CRC
         return rows
-    return np.zeros((0, scan.ROW_COLUMNS), np.int64)
+    return LoggedMessages.room(0)

@@ -459,7 +459,8 @@ class StoreReader:
         found = [np.zeros(0, np.int64)]
         for first, last in self.steady.wheel.ranges:
             part = self.slots[first // fmt.SLOT_BYTES : -(-last // fmt.SLOT_BYTES)]
-            used = part.view(np.int64).reshape(-1, fmt.SLOT_BYTES // 8).any(axis=1)
+            words = part.view(np.int64).reshape(-1, 4)
+            used = words[:, 0] | words[:, 1] | words[:, 2] | words[:, 3]
             found.append(np.flatnonzero(used) + first // fmt.SLOT_BYTES)
         indexes = np.concatenate(found)  # in order; two ranges may share a slot
         return indexes[np.diff(indexes, prepend=-1) > 0]
@@ -532,7 +533,7 @@ class StoreReader:
 
 
 class Scan:
-    """A pass over the commit log: iterating yields int64[n, ROW_COLUMNS] arrays, see `scan.py`.
+    """A pass over the commit log: iterating yields `LoggedMessages`.
 
     It ends at the first thing that is no sound message. `end` is where; `stopped` is why, a STOP_
     constant of `scan.py`; `bad` the status of the message there, where it is one.
@@ -543,11 +544,12 @@ class Scan:
         self.reader, self.end, self._stop, self._verify = reader, start, stop, verify
         self.stopped, self.bad = scan.STOP_COUNT, 0
 
-    def __iter__(self) -> Iterator[Words]:
-        """Yield arrays that are overwritten by the next step."""
+    def __iter__(self) -> Iterator[scan.LoggedMessages]:
+        """Yield rows that are overwritten by the next step."""
         reader, log = self.reader, self.reader.commitlog
         room = min(CHUNK_ROWS, (self._stop - self.end) // fmt.MESSAGE_BYTES_MIN + 1)
-        rows = np.zeros((max(room, 1) + 1, scan.ROW_COLUMNS), np.int64)
+        rows = scan.LoggedMessages.room(max(room, 1) + 1)
+        good = rows[:-1]  # what is bad stands behind them
         found, where = MessageParts(), np.array([self.end, 0], np.int64)
         how = scan.ReadAs(reader.store_tag, reader.precision_ms, reader.level_ms, self._verify)
         while self.end < self._stop:
@@ -560,13 +562,13 @@ class Scan:
                 self._stop,
                 reader.sealed_from,
                 how,
-                rows[:-1],
+                good,
                 found,
                 where,
             )
             self.end, self.stopped = int(where[0]), int(where[1])
             if self.stopped == scan.STOP_BAD:
-                self.bad = int(rows[count, scan.ROW_STATUS])
+                self.bad = int(rows.status[count])
             if count:
                 yield rows[:count]
             if self.stopped in (scan.STOP_END, scan.STOP_BAD):

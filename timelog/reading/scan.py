@@ -30,34 +30,8 @@ from timerstore.timelog.bytes.text import get_hex
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Rows, Words
-
-# Columns of a scanned row. Texts are given by commit log offset and count of bytes.
-ROW_OFFSET: Final = 0
-ROW_SIZE: Final = 1
-ROW_QUEUE_ID: Final = 2
-ROW_QUEUE_INDEX: Final = 3
-ROW_BORN_MS: Final = 4
-ROW_STORED_MS: Final = 5
-ROW_TAGS_CODE: Final = 6
-ROW_TOPIC: Final = 7
-ROW_TOPIC_BYTES: Final = 8
-ROW_KEY: Final = 9
-ROW_KEY_BYTES: Final = 10
-ROW_REAL_TOPIC: Final = 11
-ROW_REAL_TOPIC_BYTES: Final = 12
-ROW_REAL_QUEUE: Final = 13
-ROW_DUE_MS: Final = 14  # TIMER_OUT_MS
-ROW_EXACT_DUE_MS: Final = 15
-ROW_ROLL_TIMES: Final = 16
-ROW_ORIGIN: Final = 17
-ROW_IS_DELETE: Final = 18
-ROW_IS_REPLACEMENT: Final = 19
-ROW_IDENTITY_HIGH: Final = 20  # of a delete: its target's
-ROW_IDENTITY_LOW: Final = 21
-ROW_LEVEL: Final = 22
-ROW_STATUS: Final = 23
-ROW_COLUMNS: Final = 24
+from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.timelog.jit.table import Table
 
 # What stopped a scan, in `state[1]`.
 STOP_COUNT: Final = 0  # the rows are full, or the limit was reached
@@ -122,6 +96,55 @@ def _has_hole(buf: Bytes, found: MessageParts) -> bool:
     return False
 
 
+@record
+class LoggedMessages(Table):
+    """What the log says of messages; texts are given by commit log offset and count of bytes."""
+
+    offset: Words
+    size: Words
+    queue_id: Words
+    queue_index: Words
+    born_ms: Words
+    stored_ms: Words
+    tags_code: Words
+    topic_at: Words
+    topic_bytes: Words
+    key_at: Words
+    key_bytes: Words
+    real_topic_at: Words
+    real_topic_bytes: Words
+    real_queue: Words
+    due_ms: Words  # TIMER_OUT_MS
+    exact_due_ms: Words
+    roll_times: Words
+    origin: Words
+    is_delete: Words
+    is_replacement: Words
+    identity_high: Words  # of a delete: its target's
+    identity_low: Words
+    level: Words
+    status: Words
+
+
+class QueueNames(NamedTuple):
+    """Queues by their names, one for each of n messages."""
+
+    topic_at: Words  # commit log offset
+    topic_bytes: Words
+    queue_id: Words
+
+
+def stored_in(rows: LoggedMessages) -> QueueNames:
+    """Return the queues in which messages stand."""
+    return QueueNames(rows.topic_at, rows.topic_bytes, rows.queue_id)
+
+
+def destined_for(rows: LoggedMessages) -> QueueNames:
+    """Return the queues that timers name for when they are due."""
+    queue_id = np.maximum(rows.real_queue, 0)
+    return QueueNames(rows.real_topic_at, rows.real_topic_bytes, queue_id)
+
+
 class ReadAs(NamedTuple):
     """How a store's messages are read."""
 
@@ -138,20 +161,20 @@ def scan_commitlog(
     stop: int,
     sealed_from: int,
     how: ReadAs,
-    rows: Rows,
+    rows: LoggedMessages,
     found: MessageParts,
     state: Words,
 ) -> int:
     """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
 
-    `rows`: int64[n, ROW_COLUMNS], written. `found`: scratch. `state`: int64[2],
+    `rows`: written. `found`: scratch. `state`: int64[2],
     written: where to go on, and what stopped the scan.
     `sealed_from`: from here on only a sealed blank counts, see `blank.py`.
     """
     segment_bytes = commitlog.segment_bytes
     count = 0
     state[1] = STOP_COUNT
-    while offset < stop and count < len(rows):
+    while offset < stop and count < len(rows.offset):
         buf = segment_at(commitlog, offset)
         if len(buf) == 0:
             state[1] = STOP_UNMAPPED
@@ -180,13 +203,12 @@ def scan_commitlog(
             status = BAD_PARTS  # an old message in a segment that is used again
         if status == GOOD and not is_topic_at(buf, found.topic_at, found.topic_bytes):
             status = BAD_PARTS
-        row = rows[count]
-        row[ROW_OFFSET] = offset
-        row[ROW_STATUS] = status
+        rows.offset[count] = offset
+        rows.status[count] = status
         if status != GOOD:
             state[1] = STOP_BAD
             break
-        fill_row(buf, at, offset - at, found, how, row)
+        fill_message(buf, at, offset - at, found, how, rows, count)
         offset += found.size
         count += 1
     state[0] = offset
@@ -194,42 +216,43 @@ def scan_commitlog(
 
 
 @inlined
-def fill_row(
+def fill_message(
     buf: Bytes,
     at: int,
     base: int,
     found: MessageParts,
     how: ReadAs,
-    row: Words,
+    rows: LoggedMessages,
+    i: int,
 ) -> None:
-    """Write what was found about a message; `base`: the segment's offset."""
+    """Write row `i` of what was found about a message; `base`: the segment's offset."""
     tag = how.tag
-    row[ROW_SIZE] = found.size
-    row[ROW_QUEUE_ID] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT)
-    row[ROW_QUEUE_INDEX] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
-    row[ROW_BORN_MS] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
+    rows.size[i] = found.size
+    rows.queue_id[i] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT)
+    rows.queue_index[i] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
+    rows.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
     stored_ms = get_i64(buf, stored_at(buf, at))
-    row[ROW_STORED_MS] = stored_ms
-    row[ROW_TAGS_CODE] = tags_code(buf, found, base + at, stored_ms, tag, how.level_ms)
-    row[ROW_TOPIC] = base + found.topic_at
-    row[ROW_TOPIC_BYTES] = found.topic_bytes
-    row[ROW_KEY] = base + found.key_at
-    row[ROW_KEY_BYTES] = found.key_bytes
-    row[ROW_REAL_TOPIC] = base + found.real_topic_at
-    row[ROW_REAL_TOPIC_BYTES] = found.real_topic_bytes
-    row[ROW_REAL_QUEUE] = found.real_queue
-    row[ROW_DUE_MS] = found.due_ms
-    row[ROW_EXACT_DUE_MS] = -1
+    rows.stored_ms[i] = stored_ms
+    rows.tags_code[i] = tags_code(buf, found, base + at, stored_ms, tag, how.level_ms)
+    rows.topic_at[i] = base + found.topic_at
+    rows.topic_bytes[i] = found.topic_bytes
+    rows.key_at[i] = base + found.key_at
+    rows.key_bytes[i] = found.key_bytes
+    rows.real_topic_at[i] = base + found.real_topic_at
+    rows.real_topic_bytes[i] = found.real_topic_bytes
+    rows.real_queue[i] = found.real_queue
+    rows.due_ms[i] = found.due_ms
+    rows.exact_due_ms[i] = -1
     if found.due_ms >= 0:
-        row[ROW_EXACT_DUE_MS] = exact_due_ms(buf, found, tag, how.precision_ms)
-    row[ROW_ROLL_TIMES] = max(0, found.roll_times)
-    row[ROW_ORIGIN] = found.origin
-    row[ROW_IS_DELETE] = 1 if found.deletes_bytes >= 0 else 0
-    row[ROW_IS_REPLACEMENT] = 1 if found.replaces_bytes >= 0 else 0
-    row[ROW_LEVEL] = found.level
+        rows.exact_due_ms[i] = exact_due_ms(buf, found, tag, how.precision_ms)
+    rows.roll_times[i] = max(0, found.roll_times)
+    rows.origin[i] = found.origin
+    rows.is_delete[i] = 1 if found.deletes_bytes >= 0 else 0
+    rows.is_replacement[i] = 1 if found.replaces_bytes >= 0 else 0
+    rows.level[i] = found.level
     if found.deletes_bytes >= 0:
         identify_target(buf, found, tag)
     else:
         identify_timer(buf, found, tag)
-    row[ROW_IDENTITY_HIGH] = found.identity_high
-    row[ROW_IDENTITY_LOW] = found.identity_low
+    rows.identity_high[i] = found.identity_high
+    rows.identity_low[i] = found.identity_low

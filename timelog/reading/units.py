@@ -15,6 +15,7 @@ import numpy as np
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     NOT_SAID,
+    UNIT_ROOM_BYTES,
     LoggedUnits,
     fill_logged,
     is_broker_unit,
@@ -23,7 +24,7 @@ from timerstore.timelog.bytes.unit import (
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_u32
-from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.kernel import inlined_always, kernel_later
 from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.reading.reader import ReadSegments
 
@@ -40,8 +41,7 @@ class Wanted(NamedTuple):
     broker's, and one that does not say, are always among them.
     """
 
-    from_slot: int = NOT_SAID
-    precision_ms: int = 1
+    from_ms: int = NOT_SAID  # of slots from this one on, which begins then
     timers: bool = True
     deletes: bool = True
     low_ms: int = NOT_SAID
@@ -77,26 +77,35 @@ def read_units(
         if len(buf) == 0:
             state[1] = _UNMAPPED
             break
+        # A division costs as much as all else that is done for a unit, so one serves a segment.
         at = offset % segment_bytes
-        state[0] = offset + fmt.UNIT_BYTES
-        magic, ms = get_i32(buf, at + fmt.UNIT_MAGIC_AT), unit_ms(buf, at)
-        is_delete = magic & fmt.UNIT_DELETE != 0
-        if (is_delete and not wanted.deletes) or (not is_delete and not wanted.timers):
-            continue
-        if ms // wanted.precision_ms < wanted.from_slot:
-            continue
-        extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
-        if not is_delete and extra != fmt.EXTRA_READ_MESSAGE and not is_broker_unit(buf, at):
-            first_ms = ms + extra
-            last_ms = first_ms
-            if magic & fmt.UNIT_ROLL != 0:
-                first_ms = extra * 1000
-                last_ms = first_ms + 999
-            if last_ms < wanted.low_ms or first_ms > wanted.high_ms:
-                continue
-        fill_logged(units, count, buf, at, offset, scratch)
-        count += 1
+        base = offset - at
+        last = min(segment_bytes - UNIT_ROOM_BYTES, stop - 1 - base)
+        while at <= last and count < len(units.offset):
+            if _is_wanted(buf, at, wanted):
+                fill_logged(units, count, buf, at, base + at, scratch)
+                count += 1
+            at += fmt.UNIT_BYTES
+        state[0] = base + at
     return count
+
+
+@inlined_always
+def _is_wanted(buf: Bytes, at: int, wanted: Wanted) -> bool:
+    magic, ms = get_i32(buf, at + fmt.UNIT_MAGIC_AT), unit_ms(buf, at)
+    if magic & fmt.UNIT_DELETE != 0:
+        return wanted.deletes and ms >= wanted.from_ms
+    if not wanted.timers or ms < wanted.from_ms:
+        return False
+    extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+    if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
+        return True
+    first_ms = ms + extra
+    last_ms = first_ms
+    if magic & fmt.UNIT_ROLL != 0:
+        first_ms = extra * 1000
+        last_ms = first_ms + 999
+    return last_ms >= wanted.low_ms and first_ms <= wanted.high_ms
 
 
 def walk_units(

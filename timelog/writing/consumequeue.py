@@ -25,9 +25,9 @@ from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Rows, Words
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.jit.signatures import read_only
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.scan import QueueNames
 from timerstore.timelog.writing.append import (
     NAME_STRIDE,
     QUEUE_COUNT_MAX,
@@ -80,18 +80,18 @@ def find_row(queues: QueueTable, buf: Bytes, at: int, count: int, queue_id: int)
 
 
 @kernel_later
-def find_rows(queues: QueueTable, commitlog: SegmentTable, rows: Rows, result: Words) -> int:
+def find_rows(queues: QueueTable, commitlog: SegmentTable, names: QueueNames, result: Words) -> int:
     """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
 
     So it does where a message's segment is not mapped: whoever reads its topic maps it.
     """
-    for i in range(len(rows)):
-        offset = rows[i, scan.ROW_TOPIC]
+    for i in range(len(result)):
+        offset = names.topic_at[i]
         buf = segment_at(commitlog, offset)
         if len(buf) == 0:
             return i
         at = offset % commitlog.segment_bytes
-        row = find_row(queues, buf, at, rows[i, scan.ROW_TOPIC_BYTES], rows[i, scan.ROW_QUEUE_ID])
+        row = find_row(queues, buf, at, names.topic_bytes[i], names.queue_id[i])
         if row < 0:
             return i
         result[i] = row

@@ -43,7 +43,6 @@ from timerstore.timelog.files.names import number_of, segment_offset
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.smallfile import read_small
 from timerstore.timelog.jit.mapping import sync_mapping
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -457,11 +456,11 @@ def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Pro
             continue
         yield from waiting
         waiting.clear()
-        yield len(part), int(part[-1, scan.ROW_OFFSET] + part[-1, scan.ROW_SIZE])
+        yield len(part), int(part.offset[-1] + part.size[-1])
     if ours:
         scanned = reader.scan(max(start, flushed))
         for rows in scanned:
-            yield len(rows), int(rows[-1, scan.ROW_OFFSET] + rows[-1, scan.ROW_SIZE])
+            yield len(rows), int(rows.offset[-1] + rows.size[-1])
         yield 0, scanned.end
 
 

@@ -172,7 +172,6 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
 
     from timerstore.ground.ids import parse_id
     from timerstore.timelog.bytes.decode import decode_message, user_properties
-    from timerstore.timelog.reading import scan
     from timerstore.timelog.reading.reader import StoreReader
 
     reader = StoreReader(path, np.zeros(0, np.int64))
@@ -183,10 +182,10 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
         )
     wanted = np.array(sorted(due_ms), np.int64)
     for rows in reader.scan(log_end):
-        due = rows[:, scan.ROW_EXACT_DUE_MS]
-        overdue = (due >= 0) & (due <= rows[:, scan.ROW_STORED_MS])
+        due = rows.exact_due_ms
+        overdue = (due >= 0) & (due <= rows.stored_ms)
         fitting = np.isin(due, wanted) | overdue
-        for offset in rows[fitting, scan.ROW_OFFSET].tolist():
+        for offset in rows.offset[fitting].tolist():
             message = decode_message(reader.commitlog.view(offset), offset)
             id = parse_id(message.properties.get("UNIQ_KEY", ""))
             if id is None or id.offset != offset or id.tag != reader.store_tag & 0xFFFFFFFF:

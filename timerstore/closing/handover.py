@@ -12,6 +12,8 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+import numpy as np
+
 from timerstore.closing.broker_files import check_wheel, open_before_ms, write_broker_files
 from timerstore.closing.close import close
 from timerstore.consuming.consuming import Consuming
@@ -32,10 +34,8 @@ from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.compose import Staged, stage_messages
-from timerstore.wheel import judge as pending
 
 _HANDOVER_TOPIC = b"timerstore_handover"
-_WHO_OF_WHAT = [pending.PENDING_HIGH, pending.PENDING_LOW, pending.PENDING_HASH]
 
 
 def handover(core: Core, consuming: Consuming) -> int | None:
@@ -159,9 +159,9 @@ def _place_deletes(core: Core) -> None:
     reading = reading_for_broker(engine)
     for units in live_units(engine):
         columns = read_timers(engine, units.message, reading, locate=map_alone)
-        columns = columns[_WHO_OF_WHAT]
         times_ms = units.ms.tolist()
-        for i, (high, low, topic_hash) in enumerate(columns.T.tolist()):
+        of_what = np.stack((columns.high, columns.low, columns.topic_hash), axis=1)
+        for i, (high, low, topic_hash) in enumerate(of_what.tolist()):
             who = (high, low)
             if units.magic[i] & fmt.UNIT_DELETE:
                 message, size = units.message[i], units.size[i]

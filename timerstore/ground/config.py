@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Literal, get_type_hints
 
 from timerstore.errors import InvalidArgumentError
@@ -162,7 +163,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, and say what can."""
-        hints = get_type_hints(type(self))
+        hints = _hints()
         for field in fields(self):
             value = getattr(self, field.name)
             if hints[field.name] in (int, int | None) and value is not None:
@@ -296,7 +297,7 @@ class Config:
 
         One that is no setting is somebody else's: it is named in the log, and ignored.
         """
-        hints = get_type_hints(cls)
+        hints = _hints()
         values: dict[str, Any] = {}
         for name, text in (os.environ if environ is None else environ).items():
             if not name.startswith("TIMERSTORE_"):
@@ -318,3 +319,9 @@ class Config:
                 except ValueError as e:
                     raise InvalidArgumentError(f"{name} is {text!r}. Set a whole number.") from e
         return cls.from_mapping(values, "The environment")
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """Return the types of the settings: to find them out takes milliseconds."""
+    return get_type_hints(Config)

@@ -28,7 +28,6 @@ from timerstore.tables.places import settled
 from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, cut_store, view_whole
 from timerstore.timelog.files.oserrors import telling, told_of
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import Fault
 
 Format = Literal["jsonl", "csv", "arrow", "parquet"]
@@ -101,7 +100,7 @@ def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[A
         done += len(item.rows)
         if progress is not None:
             progress(done, total)
-        for piece in pieces(item, item.rows[:, scan.ROW_SIZE], with_body=True):
+        for piece in pieces(item, item.rows.size, with_body=True):
             made = [make(piece) for make in makers]
             yield pa.RecordBatch.from_arrays(made, schema=SCHEMAS[kind])
 

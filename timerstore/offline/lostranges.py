@@ -17,11 +17,10 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import put_blank_at
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.lostcopies import (
-    COPY_COLUMNS,
     NO_COPIES,
     NO_SOURCE,
+    copies_of,
     fired_source,
     rolled_sources,
     topic_of,
@@ -83,17 +82,17 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
         found.ranges += trailing
         trailing.clear()
         found.message_count += len(item)
-        starts = item[:, scan.ROW_OFFSET]
-        ends = np.append(previous, starts[:-1] + item[:-1, scan.ROW_SIZE])
+        starts = item.offset
+        ends = np.append(previous, starts[:-1] + item.size[:-1])
         found.blanks += _used(reader, ends[starts // size > ends // size].tolist())
-        found.end = previous = int(item[-1, scan.ROW_OFFSET] + item[-1, scan.ROW_SIZE])
-        stored_ms = int(item[-1, scan.ROW_STORED_MS])
-        copied = item[:, scan.ROW_ORIGIN] >= 0
-        copies.append(item[copied][:, COPY_COLUMNS].copy())
-        for row in item[item[:, scan.ROW_TOPIC_BYTES] == len(SALVAGED_TOPIC)]:
+        found.end = previous = int(item.offset[-1] + item.size[-1])
+        stored_ms = int(item.stored_ms[-1])
+        copied = item.origin >= 0
+        copies.append(copies_of(item[copied]))
+        for row in item[item.topic_bytes == len(SALVAGED_TOPIC)]:
             if topic_of(reader, row) == SALVAGED_TOPIC:
                 found.message_count -= 1
-                found.queue_id = max(found.queue_id, int(row[scan.ROW_QUEUE_ID]) + 1)
+                found.queue_id = max(found.queue_id, int(row.queue_id) + 1)
     found.ranges += [lost for lost in trailing if lost.start < flushed]
     if found.ranges:
         found.end = max(found.end, found.ranges[-1].stop)

@@ -42,7 +42,6 @@ from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -248,9 +247,9 @@ class _Restoring:
         """Return where the first message begins that was stored after a time."""
         reader = StoreReader(self.path, np.array(config.delay_levels_ms(), np.int64))
         for rows in sound_messages(reader, self.chosen.point.log_end, self.chosen.log_end):
-            later = rows[:, scan.ROW_STORED_MS] > at_ms
+            later = rows.stored_ms > at_ms
             if later.any():
-                return int(rows[int(np.argmax(later)), scan.ROW_OFFSET])
+                return int(rows.offset[np.argmax(later)])
         return self.chosen.log_end
 
     def _cut(self, log_end: int) -> None:

@@ -34,7 +34,6 @@ from timerstore.timelog.files.identity import write_identity
 from timerstore.timelog.files.jsonfile import parse_json
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.writing.filler import SALVAGED_TOPIC
@@ -226,8 +225,8 @@ class _Salvage:
             return checkpoint.store_tag
         reader = self._reader()
         for rows in sound_messages(reader, reader.commitlog.start, reader.commitlog.files_end):
-            for row in rows[rows[:, scan.ROW_KEY_BYTES] == fmt.KEY_DIGITS].tolist():
-                tag = tag_of_key(reader.commitlog.read(row[scan.ROW_KEY], fmt.KEY_DIGITS), row)
+            for row in rows[rows.key_bytes == fmt.KEY_DIGITS]:
+                tag = tag_of_key(reader, row)
                 if tag is not None:
                     return tag
         return -1

@@ -20,10 +20,6 @@ from timerstore.wheel import judge as pending
 from timerstore.wheel.slots import NO_UNIT
 
 _NOTHING: Final = np.zeros(0, np.int64)
-_COLUMNS: Final = [
-    *(pending.PENDING_DUE_MS, pending.PENDING_HIGH, pending.PENDING_LOW),
-    *(pending.PENDING_ROLLS, pending.PENDING_ROW),
-]
 
 
 class Found(NamedTuple):
@@ -49,18 +45,19 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     messages = np.sort(messages)
     segment_bytes, log = engine.commitlog.segment_bytes, PinnedLog(engine.commitlog)
     reading = reading_of(engine, cancelled)
-    parts, damaged = [np.empty((len(_COLUMNS) + 1, 0), np.int64)], [_NOTHING]
+    parts, damaged = [np.empty((6, 0), np.int64)], [_NOTHING]
     found = MessageParts()
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
         if not log.map_from(int(part[0])):
             continue  # fired and removed since
-        columns = np.zeros((pending.PENDING_COLUMNS, len(part)), np.int64)
+        columns = pending.PendingRead.room(len(part))
         tables = log.table, engine.queues.table
         pending.read_pending(*tables, part, False, reading, found, columns, 0)
-        verdicts = columns[pending.PENDING_VERDICT]
+        verdicts = columns.verdict
         kept = verdicts == pending.PENDING
-        parts.append(np.vstack((part[kept], columns[_COLUMNS][:, kept])))
+        who = columns.due_ms, columns.high, columns.low, columns.rolls, columns.row
+        parts.append(np.vstack((part, *who))[:, kept])
         damaged.append(part[verdicts < 0])
     return Found(*(*np.concatenate(parts, axis=1), np.concatenate(damaged)))
 

@@ -23,7 +23,6 @@ from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timertable import TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 
 NAMES: Final = tuple(SCHEMAS["pending"].names)
 
@@ -81,7 +80,7 @@ class _Listing:
         """Keep those that fall due first, in the order of due time, then of arrival."""
         found = [np.zeros((0, 2), np.int64)]
         for timers in self._read():
-            found.append(timers.rows[:, (scan.ROW_OFFSET, scan.ROW_EXACT_DUE_MS)])
+            found.append(np.stack((timers.rows.offset, timers.rows.exact_due_ms), axis=1))
         messages, due_ms = np.concatenate(found).T
         order = np.lexsort((messages, due_ms))[:limit]
         place: Words = np.searchsorted(self._messages, messages[order])
@@ -91,7 +90,7 @@ class _Listing:
         """Yield the columns, chunk by chunk."""
         makers = [MAKERS["pending"][name] for name in names]
         for timers in self._read():
-            sizes = timers.rows[:, scan.ROW_SIZE]
+            sizes = timers.rows.size
             for piece in pieces(timers, sizes, with_body="body" in names):
                 made = [make(piece) for make in makers]
                 yield pa.RecordBatch.from_arrays(made, schema=schema)

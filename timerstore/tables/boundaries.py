@@ -13,7 +13,6 @@ from typing import Final
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
-from timerstore.timelog.reading.scan import ROW_OFFSET, ROW_SIZE
 
 _QUEUES_MAX: Final = 4
 """Queues that are asked, those with the most segments first."""
@@ -63,7 +62,7 @@ def log_end(view: StoreView, start: int) -> int:
             offset = last
     scanned = view.reader.scan(offset, view.log_stop)
     for rows in scanned:
-        offset = int(rows[-1, ROW_OFFSET] + rows[-1, ROW_SIZE])
+        offset = int(rows.offset[-1] + rows.size[-1])
     return offset
 
 

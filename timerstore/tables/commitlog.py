@@ -20,10 +20,11 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import columns as kernels
-from timerstore.timelog.reading import scan
+from timerstore.timelog.jit.table import Table
+from timerstore.timelog.reading.columns import LoggedParts, find_parts
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import Fault
+from timerstore.timelog.reading.scan import LoggedMessages
 
 BATCH_BYTES: Final = 64 << 20
 """Of messages, in a batch that has their bodies: Arrow's texts take at most 2 GiB."""
@@ -33,11 +34,11 @@ _LOG: Final = "commitlog"
 # --- reading, past damage
 
 
-def read_log(view: StoreView, start: int, stop: int) -> Iterator[Words | Fault]:
-    """Yield the messages that begin in [start, stop), as rows of `scan.py`, with what is wrong.
+def read_log(view: StoreView, start: int, stop: int) -> Iterator[LoggedMessages | Fault]:
+    """Yield the messages that begin in [start, stop), with what is wrong.
 
     A message begins at `start`, and at `stop`, unless that is the end. The arrays are overwritten
-    by the next step. ROW_STATUS is GOOD or BAD_CRC.
+    by the next step. Their status is GOOD or BAD_CRC.
     """
     for item in read_past_damage(view.reader, start, stop):
         if not isinstance(item, Damage):
@@ -69,31 +70,28 @@ def _is_torn(view: StoreView, damage: Damage, *, is_last: bool) -> bool:
 # --- columns
 
 
-def in_topic(log: Log, rows: Words, topic: bytes) -> Flags:
+def in_topic(log: Log, rows: LoggedMessages, topic: bytes) -> Flags:
     """Tell which scanned messages stand in a topic; their segments are mapped. O(messages)."""
-    likely: Flags = rows[:, scan.ROW_TOPIC_BYTES] == len(topic)
+    likely: Flags = rows.topic_bytes == len(topic)
     at = np.flatnonzero(likely)
     if len(at):
-        names = MessageRows(log, rows[at]).text(scan.ROW_TOPIC, BINARY)
+        names = MessageRows(log, rows[at]).text("topic", BINARY)
         data = np.frombuffer(names.buffers()[2], np.uint8).reshape(-1, len(topic))
         likely[at] = (data == np.frombuffer(topic, np.uint8)).all(axis=1)
     return likely
 
 
-def in_timer_topic(log: Log, rows: Words) -> Flags:
+def in_timer_topic(log: Log, rows: LoggedMessages) -> Flags:
     """Tell which scanned messages wait in the timer topic, queue 0."""
-    found: Flags = in_topic(log, rows, fmt.TIMER_TOPIC) & (rows[:, scan.ROW_QUEUE_ID] == 0)
+    found: Flags = in_topic(log, rows, fmt.TIMER_TOPIC) & (rows.queue_id == 0)
     return found
 
 
 class MessageRows:
     """Scanned messages, of which columns are made as they are asked for."""
 
-    def __init__(self, log: Log, rows: Words, parts: Words | None = None) -> None:
-        """`rows`: int64[n, ROW_COLUMNS]; `parts`: of the same messages, found where not given.
-
-        Their segments are mapped.
-        """
+    def __init__(self, log: Log, rows: LoggedMessages, parts: LoggedParts | None = None) -> None:
+        """`parts`: of the same messages, found where not given; their segments are mapped."""
         self.log, self.rows, self._parts = log, rows, parts
 
     def __len__(self) -> int:
@@ -104,23 +102,23 @@ class MessageRows:
         """Return those that are chosen: bool[n], or a slice."""
         return MessageRows(self.log, self.rows[chosen], self.parts_of(chosen))
 
-    def parts_of(self, chosen: Any) -> Words | None:
+    def parts_of(self, chosen: Any) -> LoggedParts | None:
         """Return the parts of those that are chosen, where they are known."""
         return None if self._parts is None else self._parts[chosen]
 
     @property
-    def parts(self) -> Words:
+    def parts(self) -> LoggedParts:
         """Where the parts of each message lie, see `columns.py`."""
         if self._parts is None:
-            self._parts = np.zeros((len(self.rows), kernels.PART_COLUMNS), np.int64)
+            self._parts = LoggedParts.room(len(self.rows))
             found = MessageParts()
-            kernels.find_parts(self.log.table, self.rows, found, self._parts)
+            find_parts(self.log.table, self.rows, found, self._parts)
         return self._parts
 
     @cached_property
     def topics(self) -> Any:
         """The topics under which they are stored."""
-        return self.text(scan.ROW_TOPIC)
+        return self.text("topic")
 
     @cached_property
     def is_pending(self) -> Flags:
@@ -130,124 +128,127 @@ class MessageRows:
     @property
     def is_fired(self) -> Flags:
         """Whether each is what a timer became: it has a due time, and waits nowhere."""
-        fired: Flags = (self.rows[:, scan.ROW_DUE_MS] >= 0) & ~self.is_pending
+        fired: Flags = (self.rows.due_ms >= 0) & ~self.is_pending
         return fired & ~in_topic(self.log, self.rows, fmt.LEVEL_TOPIC)
 
-    def number(self, column: int, kind: str = BIGINT, *, least: int | None = None) -> Any:
+    def number(self, column: str, kind: str = BIGINT, *, least: int | None = None) -> Any:
         """Return a column of the rows; what is below `least` is null."""
-        values = self.rows[:, column]
+        values = getattr(self.rows, column).copy()  # the rows are overwritten
         return arrays.numbers(values, kind, None if least is None else values >= least)
 
-    def time(self, column: int, *, least: int | None = None) -> Any:
+    def time(self, column: str, *, least: int | None = None) -> Any:
         """Return a column of times as timestamps."""
-        values = self.rows[:, column]
+        values = getattr(self.rows, column)
         return arrays.timestamps(values, None if least is None else values >= least)
 
-    def text(self, column: int, kind: str = STRING) -> Any:
-        """Return a text; its length stands in the next column."""
-        return arrays.texts(self.log, self.rows[:, column], self.rows[:, column + 1], kind)
+    def text(self, name: str, kind: str = STRING) -> Any:
+        """Return a text of the rows."""
+        return self._text(self.rows, name, kind)
 
-    def part(self, column: int, kind: str = STRING) -> Any:
-        """Return a part; its length stands in the next column."""
-        return arrays.texts(self.log, self.parts[:, column], self.parts[:, column + 1], kind)
+    def part(self, name: str, kind: str = STRING) -> Any:
+        """Return a text of the parts."""
+        return self._text(self.parts, name, kind)
 
-    def part_number(self, column: int) -> Any:
+    def _text(self, table: Table, name: str, kind: str) -> Any:
+        places, lengths = getattr(table, f"{name}_at"), getattr(table, f"{name}_bytes")
+        return arrays.texts(self.log, places, lengths, kind)
+
+    def part_number(self, column: str) -> Any:
         """Return a number that stands among the parts."""
-        return arrays.numbers(self.parts[:, column], INT)
+        return arrays.numbers(getattr(self.parts, column), INT)
 
-    def flag(self, column: int) -> Any:
+    def flag(self, column: str) -> Any:
         """Return a column of the rows as booleans."""
-        return arrays.booleans(self.rows[:, column] != 0)
+        return arrays.booleans(getattr(self.rows, column) != 0)
 
     def properties(self) -> Any:
         """Return all properties."""
-        places = self.parts[:, kernels.PART_PROPERTIES]
-        return arrays.maps(self.log, places, self.parts[:, kernels.PART_PROPERTIES_BYTES])
+        return arrays.maps(self.log, self.parts.properties_at, self.parts.properties_bytes)
 
     def user_properties(self) -> Any:
         """Return the properties that are not the system's own."""
-        places, lengths = (self.parts[:, kernels.PART_PROPERTIES + i] for i in (0, 1))
-        lengths = np.where(self.parts[:, kernels.PART_IS_PLAIN] == 1, 0, lengths)
+        places, lengths = self.parts.properties_at, self.parts.properties_bytes
+        lengths = np.where(self.parts.is_plain == 1, 0, lengths)
         return arrays.maps(self.log, places, lengths, hidden=fmt.RESERVED_PROPERTIES)
 
     def lateness(self) -> Any:
         """Return how late each was appended, ms."""
-        values = self.rows[:, scan.ROW_STORED_MS] - self.rows[:, scan.ROW_EXACT_DUE_MS]
+        values = self.rows.stored_ms - self.rows.exact_due_ms
         return arrays.numbers(values, BIGINT)
 
 
 Maker = Callable[[MessageRows], Any]
 _SHARED: Final[dict[str, Maker]] = {
-    "offset": lambda m: m.number(scan.ROW_OFFSET),
-    "size": lambda m: m.number(scan.ROW_SIZE, INT),
-    "queue_id": lambda m: m.number(scan.ROW_QUEUE_ID, INT),
-    "queue_offset": lambda m: m.number(scan.ROW_QUEUE_INDEX),
+    "offset": lambda m: m.number("offset"),
+    "size": lambda m: m.number("size", INT),
+    "queue_id": lambda m: m.number("queue_id", INT),
+    "queue_offset": lambda m: m.number("queue_index"),
     "topic": lambda m: m.topics,
-    "key": lambda m: m.part(kernels.PART_KEYS),
-    "tag": lambda m: m.part(kernels.PART_TAGS),
+    "key": lambda m: m.part("keys"),
+    "tag": lambda m: m.part("tags"),
     "properties": lambda m: m.properties(),
-    "roll_count": lambda m: m.number(scan.ROW_ROLL_TIMES, INT),
-    "origin": lambda m: m.number(scan.ROW_ORIGIN, least=0),
-    "identity_high": lambda m: m.number(scan.ROW_IDENTITY_HIGH),
-    "identity_low": lambda m: m.number(scan.ROW_IDENTITY_LOW),
-    "due": lambda m: m.time(scan.ROW_EXACT_DUE_MS, least=0),
-    "due_ms": lambda m: m.number(scan.ROW_EXACT_DUE_MS, least=0),
-    "crc_ok": lambda m: arrays.booleans(m.rows[:, scan.ROW_STATUS] == GOOD),
-    BODY: lambda m: m.part(kernels.PART_BODY, BINARY),
+    "roll_count": lambda m: m.number("roll_times", INT),
+    "origin": lambda m: m.number("origin", least=0),
+    "identity_high": lambda m: m.number("identity_high"),
+    "identity_low": lambda m: m.number("identity_low"),
+    "due": lambda m: m.time("exact_due_ms", least=0),
+    "due_ms": lambda m: m.number("exact_due_ms", least=0),
+    "crc_ok": lambda m: arrays.booleans(m.rows.status == GOOD),
+    BODY: lambda m: m.part("body", BINARY),
 }
 MAKERS: Final[dict[str, dict[str, Maker]]] = {
     "messages": {
         **_SHARED,
-        "born": lambda m: m.time(scan.ROW_BORN_MS),
-        "born_ms": lambda m: m.number(scan.ROW_BORN_MS),
-        "stored": lambda m: m.time(scan.ROW_STORED_MS),
-        "stored_ms": lambda m: m.number(scan.ROW_STORED_MS),
-        "unique_key": lambda m: m.text(scan.ROW_KEY),
-        "reconsume_times": lambda m: m.part_number(kernels.PART_RECONSUMES),
-        "flag": lambda m: m.part_number(kernels.PART_FLAG),
-        "system_flag": lambda m: m.part_number(kernels.PART_SYSTEM_FLAG),
-        "body_size": lambda m: m.part_number(kernels.PART_BODY_BYTES),
-        "tags_code": lambda m: m.number(scan.ROW_TAGS_CODE),
-        "real_topic": lambda m: m.text(scan.ROW_REAL_TOPIC),
-        "real_queue_id": lambda m: m.number(scan.ROW_REAL_QUEUE, INT, least=0),
-        "out_ms": lambda m: m.number(scan.ROW_DUE_MS, least=0),
+        "born": lambda m: m.time("born_ms"),
+        "born_ms": lambda m: m.number("born_ms"),
+        "stored": lambda m: m.time("stored_ms"),
+        "stored_ms": lambda m: m.number("stored_ms"),
+        "unique_key": lambda m: m.text("key"),
+        "reconsume_times": lambda m: m.part_number("reconsumes"),
+        "flag": lambda m: m.part_number("flag"),
+        "system_flag": lambda m: m.part_number("system_flag"),
+        "body_size": lambda m: m.part_number("body_bytes"),
+        "tags_code": lambda m: m.number("tags_code"),
+        "real_topic": lambda m: m.text("real_topic"),
+        "real_queue_id": lambda m: m.number("real_queue", INT, least=0),
+        "out_ms": lambda m: m.number("due_ms", least=0),
         "is_pending": lambda m: arrays.booleans(m.is_pending),
-        "is_delete": lambda m: m.flag(scan.ROW_IS_DELETE),
-        "is_replacement": lambda m: m.flag(scan.ROW_IS_REPLACEMENT),
-        "level": lambda m: m.number(scan.ROW_LEVEL, INT, least=0),
+        "is_delete": lambda m: m.flag("is_delete"),
+        "is_replacement": lambda m: m.flag("is_replacement"),
+        "level": lambda m: m.number("level", INT, least=0),
     },
     "fired": {
         **_SHARED,
-        "id": lambda m: m.text(scan.ROW_KEY),
+        "id": lambda m: m.text("key"),
         "properties": lambda m: m.user_properties(),
-        "fired": lambda m: m.time(scan.ROW_STORED_MS),
-        "fired_ms": lambda m: m.number(scan.ROW_STORED_MS),
-        "put": lambda m: m.time(scan.ROW_BORN_MS),
-        "put_ms": lambda m: m.number(scan.ROW_BORN_MS),
+        "fired": lambda m: m.time("stored_ms"),
+        "fired_ms": lambda m: m.number("stored_ms"),
+        "put": lambda m: m.time("born_ms"),
+        "put_ms": lambda m: m.number("born_ms"),
         "lateness_ms": lambda m: m.lateness(),
     },
 }
 
-NUMBERS: Final[dict[str, dict[str, int]]] = {
+NUMBERS: Final[dict[str, dict[str, str]]] = {
     "messages": {
-        "offset": scan.ROW_OFFSET,
-        "size": scan.ROW_SIZE,
-        "queue_id": scan.ROW_QUEUE_ID,
-        "queue_offset": scan.ROW_QUEUE_INDEX,
-        "born_ms": scan.ROW_BORN_MS,
-        "stored_ms": scan.ROW_STORED_MS,
-        "due_ms": scan.ROW_EXACT_DUE_MS,
-        "origin": scan.ROW_ORIGIN,
+        "offset": "offset",
+        "size": "size",
+        "queue_id": "queue_id",
+        "queue_offset": "queue_index",
+        "born_ms": "born_ms",
+        "stored_ms": "stored_ms",
+        "due_ms": "exact_due_ms",
+        "origin": "origin",
     },
     "fired": {
-        "offset": scan.ROW_OFFSET,
-        "size": scan.ROW_SIZE,
-        "queue_id": scan.ROW_QUEUE_ID,
-        "queue_offset": scan.ROW_QUEUE_INDEX,
-        "put_ms": scan.ROW_BORN_MS,
-        "fired_ms": scan.ROW_STORED_MS,
-        "due_ms": scan.ROW_EXACT_DUE_MS,
-        "origin": scan.ROW_ORIGIN,
+        "offset": "offset",
+        "size": "size",
+        "queue_id": "queue_id",
+        "queue_offset": "queue_index",
+        "put_ms": "born_ms",
+        "fired_ms": "stored_ms",
+        "due_ms": "exact_due_ms",
+        "origin": "origin",
     },
 }
 """Columns by which rows are left out before their texts are read."""
@@ -260,7 +261,7 @@ def choose_rows(table: str, messages: MessageRows, bounds: Bounds) -> MessageRow
         if not fired.all():
             messages = messages.filter(fired)
     rows, numbers = messages.rows, NUMBERS[table]
-    chosen = bounds.choose(numbers, lambda name: rows[:, numbers[name]])
+    chosen = bounds.choose(numbers, lambda name: getattr(rows, numbers[name]))
     if chosen is not None:
         messages = messages.filter(chosen)
     if "topic" in bounds.texts and len(messages):
@@ -300,6 +301,6 @@ def read(
             yield rows
             continue
         messages = choose_rows(table, MessageRows(view.reader.commitlog, rows), bounds)
-        sizes = messages.rows[:, scan.ROW_SIZE]
+        sizes = messages.rows.size
         for piece in pieces(messages, sizes, with_body=BODY in columns):
             yield [make(piece) for make in makers]

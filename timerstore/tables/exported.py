@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from timerstore.tables.commitlog import Maker, MessageRows
 from timerstore.tables.schema import BINARY, INT
-from timerstore.timelog.reading import columns, scan
 
 Table = Literal["pending", "fired", "messages"]
 _PROPERTIES = pa.map_(pa.string(), pa.string())
@@ -61,41 +60,41 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 
 def _id(messages: MessageRows) -> Any:
-    ids = messages.text(scan.ROW_KEY)
+    ids = messages.text("key")
     return pc.fill_null(ids, "") if ids.null_count else ids
 
 
 _COMMON_MAKERS: Final[dict[str, Maker]] = {
-    "offset": lambda m: m.number(scan.ROW_OFFSET),
+    "offset": lambda m: m.number("offset"),
     "topic": lambda m: m.topics,
-    "key": lambda m: m.part(columns.PART_KEYS),
-    "tag": lambda m: m.part(columns.PART_TAGS),
-    "body": lambda m: m.part(columns.PART_BODY, BINARY),
+    "key": lambda m: m.part("keys"),
+    "tag": lambda m: m.part("tags"),
+    "body": lambda m: m.part("body", BINARY),
 }
 _TIMER_MAKERS: Final[dict[str, Maker]] = {
     **_COMMON_MAKERS,
     "id": _id,
-    "due_ms": lambda m: m.number(scan.ROW_EXACT_DUE_MS),
-    "put_ms": lambda m: m.number(scan.ROW_BORN_MS),
-    "roll_count": lambda m: m.number(scan.ROW_ROLL_TIMES, INT),
+    "due_ms": lambda m: m.number("exact_due_ms"),
+    "put_ms": lambda m: m.number("born_ms"),
+    "roll_count": lambda m: m.number("roll_times", INT),
     "properties": lambda m: m.user_properties(),
 }
 MAKERS: Final[dict[str, dict[str, Maker]]] = {
-    "pending": {**_TIMER_MAKERS, "topic": lambda m: m.text(scan.ROW_REAL_TOPIC)},
+    "pending": {**_TIMER_MAKERS, "topic": lambda m: m.text("real_topic")},
     "fired": {
         **_TIMER_MAKERS,
-        "fired_ms": lambda m: m.number(scan.ROW_STORED_MS),
+        "fired_ms": lambda m: m.number("stored_ms"),
         "lateness_ms": lambda m: m.lateness(),
     },
     "messages": {
         **_COMMON_MAKERS,
-        "size": lambda m: m.number(scan.ROW_SIZE, INT),
-        "queue_id": lambda m: m.number(scan.ROW_QUEUE_ID, INT),
-        "queue_offset": lambda m: m.number(scan.ROW_QUEUE_INDEX),
-        "born_ms": lambda m: m.number(scan.ROW_BORN_MS),
-        "stored_ms": lambda m: m.number(scan.ROW_STORED_MS),
-        "reconsume_times": lambda m: m.part_number(columns.PART_RECONSUMES),
-        "unique_key": lambda m: m.text(scan.ROW_KEY),
+        "size": lambda m: m.number("size", INT),
+        "queue_id": lambda m: m.number("queue_id", INT),
+        "queue_offset": lambda m: m.number("queue_index"),
+        "born_ms": lambda m: m.number("born_ms"),
+        "stored_ms": lambda m: m.number("stored_ms"),
+        "reconsume_times": lambda m: m.part_number("reconsumes"),
+        "unique_key": lambda m: m.text("key"),
         "properties": lambda m: m.properties(),
     },
 }

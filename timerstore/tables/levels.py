@@ -12,8 +12,8 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import StoreReader, read_entries
+from timerstore.timelog.reading.scan import LoggedMessages
 
 
 class LevelEntries(NamedTuple):
@@ -51,9 +51,9 @@ def read_level(reader: StoreReader, level: int, first: int, stop: int) -> LevelE
     return LevelEntries(entries["offset"].astype(np.int64), entries["tags_code"].astype(np.int64))
 
 
-def level_targets(rows: Words) -> Words:
+def level_targets(rows: LoggedMessages) -> Words:
     """Return the identities of delay level messages that scanned deletes name: int64[n, 2]."""
-    who: Words = rows[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)]
+    who = np.stack((rows.identity_high, rows.identity_low), axis=1)
     of_level = (who[:, 0] == IDENTITY_OURS) & (who[:, 1] >= fmt.LEVEL_MARK)
-    named: Words = who[(rows[:, scan.ROW_IS_DELETE] == 1) & of_level]
+    named: Words = who[(rows.is_delete == 1) & of_level]
     return named

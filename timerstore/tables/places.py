@@ -20,7 +20,7 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
-from timerstore.timelog.bytes.unit import UNIT_GOOD
+from timerstore.timelog.bytes.unit import UNIT_GOOD, LoggedUnits
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns, scan
 from timerstore.timelog.reading.copies import BrokerCopies
@@ -44,6 +44,8 @@ class Places(NamedTuple):
     slot: Words
     level_due_ms: Words  # of what waits in a delay level, else IN_MESSAGE
     due_ms: Words  # exact, as the unit or the level's entry says it; IN_MESSAGE: read the message
+    size: Words  # of the message, as the unit says it
+    is_within: Flags  # the unit says that it is due within the bounds
 
     @staticmethod
     def without_unit(message: Words, level_due_ms: Words | None = None) -> Places:
@@ -51,11 +53,18 @@ class Places(NamedTuple):
         nowhere = np.full(len(message), NO_UNIT, np.int64)
         if level_due_ms is None:
             level_due_ms = np.full(len(message), IN_MESSAGE, np.int64)
-        return Places(message, nowhere, nowhere, level_due_ms, level_due_ms)
+        unsaid = np.zeros(len(message), np.bool_)
+        return Places(message, nowhere, nowhere, level_due_ms, level_due_ms, nowhere, unsaid)
 
     def choose(self, chosen: Any) -> Places:
         """Return those that are chosen: bool[n], a slice, or indexes."""
         return Places(*(each[chosen] for each in self))
+
+    def whose_message_is_there(self, view: StoreView) -> Flags:
+        """Tell of which the segment is there that holds the message: bool[n]."""
+        log = view.reader.commitlog
+        there: Flags = np.isin(self.message // log.segment_bytes, log.numbers)
+        return there
 
 
 # --- in the timer log, in queues
@@ -94,8 +103,7 @@ def in_units(
     if bounds is not None and "topic" in bounds.texts:
         hashes = np.array([java_hash(topic) for topic in bounds.texts["topic"]], np.int64)
     wanted = Wanted(
-        from_slot=view.read_slot,
-        precision_ms=view.reader.precision_ms,
+        from_ms=view.read_slot * view.reader.precision_ms,
         timers=not deletes,
         deletes=deletes,
         low_ms=low_ms,
@@ -110,10 +118,19 @@ def in_units(
         kept &= (message >= first) & (message < view.log_stop)
         if hashes is not None:
             kept &= np.isin(part.topic_hash, hashes)
-        unit, message = part.offset[kept], message[kept]
-        slot = part.ms[kept] // view.reader.precision_ms
-        no_level = np.full(len(message), IN_MESSAGE, np.int64)
-        yield Places(message, unit, slot, no_level, part.due_ms[kept])
+        part = part if kept.all() else part[kept]
+        slot, no_level = part.ms // view.reader.precision_ms, np.full(len(part), IN_MESSAGE)
+        is_within = _says_within(part, low_ms, high_ms)
+        yield Places(part.message, part.offset, slot, no_level, part.due_ms, part.size, is_within)
+
+
+def _says_within(units: LoggedUnits, low_ms: int, high_ms: int) -> Flags:
+    """Tell which units say that their timers are due within bounds; rolls say the second alone."""
+    is_roll = units.magic & fmt.UNIT_ROLL != 0
+    first_ms = np.where(is_roll, units.extra * 1_000, units.due_ms)
+    within: Flags = (first_ms >= low_ms) & (first_ms + 999 * is_roll <= high_ms)
+    within &= (units.extra != fmt.EXTRA_READ_MESSAGE) & (units.by_broker == 0)
+    return within
 
 
 def in_queue(view: StoreView, first: int, stop: int) -> Iterator[Places]:
@@ -138,8 +155,14 @@ def in_level(
 
 
 def _in_wheel(view: StoreView, *, deletes: bool) -> Iterator[Places]:
-    """Yield what has a unit, then what has none yet."""
-    yield from in_units(view, view.reader.timerlog.start, timers_stop(view), deletes=deletes)
+    """Yield what has a unit, then what has none yet.
+
+    Where the cancelled set is empty, no delete that has a unit still counts.
+    """
+    checkpoint = view.checkpoint
+    is_empty = view.ours and checkpoint is not None and not checkpoint.cancelled_count
+    if not (deletes and is_empty):
+        yield from in_units(view, view.reader.timerlog.start, timers_stop(view), deletes=deletes)
     yield from in_queue(view, *waiting_range(view))
 
 
@@ -186,9 +209,9 @@ def _find_settled(view: StoreView) -> Settled:
     for rows in read_log(view, start, view.log_stop):
         if isinstance(rows, Fault):
             continue
-        origins = rows[:, scan.ROW_ORIGIN]
+        origins = rows.origin
         done.append(origins[origins >= 0])
-        rows = rows[rows[:, scan.ROW_STATUS] == GOOD]
+        rows = rows[rows.status == GOOD]
         who.append(level_targets(rows))
         if broker is not None and len(rows):
             broker.take(rows, in_timer_topic(log, rows), in_topic(log, rows, fmt.LEVEL_TOPIC))
@@ -199,7 +222,7 @@ def _find_settled(view: StoreView) -> Settled:
         places = places.choose(~among(places.message, copied))
         for step in read_messages(view, places):
             deletes = step.rows[step.verdicts == DELETE]
-            who.append(deletes[:, (scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW)])
+            who.append(np.stack((deletes.identity_high, deletes.identity_low), axis=1))
     names, cancelled = np.concatenate(who), _NOTHING
     if len(names):
         timers = CancelledTimers()
@@ -241,8 +264,8 @@ class Step(NamedTuple):
     """Messages that were read together."""
 
     places: Places
-    rows: Words  # of `scan.py`
-    parts: Words  # of `columns.py`
+    rows: scan.LoggedMessages
+    parts: columns.LoggedParts
     verdicts: Words  # of `wheel/judge.py`
 
     def faults(self) -> Iterator[Fault]:
@@ -268,8 +291,7 @@ def read_messages(
         cancelled=cancelled,
     )
     chunk = min(chunk, len(places.message))
-    rows = np.zeros((chunk, scan.ROW_COLUMNS), np.int64)
-    parts = np.zeros((chunk, columns.PART_COLUMNS), np.int64)
+    rows, parts = scan.LoggedMessages.room(chunk), columns.LoggedParts.room(chunk)
     verdicts = np.zeros(chunk, np.int64)
     into = PlacesRead(rows, parts, verdicts)
     found, state = MessageParts(), np.zeros(1, np.int64)

@@ -44,7 +44,7 @@ def read_split(
         with told_of(split.cut.path):
             view = open_view(split.cut)
     for part in split.ranges:
-        for item in _told(view.cut.path, _read(view, split.table, part, wanted, bounds)):
+        for item in _told(view.cut.path, _read(view, split, part, wanted, bounds, failfast)):
             if isinstance(item, Fault):
                 if failfast:
                     raise CorruptStoreError(*item)
@@ -66,12 +66,17 @@ def _told(path: str, items: Iterator[list[Any] | Fault]) -> Iterator[list[Any] |
 
 
 def _read(
-    view: StoreView, table: str, part: Range, columns: tuple[str, ...], bounds: Bounds
+    view: StoreView,
+    split: Split,
+    part: Range,
+    columns: tuple[str, ...],
+    bounds: Bounds,
+    failfast: bool,
 ) -> Iterator[list[Any] | Fault]:
     """Yield lists of columns, with what is wrong."""
     # A batch knows its length from a column, also where none but the store's path is asked for.
+    table, (name, start, stop) = split.table, part
     columns = columns or (_ANY_COLUMN[table],)
-    name, start, stop = part
     if table in ("messages", "fired"):
         return commitlog.read(view, table, start, stop, columns, bounds)
     if table == "units":
@@ -81,7 +86,7 @@ def _read(
     if table == "queues":
         return queues.read(view, name, start, stop, columns, bounds)
     if table == "timers":
-        return timers.read(view, name, start, stop, columns, bounds)
+        return timers.read(view, name, start, stop, columns, bounds, failfast=failfast)
     if table == "checkpoint":
         return cursors.read(view, columns)
     return problems.read(view, part, columns)

@@ -23,7 +23,6 @@ from timerstore.tables.schema import find_table
 from timerstore.tables.view import Cut, StoreView, cut_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import telling
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import Fault
 
 SPLITS_MAX: Final = 100_000
@@ -272,7 +271,7 @@ def _within(
 def _stored_ms(view: StoreView, offset: int) -> int | None:
     """Return when the message at `offset` was stored; None where it cannot be read."""
     for rows in view.reader.scan(offset, offset + 1):
-        return int(rows[0, scan.ROW_STORED_MS])
+        return int(rows.stored_ms[0])
     return None
 
 

@@ -31,9 +31,9 @@ from timerstore.tables.places import (
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import columns as kernels
-from timerstore.timelog.reading import scan
+from timerstore.timelog.reading.columns import LoggedParts
 from timerstore.timelog.reading.reader import Fault
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel.judge import IN_MESSAGE, PENDING
 
 UNITS: Final = "units"
@@ -46,7 +46,12 @@ class TimerRows(MessageRows):
     """Messages of pending timers, with the places of their units."""
 
     def __init__(
-        self, log: Log, rows: Words, parts: Words | None, unit: Words, slot_ms: Words
+        self,
+        log: Log,
+        rows: LoggedMessages,
+        parts: LoggedParts | None,
+        unit: Words,
+        slot_ms: Words,
     ) -> None:
         """Hold `unit`, `slot_ms`: int64[n], −1 where there is none."""
         super().__init__(log, rows, parts)
@@ -61,38 +66,44 @@ class TimerRows(MessageRows):
         """Return a column that can have bounds."""
         if name in _PLACES:
             return self.unit if name == "unit_offset" else self.slot_ms
-        return self.rows[:, _NUMBERS[name]]
+        values: Words = getattr(self.rows, _NUMBERS[name])
+        return values
 
 
 MAKERS: Final[dict[str, Callable[[TimerRows], Any]]] = {
-    "id": lambda t: t.text(scan.ROW_KEY),
-    "topic": lambda t: t.text(scan.ROW_REAL_TOPIC),
-    "key": lambda t: t.part(kernels.PART_KEYS),
-    "put": lambda t: t.time(scan.ROW_BORN_MS),
-    "put_ms": lambda t: t.number(scan.ROW_BORN_MS),
-    "due": lambda t: t.time(scan.ROW_EXACT_DUE_MS),
-    "due_ms": lambda t: t.number(scan.ROW_EXACT_DUE_MS),
-    "roll_count": lambda t: t.number(scan.ROW_ROLL_TIMES, INT),
+    "id": lambda t: t.text("key"),
+    "topic": lambda t: t.text("real_topic"),
+    "key": lambda t: t.part("keys"),
+    "put": lambda t: t.time("born_ms"),
+    "put_ms": lambda t: t.number("born_ms"),
+    "due": lambda t: t.time("exact_due_ms"),
+    "due_ms": lambda t: t.number("exact_due_ms"),
+    "roll_count": lambda t: t.number("roll_times", INT),
     "slot_time": lambda t: arrays.timestamps(t.slot_ms, t.unit != NO_UNIT),
     "slot_time_ms": lambda t: arrays.numbers(t.slot_ms, BIGINT, t.unit != NO_UNIT),
     "unit_offset": lambda t: arrays.numbers(t.unit, BIGINT, t.unit != NO_UNIT),
-    "message_offset": lambda t: t.number(scan.ROW_OFFSET),
-    "message_size": lambda t: t.number(scan.ROW_SIZE, INT),
-    "queue_offset": lambda t: t.number(scan.ROW_QUEUE_INDEX),
-    "queue_id": lambda t: t.number(scan.ROW_REAL_QUEUE, INT, least=0),
-    "tag": lambda t: t.part(kernels.PART_TAGS),
+    "message_offset": lambda t: t.number("offset"),
+    "message_size": lambda t: t.number("size", INT),
+    "queue_offset": lambda t: t.number("queue_index"),
+    "queue_id": lambda t: t.number("real_queue", INT, least=0),
+    "tag": lambda t: t.part("tags"),
     "properties": lambda t: t.user_properties(),
-    BODY: lambda t: t.part(kernels.PART_BODY, BINARY),
+    BODY: lambda t: t.part("body", BINARY),
 }
 _NUMBERS: Final = {
-    "put_ms": scan.ROW_BORN_MS,
-    "due_ms": scan.ROW_EXACT_DUE_MS,
-    "message_offset": scan.ROW_OFFSET,
-    "message_size": scan.ROW_SIZE,
-    "queue_offset": scan.ROW_QUEUE_INDEX,
-    "roll_count": scan.ROW_ROLL_TIMES,
+    "put_ms": "born_ms",
+    "due_ms": "exact_due_ms",
+    "message_offset": "offset",
+    "message_size": "size",
+    "queue_offset": "queue_index",
+    "roll_count": "roll_times",
 }
 _PLACES: Final = ("unit_offset", "slot_time_ms")
+_DUE: Final = frozenset(("due", "due_ms"))
+_IN_UNITS: Final = frozenset(
+    (*_DUE, *_PLACES, "slot_time", "message_offset", "message_size", "store")
+)
+"""What units say; of a roll the time in seconds."""
 
 
 def ranges(view: StoreView) -> Iterator[tuple[str, int, int]]:
@@ -134,6 +145,32 @@ def read_timers(
         yield timers if pending.all() else timers.filter(pending)
 
 
+def read_units(
+    view: StoreView, places: Places, out: Settled, bounds: Bounds, *, with_due: bool
+) -> Iterator[TimerRows | Fault]:
+    """Yield the timers that `read_timers` yields, with what units say of them, at once.
+
+    A message is read where its unit does not say that it is due within the bounds, or, `with_due`,
+    when exactly. Of the others nobody sees whether they are damaged.
+    """
+    log, count = view.reader.commitlog, len(places.message)
+    pending = places.is_within & places.whose_message_is_there(view)
+    if with_due:
+        pending &= places.due_ms != IN_MESSAGE
+    rows = LoggedMessages.room(count)  # most columns are never touched
+    rows.offset[:], rows.size[:] = places.message, places.size
+    # Of a roll that is within the bounds any time within them will do.
+    rows.exact_due_ms[:] = np.maximum(places.due_ms, bounds.of("due_ms")[0])
+    unread = np.flatnonzero(~pending)
+    for step in read_messages(view, places.choose(unread), out.cancelled):
+        yield from step.faults()
+        at, unread = unread[: len(step.rows)], unread[len(step.rows) :]
+        rows[at], pending[at] = step.rows, step.verdicts == PENDING
+    slot_ms = np.where(places.unit == NO_UNIT, NO_UNIT, places.slot * view.reader.precision_ms)
+    timers = TimerRows(log, rows, None, places.unit, slot_ms)
+    yield timers if pending.all() else timers.filter(pending)
+
+
 def read(
     view: StoreView,
     part: str,
@@ -141,19 +178,30 @@ def read(
     stop: int,
     columns: tuple[str, ...],
     bounds: Bounds,
+    *,
+    failfast: bool = False,
 ) -> Iterator[list[Any] | Fault]:
-    """Yield the columns of each batch, with what is wrong; `part` says what a range counts."""
+    """Yield the columns of each batch, with what is wrong; `part` says what a range counts.
+
+    Where units say all that is asked for, their messages are not read, but with `failfast`.
+    """
     makers = [MAKERS[name] for name in columns]
     faults: list[Fault] = []
+    out, wanted = settled(view), {*columns, *bounds.numbers, *bounds.texts}
+    by_units = part == UNITS and wanted <= _IN_UNITS and not failfast and not len(out.cancelled)
     for places in find_places(view, part, start, stop, bounds, faults):
         yield from faults
         faults.clear()
-        for timers in read_timers(view, places, settled(view)):
+        if by_units:
+            found = read_units(view, places, out, bounds, with_due=not _DUE.isdisjoint(columns))
+        else:
+            found = read_timers(view, places, out)
+        for timers in found:
             if isinstance(timers, Fault):
                 yield timers
                 continue
             timers = choose_timers(timers, bounds)
-            sizes = timers.rows[:, scan.ROW_SIZE]
+            sizes = timers.rows.size
             for piece in pieces(timers, sizes, with_body=BODY in columns):
                 assert isinstance(piece, TimerRows)
                 yield [make(piece) for make in makers]
@@ -166,7 +214,7 @@ def choose_timers(timers: TimerRows, bounds: Bounds) -> TimerRows:
     if chosen is not None:
         timers = timers.filter(chosen)
     if "topic" in bounds.texts and len(timers):
-        topics = timers.text(scan.ROW_REAL_TOPIC)
+        topics = timers.text("real_topic")
         chosen_timers = filter_topic(timers, topics, bounds)
         assert isinstance(chosen_timers, TimerRows)
         return chosen_timers
@@ -201,7 +249,7 @@ def find_pending(view: StoreView) -> PendingTimers:
             found.append(places.choose(~unsaid))
             for step in read_messages(view, places.choose(unsaid), out.cancelled):
                 faults += step.faults()
-                due_ms = step.rows[:, scan.ROW_EXACT_DUE_MS].copy()
+                due_ms = step.rows.exact_due_ms.copy()
                 pending = step.verdicts == PENDING
                 found.append(step.places._replace(due_ms=due_ms).choose(pending))
     places = Places(*map(np.concatenate, zip(*found, strict=True)))

@@ -41,8 +41,10 @@ def read(
     read. `body`: where no columns are named, those with the payload too (`tag`, `properties`,
     `body`). `where`: rows that are wanted, such as "due < '2026-11-22' and topic = 'mail'"; times
     are UTC. `mode`: what cannot be read is left out, and is in the table "problems"; "failfast"
-    raises CorruptStoreError. `upto`: "end" to read beyond the last checkpoint, "checkpoint" not
-    to. `delay_levels`: where the store's configuration has its own.
+    raises CorruptStoreError. Of timers, columns that units say (`unit_offset`, `slot_time`, `due`,
+    …) read no message, so one that is damaged is seen by "failfast" alone. `upto`: "end" to read
+    beyond the last checkpoint, "checkpoint" not to. `delay_levels`: where the store's configuration
+    has its own.
 
     Raises NotAStoreError, InvalidArgumentError, CorruptStoreError. O(what is read); the table is
     in memory as a whole.

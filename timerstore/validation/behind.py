@@ -12,7 +12,6 @@ from timerstore.errors import CorruptStoreError
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.reading import scan
 from timerstore.validation.cursorchecks import committed_offsets
 from timerstore.validation.measured import GroupFound
 
@@ -60,5 +59,5 @@ def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int:
     if not view.reader.commitlog.start <= offset < view.log_stop:
         return -1
     for rows in view.reader.scan(offset, offset + 1):
-        return int(rows[0, scan.ROW_STORED_MS])
+        return int(rows.stored_ms[0])
     return -1

@@ -14,10 +14,10 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading import audit as kernels
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import ReadSegments, read_entries
+from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.filler import LOST_SIZE
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import lost_entries
@@ -103,8 +103,8 @@ def _unflushed(view: StoreView, topic: str, queue_id: int) -> tuple[int, int]:
     encoded = topic.encode("utf-8", "surrogateescape")
     for item in read_past_damage(view.reader, view.durable, view.log_stop):
         rows = item.framed if isinstance(item, Damage) else item
-        mine = in_topic(log, rows, encoded) & (rows[:, scan.ROW_QUEUE_ID] == queue_id)
-        indexes += rows[mine, scan.ROW_QUEUE_INDEX].tolist()
+        mine = in_topic(log, rows, encoded) & (rows.queue_id == queue_id)
+        indexes += rows.queue_index[mine].tolist()
     return min(indexes, default=0), max(indexes, default=-1) + 1
 
 
@@ -138,18 +138,20 @@ def is_level(delay_ms: Any) -> Any:
     return (delay_ms > 0) & (delay_ms % 1000 == 0)
 
 
-def compare_entries(file: ReadSegments | None, rows: Words) -> tuple[fmt.Entries, Flags, Flags]:
+def compare_entries(
+    file: ReadSegments | None, rows: LoggedMessages
+) -> tuple[fmt.Entries, Flags, Flags]:
     """Compare scanned messages of one queue with their entries.
 
     Return the entries, whether each is another message's, whether its tags code alone is wrong.
     """
-    indexes = rows[:, scan.ROW_QUEUE_INDEX]
+    indexes = rows.queue_index
     mine = np.zeros(len(rows), fmt.QUEUE_ENTRY)
     low, high = int(indexes.min()), int(indexes.max())
     if low >= 0 and high - low <= 2 * len(rows) + (1 << 20):  # else the indexes are damaged
         read = read_entries(file, low, high - low + 1)
         there = indexes - low < len(read)
         mine[there] = read[indexes[there] - low]
-    wrong = (mine["offset"] != rows[:, scan.ROW_OFFSET]) | (mine["size"] != rows[:, scan.ROW_SIZE])
-    other_tags = ~wrong & (mine["tags_code"] != rows[:, scan.ROW_TAGS_CODE])
+    wrong = (mine["offset"] != rows.offset) | (mine["size"] != rows.size)
+    other_tags = ~wrong & (mine["tags_code"] != rows.tags_code)
     return mine, wrong, other_tags

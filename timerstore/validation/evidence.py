@@ -97,9 +97,8 @@ class Evidence:
             (self.lateness, other.lateness),
             (self.minutes, other.minutes),
         ):
-            _add(mine, theirs)
-        for cell, count in other.hours.items():
-            self.hours[cell] += count
+            mine.update(theirs)  # type: ignore[arg-type]
+        self.hours.update(other.hours)
         self.topics.update(other.topics)
         self.heaviest = heapq.nlargest(HEAVIEST_MAX, [*self.heaviest, *other.heaviest])
         for queue, (low, high, count) in other.queues.items():
@@ -109,8 +108,3 @@ class Evidence:
             self.queues[queue] = low, high, count
         if self.measured is not None and other.measured is not None:
             self.measured.merge(other.measured)
-
-
-def _add(mine: Counter[str] | Counter[int], theirs: Counter[str] | Counter[int]) -> None:
-    for name, count in theirs.items():
-        mine[name] += count  # type: ignore[index]

@@ -11,8 +11,8 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.logranges import LogRanges
+from timerstore.timelog.reading.lostcopies import topic_of
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
 from timerstore.timelog.writing.filler import LOST_SIZE, SALVAGED_TOPIC
@@ -40,10 +40,9 @@ def _lost_of(view: StoreView, number: int) -> Lost:
         if isinstance(item, Damage):
             found.damaged.add(item.offset, item.resume)
             continue
-        for row in item[item[:, scan.ROW_TOPIC_BYTES] == len(SALVAGED_TOPIC)].tolist():
-            if log.read(row[scan.ROW_TOPIC], row[scan.ROW_TOPIC_BYTES]) == SALVAGED_TOPIC:
-                start = row[scan.ROW_OFFSET]
-                found.covered.add(start, start + row[scan.ROW_SIZE])
+        for row in item[item.topic_bytes == len(SALVAGED_TOPIC)]:
+            if topic_of(view.reader, row) == SALVAGED_TOPIC:
+                found.covered.add(int(row.offset), int(row.offset + row.size))
     view.known[_LOG, number] = found
     return found
 

@@ -254,8 +254,7 @@ class TimerMeeting:
         tally = self.tally
         if tally.measured is not None:
             tally.measured.add(DUE, minutes, topics, counts)
-        for minute, count in summed(found[:, [0, 2]], 1).tolist():
-            tally.minutes[minute] += count
+        tally.minutes.update(dict(summed(found[:, [0, 2]], 1).tolist()))
         hours = minutes // (HOUR_MS // MINUTE_MS)
-        for hour, number, count in summed(np.column_stack([hours, topics, counts]), 2).tolist():
-            tally.hours[hour, number] += count
+        each = summed(np.column_stack([hours, topics, counts]), 2)
+        tally.hours.update({(hour, topic): count for hour, topic, count in each.tolist()})

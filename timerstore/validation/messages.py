@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.audit import (
     MARK_NOT_INDEXED,
     MARK_OURS,
@@ -22,6 +21,12 @@ from timerstore.timelog.reading.audit import (
 )
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reading.reader import Fault, ReadSegments
+from timerstore.timelog.reading.scan import (
+    LoggedMessages,
+    QueueNames,
+    destined_for,
+    stored_in,
+)
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
 from timerstore.timelog.writing.filler import SALVAGED_TOPIC
@@ -48,18 +53,6 @@ _NO_TIMER: Final = -1
 NO_QUEUE: Final = -1
 
 
-class _Places(NamedTuple):
-    """Columns of a scanned row that name a queue."""
-
-    topic: int
-    topic_bytes: int
-    queue_id: int
-
-
-_STORED: Final = _Places(scan.ROW_TOPIC, scan.ROW_TOPIC_BYTES, scan.ROW_QUEUE_ID)
-_DESTINED: Final = _Places(scan.ROW_REAL_TOPIC, scan.ROW_REAL_TOPIC_BYTES, scan.ROW_REAL_QUEUE)
-
-
 class _Queues:
     """The queues that messages of a range name, numbered as they are met."""
 
@@ -76,25 +69,21 @@ class _Queues:
         self.names.append((topic, queue_id))
         self.topics.append(zlib.crc32(topic))
 
-    def numbers(self, rows: Words, places: _Places) -> Words:
+    def numbers(self, named: QueueNames) -> Words:
         """Return the number of each message's queue; their segments are mapped.
 
         NO_QUEUE: the store has more queues than it can have.
         """
-        named = np.ascontiguousarray(rows)
-        if places is not _STORED:
-            named = named.copy()
-            named[:, _STORED] = rows[:, places]
-            np.maximum(named[:, scan.ROW_QUEUE_ID], 0, out=named[:, scan.ROW_QUEUE_ID])
-        numbers = np.full(len(rows), NO_QUEUE, np.int64)
-        left, found = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        count = len(named.queue_id)
+        numbers = np.full(count, NO_QUEUE, np.int64)
+        left, found = np.arange(count), np.zeros(count, np.int64)
         while (lost := find_rows(self._table, self._log.table, named, found)) >= 0:
-            at, count, queue_id = named[lost, _STORED].tolist()
+            at, topic_bytes, queue_id = (int(column[lost]) for column in named)
             if len(self.names) < QUEUE_COUNT_MAX:
-                self._enter(self._log.read(at, count), queue_id)
+                self._enter(self._log.read(at, topic_bytes), queue_id)
             else:
-                named, left = np.delete(named, lost, axis=0), np.delete(left, lost)
-                found = found[:-1]
+                named = QueueNames(*(np.delete(column, lost) for column in named))
+                left, found = np.delete(left, lost), found[:-1]
         numbers[left] = found
         return numbers
 
@@ -126,8 +115,8 @@ class _Look:
                 self._judge_blanks(np.array([item.offset]), np.array([item.resume]))
                 self._judge_damage(item)
             else:
-                offsets = item[:, scan.ROW_OFFSET]
-                self._judge_blanks(offsets, offsets + item[:, scan.ROW_SIZE])
+                offsets = item.offset
+                self._judge_blanks(offsets, offsets + item.size)
                 self._take(item)
         self._judge_blanks(np.array([stop]), np.array([stop]))
         self.tally.check("closed", int(stop >= self.view.log_stop))
@@ -173,19 +162,19 @@ class _Look:
 
     # --- messages
 
-    def _take(self, rows: Words) -> None:
+    def _take(self, rows: LoggedMessages) -> None:
         self._map(rows)
         marks = np.zeros(len(rows), np.int64)
         tag = self.view.reader.store_tag
         mark_messages(self.log.table, rows, tag, self.found, marks)
-        sound = rows[:, scan.ROW_STATUS] == GOOD  # the others came with their fault
+        sound = rows.status == GOOD  # the others came with their fault
         self.tally.check("message_sound", int(sound.sum()))
         self.tally.counts["messages"] += len(rows)
-        numbers = self.queues.numbers(rows, _STORED)
+        numbers = self.queues.numbers(stored_in(rows))
         nameless = numbers == NO_QUEUE
         reason = f"its queue is one more than {QUEUE_COUNT_MAX}, which a store can have"
-        torn = self.findings.scope.torn_in_log(rows[:, scan.ROW_OFFSET])
-        offsets = rows[sound & nameless, scan.ROW_OFFSET]
+        torn = self.findings.scope.torn_in_log(rows.offset)
+        offsets = rows.offset[sound & nameless]
         self.findings.fail("message_sound", _LOG, offsets, reason, torn[sound & nameless])
         indexed = sound & ~nameless & (marks & MARK_NOT_INDEXED == 0)
         for number in np.flatnonzero(np.bincount(numbers[indexed])).tolist():
@@ -194,21 +183,21 @@ class _Look:
             self._map(rows)  # who looks for what is lost may have let go of it
             self._take_timers(rows, numbers, marks)
 
-    def _map(self, rows: Words) -> None:
+    def _map(self, rows: LoggedMessages) -> None:
         segment_bytes = self.log.segment_bytes
-        first, last = rows[[0, -1], scan.ROW_OFFSET] // segment_bytes
+        first, last = rows.offset[[0, -1]] // segment_bytes
         for number in range(int(first), int(last) + 1):
             if number in self.log.numbers:
                 self.log.map(number)
 
     # --- queues
 
-    def _compare(self, number: int, rows: Words) -> None:
+    def _compare(self, number: int, rows: LoggedMessages) -> None:
         """Compare messages of one queue with its entries, and with each other."""
         topic, queue_id = self.queues.names[number]
         name, file = queue_name(text(topic), queue_id), self._file(number)
-        indexes, judge = rows[:, scan.ROW_QUEUE_INDEX], self.findings.judge
-        torn = self.findings.scope.torn_in_log(rows[:, scan.ROW_OFFSET])
+        indexes, judge = rows.queue_index, self.findings.judge
+        torn = self.findings.scope.torn_in_log(rows.offset)
         if self.findings.scope.has_indexes:
             entries, wrong, other_tags = compare_entries(file, rows)
             at = indexes * fmt.ENTRY_BYTES
@@ -217,7 +206,7 @@ class _Look:
             rule, reason = "entry_tags", "the tags code is not the hash of the message's tag"
             if topic == fmt.LEVEL_TOPIC:
                 rule, reason = "level_due", "the entry's time is not stored plus a level's delay"
-                other_tags &= ~is_level(entries["tags_code"] - rows[:, scan.ROW_STORED_MS])
+                other_tags &= ~is_level(entries["tags_code"] - rows.stored_ms)
             judge(rule, other_tags, name, at, reason, torn)
 
         before = self.last.get(number, int(indexes[0]) - 1)
@@ -234,7 +223,7 @@ class _Look:
             jumps, count = jumps & ~left_out, count + int(left_out.sum())
         self.last[number] = int(indexes[-1])
         reason = f"its queue offset does not follow the one before it in {name}"
-        judge("queue_order", jumps, _LOG, rows[:, scan.ROW_OFFSET], reason, torn)
+        judge("queue_order", jumps, _LOG, rows.offset, reason, torn)
         low, high, before_count = self.tally.queues.get(name, (1 << 62, -1, 0))
         low, high = min(low, int(indexes.min())), max(high, int(indexes.max()))
         self.tally.queues[name] = low, high, before_count + count
@@ -245,21 +234,21 @@ class _Look:
 
     # --- timers
 
-    def _take_timers(self, rows: Words, numbers: Words, marks: Words) -> None:
+    def _take_timers(self, rows: LoggedMessages, numbers: Words, marks: Words) -> None:
         """Note what messages say of timers, and judge when they were fired."""
-        has_due = rows[:, scan.ROW_DUE_MS] >= 0
-        destined = has_due & (rows[:, scan.ROW_REAL_TOPIC_BYTES] >= 0)
+        has_due = rows.due_ms >= 0
+        destined = has_due & (rows.real_topic_bytes >= 0)
         waits = numbers == _TIMER_ROW
         level_rows = [
             i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.LEVEL_TOPIC
         ]
         is_level = np.isin(numbers, level_rows) if level_rows else np.zeros(len(rows), np.bool_)
-        named = rows[:, scan.ROW_REAL_TOPIC_BYTES]
+        named = rows.real_topic_bytes
         is_timer = waits & destined
         is_copy = ~waits & ~is_level
         is_level &= named > 0
         is_level[is_level] = ~self._is_half(rows[is_level])
-        is_fired = is_copy & ((rows[:, scan.ROW_ORIGIN] >= 0) | destined)
+        is_fired = is_copy & ((rows.origin >= 0) | destined)
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         if not self.findings.scope.only_bytes:
             self._judge_times(rows[is_fired & has_due])
@@ -267,7 +256,7 @@ class _Look:
             late = is_fired & has_due
             self._measure_lateness(self.tally.measured, rows[late], numbers[late])
         kinds = np.full(len(rows), notes.IS_TIMER)
-        kinds[is_timer & (rows[:, scan.ROW_IS_DELETE] == 1)] = notes.IS_DELETE
+        kinds[is_timer & (rows.is_delete == 1)] = notes.IS_DELETE
         kinds[is_fired | without_due] = notes.IS_FIRED
         kinds[without_due] |= notes.TIMER_WITHOUT_DUE
         kinds[is_level] = notes.IS_LEVEL
@@ -280,79 +269,79 @@ class _Look:
         if noted.any():
             self._note(rows[noted], kinds[noted], marks[noted])
 
-    def _is_half(self, rows: Words) -> Flags:
+    def _is_half(self, rows: LoggedMessages) -> Flags:
         """Tell which are halves of transactions, which are dropped when they are due."""
-        numbers = self.queues.numbers(rows, _DESTINED)
+        numbers = self.queues.numbers(destined_for(rows))
         halves = [i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.HALF_TOPIC]
         found: Flags = np.isin(numbers, halves)
         return found
 
-    def _judge_times(self, fired: Words) -> None:
-        late_ms = fired[:, scan.ROW_STORED_MS] - fired[:, scan.ROW_EXACT_DUE_MS]
-        offsets, reason = fired[:, scan.ROW_OFFSET], "it was fired before it was due"
+    def _judge_times(self, fired: LoggedMessages) -> None:
+        late_ms = fired.stored_ms - fired.exact_due_ms
+        offsets, reason = fired.offset, "it was fired before it was due"
         torn = np.zeros(len(offsets), np.bool_)
         self.findings.judge("early", late_ms < 0, _LOG, offsets, reason, torn)
         count_lateness(self.tally.lateness, late_ms)
 
-    def _measure_lateness(self, measured: Measured, fired: Words, numbers: Words) -> None:
+    def _measure_lateness(self, measured: Measured, fired: LoggedMessages, numbers: Words) -> None:
         """Count how late what was fired was, by topic and hour."""
         known = numbers != NO_QUEUE
         fired, numbers = fired[known], numbers[known]
         topics = np.array(self.queues.topics, np.int64)[numbers]
-        stored_ms = fired[:, scan.ROW_STORED_MS]
-        late_ms = lateness_told(stored_ms - fired[:, scan.ROW_EXACT_DUE_MS])
+        stored_ms = fired.stored_ms
+        late_ms = lateness_told(stored_ms - fired.exact_due_ms)
         measured.add(LATENESS, topics, stored_ms // HOUR_MS, late_ms)
         for number in np.unique(numbers).tolist():
             self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
 
-    def _note(self, rows: Words, kinds: Words, marks: Words) -> None:
+    def _note(self, rows: LoggedMessages, kinds: Words, marks: Words) -> None:
         word = kinds | np.where(marks & MARK_OURS != 0, notes.TIMER_OURS, 0)
-        index = rows[:, scan.ROW_QUEUE_INDEX]
+        index = rows.queue_index
         waits, levels = kinds <= notes.IS_DELETE, kinds == notes.IS_LEVEL
-        key, due_ms = self._identities(rows, kinds), rows[:, scan.ROW_EXACT_DUE_MS].copy()
-        due_ms[levels] = rows[levels, scan.ROW_TAGS_CODE]
+        key, due_ms = self._identities(rows, kinds), rows.exact_due_ms.copy()
+        due_ms[levels] = rows.tags_code[levels]
         without_due = kinds & notes.TIMER_WITHOUT_DUE != 0
-        due_ms[without_due] = rows[without_due, scan.ROW_STORED_MS]
+        due_ms[without_due] = rows.stored_ms[without_due]
         first = levels & (marks & MARK_OURS != 0)
-        first &= key == rows[:, scan.ROW_OFFSET] | fmt.LEVEL_MARK
+        first &= key == rows.offset | fmt.LEVEL_MARK
         word |= np.where(first, notes.TIMER_FIRST, 0)
         offsets = np.array(self.view.cut.level_offsets, np.int64)
-        passed = offsets[np.clip(rows[:, scan.ROW_QUEUE_ID], 0, len(offsets) - 1)]
+        passed = offsets[np.clip(rows.queue_id, 0, len(offsets) - 1)]
         unlinked = (waits & (index >= self.view.queue_index)) | (levels & (index >= passed))
         word |= np.where(unlinked, notes.TIMER_UNLINKED, 0)
         word |= np.where(waits & (index < self.findings.scope.first_index), notes.TIMER_OLD, 0)
-        rolls = np.clip(rows[:, scan.ROW_ROLL_TIMES], 0, notes.ROLLS_MAX)
+        rolls = np.clip(rows.roll_times, 0, notes.ROLLS_MAX)
         word |= rolls << notes.ROLLS_SHIFT
         timers = (kinds == notes.IS_TIMER) | levels
         if timers.any() and not self.findings.scope.only_bytes:
-            numbers = np.maximum(self.queues.numbers(rows[timers], _DESTINED), 0)
+            numbers = np.maximum(self.queues.numbers(destined_for(rows[timers])), 0)
             word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
             for number in np.unique(numbers).tolist():
                 self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
         columns = [
             key,
-            rows[:, scan.ROW_OFFSET],
+            rows.offset,
             due_ms,
             word,
         ]
-        origin = rows[:, scan.ROW_ORIGIN]
+        origin = rows.origin
         copies = origin >= 0
         self.findings.note(notes.TIMER_NOTE, [column[~copies] for column in columns])
         columns.append(origin)
         self.findings.note(notes.COPY_NOTE, [column[copies] for column in columns])
 
-    def _identities(self, rows: Words, kinds: Words) -> Words:
+    def _identities(self, rows: LoggedMessages, kinds: Words) -> Words:
         """Return what tells each timer, also from a copy that no longer names its destination."""
-        high, low = rows[:, scan.ROW_IDENTITY_HIGH].copy(), rows[:, scan.ROW_IDENTITY_LOW].copy()
+        high, low = rows.identity_high.copy(), rows.identity_low.copy()
         nameless: Flags = (kinds == notes.IS_FIRED) & (high != IDENTITY_OURS)
-        nameless &= rows[:, scan.ROW_REAL_TOPIC_BYTES] < 0
+        nameless &= rows.real_topic_bytes < 0
         for i in np.flatnonzero(kinds & notes.TIMER_FILLER != 0).tolist():
-            origin = int(rows[i, scan.ROW_ORIGIN])
+            origin = int(rows.origin[i])
             for source in self.view.reader.scan(origin, origin + 1):
-                high[i], low[i] = source[0, [scan.ROW_IDENTITY_HIGH, scan.ROW_IDENTITY_LOW]]
+                high[i], low[i] = source.identity_high[0], source.identity_low[0]
             self._map(rows)  # the scan may have let go of it
         if nameless.any():
-            part = np.ascontiguousarray(rows[nameless])
+            part = rows[nameless]
             both = np.zeros((2, len(part)), np.int64)
             tag = self.view.reader.store_tag
             identify_copies(self.log.table, part, tag, self.found, both[0], both[1])
@@ -360,13 +349,13 @@ class _Look:
         return notes.fold_identity(high, low)
 
 
-def _measure_growth(measured: Measured, rows: Words, kinds: Words) -> None:
+def _measure_growth(measured: Measured, rows: LoggedMessages, kinds: Words) -> None:
     """Count messages and bytes by the hour in which they were appended, and by what they are."""
     kind = np.full(len(rows), OTHER)
     what = np.where(kinds == _NO_TIMER, _NO_TIMER, kinds & notes.KIND_BITS)
     kind[(what == notes.IS_TIMER) | (what == notes.IS_LEVEL)] = PUT
-    kind[(what == notes.IS_TIMER) & (rows[:, scan.ROW_ROLL_TIMES] > 0)] = MOVED
+    kind[(what == notes.IS_TIMER) & (rows.roll_times > 0)] = MOVED
     kind[what == notes.IS_FIRED] = FIRED
     kind[what == notes.IS_DELETE] = CANCELLED
-    hours, sizes = rows[:, scan.ROW_STORED_MS] // HOUR_MS, rows[:, scan.ROW_SIZE]
+    hours, sizes = rows.stored_ms // HOUR_MS, rows.size
     measured.add(GROWTH, hours, kind, np.ones(len(rows), np.int64), sizes)

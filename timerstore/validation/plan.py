@@ -16,7 +16,6 @@ from timerstore.tables.splits import plan as plan_table
 from timerstore.tables.view import Cut, StoreView, check_upto, open_view
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.reading import scan
 from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
 from timerstore.validation.measured import Measured
 
@@ -163,7 +162,7 @@ def _first_index(view: StoreView) -> int:
     for message in _first_messages(view):
         if view.reader.commitlog.start <= message < view.log_stop:
             for rows in view.reader.scan(message, message + 1, verify=False):
-                return int(rows[0, scan.ROW_QUEUE_INDEX])
+                return int(rows.queue_index[0])
     return view.queue_index
 
 

@@ -62,6 +62,14 @@ def test_chosen_rows_are_copies() -> None:
         assert chosen.first.tolist() == [9, 10] and triples.first.tolist() == [1, 2, 3, 4]
 
 
+def test_rows_are_replaced_and_looked_at_one_by_one() -> None:
+    pairs, others = Pairs.room(3), Pairs.room(2)
+    others.first[:], others.second[:] = [1, 2], [10, 20]
+    pairs[np.array([2, 0])] = others
+    assert [(int(each.first), int(each.second)) for each in pairs] == [(2, 20), (0, 0), (1, 10)]
+    assert int(pairs[2].second) == 10
+
+
 def test_a_table_that_extends_another_begins_with_its_columns() -> None:
     assert Pairs.columns() == ["first", "second"]
     assert Triples.columns() == ["first", "second", "third"]
