@@ -25,6 +25,7 @@ FAR_MS = 30 * DAY_MS
 FACTOR = 2.2
 ALLOWED_BYTES = 300_000_000
 SOON_MS = 200
+FAST_PER_SECOND = 200_000
 SPEED_BYTES = 650_000_000
 LOOK_S = 0.05
 _WHEEL = "timerwheel"
@@ -57,6 +58,22 @@ class Space:
     def is_small(self) -> bool:
         """Tell whether it never took more than it may."""
         return self.most_over_bytes <= self.allowed_bytes
+
+    def told(self) -> tuple[str, str]:
+        """Say what it took at most, and what cleaning copied."""
+        over = self.most_over_bytes / self.allowed_bytes
+        pending = max(1, self.pending_at_most_bytes)
+        disk = (
+            f"{self.most_bytes / 1e6:,.1f} MB at most, {self.most_bytes / pending:.1f} × the "
+            f"{pending / 1e6:,.1f} MB pending then; {over:.2f} × what is allowed besides "
+            f"{FACTOR} × pending"
+        )
+        copied = (
+            f"{self.copied_share:.3f} × ({self.copied_bytes / 1e6:,.0f} of "
+            f"{self.put_bytes / 1e6:,.0f} MB put; "
+            f"{self.copied_bytes / self.appended_bytes:.3f} of all that was appended)"
+        )
+        return disk, copied
 
 
 class _Hasty(Disk):
@@ -122,10 +139,10 @@ def _disk_bytes(store: TimerStore, scale: int) -> float:
     return taken
 
 
-def at_full_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
+def at_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
     """Put `far_count` timers due within 30 days, then others due within SOON_MS, on a real clock.
 
-    The others are put as fast as it goes, while another thread consumes. Return the bytes on the
+    Of the others FAST_PER_SECOND are put, while another thread consumes. Return the bytes on the
     disk at most, of looks every LOOK_S, and how many of the others fired a second.
     """
     random, most, ended = np.random.default_rng(1), 0.0, threading.Event()
@@ -140,14 +157,15 @@ def at_full_speed(path: Path, far_count: int, short_count: int) -> tuple[float, 
                 part = bodies[: min(ours.BATCH_COUNT, short_count - at)]
                 delay_ms = random.integers(1, SOON_MS, len(part))
                 store.put_many(part, topic=TOPIC, delay_ms=delay_ms)
+                time.sleep(max(0, start + at / FAST_PER_SECOND - time.perf_counter()))
 
         def look() -> None:
             nonlocal most
             while not ended.wait(LOOK_S):
                 most = max(most, _disk_bytes(store, 1))
 
-        threads = [threading.Thread(target=each) for each in (put, look)]
         start = time.perf_counter()
+        threads = [threading.Thread(target=each) for each in (put, look)]
         for thread in threads:
             thread.start()
         ours.drain(store, TOPIC, short_count)

@@ -3,10 +3,10 @@
 One timer that is due in a month would keep everything that was put after it. So a *pass* goes over
 the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
 the units it had are superseded (`floor.py`). What is due before the pass's S is left to fire from
-its place. Once R is past S nothing of the segment is needed: F, the floor, moves behind it, and
-with the next checkpoint retention removes it. So S is as soon as it can be: behind what is claimed
-and what was ever fired, and behind what will be while the pass goes on. Where that is reached
-before, the pass ends there, and the next one leaves more.
+its place. Once R is past the latest slot of that nothing of the segment is needed: F, the floor,
+moves behind it, and with the next checkpoint retention removes it. So S is as soon as it can be:
+behind what is claimed and what was ever fired, and behind what will be while the pass goes on.
+Where that is reached before, the pass ends there, and the next one leaves more.
 
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
 until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
@@ -371,7 +371,7 @@ class Cleaner:
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])
         claimed_slot = world.dequeue_get.claimed_slot
         if latest_slot < claimed_slot + self.wait_slots:  # all of it fires soon: it costs nothing
-            self._passes.append(Pass(start, stop, latest_slot + 1, copies=False))
+            self._passes.append(Pass(start, stop, latest_slot))
             return True
         if world.cleaning.pass_count == PASS_COUNT_MAX or not (
             everything or self._is_worth_it(start)
@@ -384,9 +384,9 @@ class Cleaner:
         first_slot = max(claimed_slot, reached_slot) + self.leave_slots
         if self._passes and self._passes[-1].start == start:  # it was cut before it copied any
             first_slot = max(first_slot, self._passes[-1].first_slot + 1)
-        mine = Pass(start, min(stop, self._round.stop), first_slot, copies=True)
-        waiting = self._round.waiting(mine.start, mine.stop, first_slot)
-        self._walk = walk = Walk(engine, mine, waiting)
+        stop = min(stop, self._round.stop)
+        units, last_slot = self._round.waiting(start, stop, first_slot)
+        self._walk = walk = Walk(engine, Pass(start, stop, last_slot, first_slot), units)
         self._enter(walk)
         return True
 
@@ -501,11 +501,11 @@ class Cleaner:
         mine = None if walk is None else walk.mine
         ended = 0
         while ended < len(passes) and passes[ended] is not mine:
-            if self.engine.read_slot < passes[ended].first_slot:
+            if self.engine.read_slot <= passes[ended].last_slot:
                 break
             ended += 1
         if ended:
-            left = sum(each.copies for each in passes[ended:] if each is not mine)
+            left = sum(each.first_slot >= 0 for each in passes[ended:] if each is not mine)
             left += walk is not None and self._is_entered(walk)
             _move_floor(self.engine.world, passes[ended - 1].stop, left)
         for _ in range(ended):  # where a signal comes between, the same is done once more

@@ -1,4 +1,4 @@
-"""What waits in the oldest part of the log, and how far the passes over it have come.
+"""What waits in the oldest part of the log, for passes of cleaning to go over.
 
 Which messages a pass needs is told by units alone, and these stand anywhere in the timer log. So
 one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
@@ -28,12 +28,12 @@ ROWS_MAX: Final = 1 << 20
 
 @dataclass
 class Pass:
-    """Messages from `start` to `stop` that nothing is needed of once R is at `first_slot`."""
+    """Messages from `start` to `stop` that nothing is needed of once R is past `last_slot`."""
 
     start: int
     stop: int
-    first_slot: int  # S
-    copies: bool  # it stands in `Cleaning.passes` as well
+    last_slot: int  # the latest that what it leaves in place leads to
+    first_slot: int = -1  # S, of one that copies: it stands in `Cleaning.passes` as well
 
 
 class Round:
@@ -72,12 +72,17 @@ class Round:
         # In one piece: Python looks for signals at calls and jumps alone.
         self._parts, self._offset, self.stop, self.is_read = parts, offset, stop, is_read
 
-    def waiting(self, start: int, stop: int, first_slot: int) -> Units:
-        """Return what leads to `first_slot` or later of the messages from `start` to `stop`."""
+    def waiting(self, start: int, stop: int, first_slot: int) -> tuple[Units, int]:
+        """Return what leads to `first_slot` or later of the messages from `start` to `stop`.
+
+        With it the latest slot that the others lead to, −1 where there is none.
+        """
         units = self._parts[0]
         first, last = np.searchsorted(units.message, (start, stop)).tolist()
         units = units[first:last]
-        return units[leads_to(self.engine, units) >= first_slot]
+        slots = leads_to(self.engine, units)
+        is_far = slots >= first_slot
+        return units[is_far], int(slots[~is_far].max(initial=-1))
 
 
 class Walk:

@@ -20,8 +20,8 @@ gone    A unit is superseded if its message is before F; or in a pass, before it
         slot is >= that pass's S; or recovery found its copy. Asked before the message is read. A
         walk of a chain stops at a unit before the timer log's start.
 queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
-floor   F moves to the oldest pass's hi once R >= its S: what it left has fired, been dropped or
-        rolled.
+floor   F moves to the oldest pass's hi once R is past the latest slot of what it left: that has
+        fired, been dropped or rolled.
 L       A copy whose source is before the captured F does not count; that of a pass F has not
         passed does.
 flush   R, Q, C, L, F, the groups' offsets are captured at one moment; the log is synced, queues,
@@ -128,6 +128,7 @@ class History(rules_model.History):
                     "goal": goal,
                     "S": self.C + self.rnd.randrange(self.v["margin"]),
                     "first": None,
+                    "left": -1,
                 }
                 self.passes.append(p)
                 self.info["passes"] += 1
@@ -138,6 +139,8 @@ class History(rules_model.History):
             if m["k"] not in "pd" or o in self.past:
                 continue
             sl = self.slot(o)
+            if sl < p["S"] and self.v["near"] == "stay":
+                p["left"] = max(p["left"], sl)
             if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
@@ -160,7 +163,7 @@ class History(rules_model.History):
         while (
             self.passes
             and self.passes[0]["hi"] == self.passes[0]["goal"]
-            and (self.R >= self.passes[0]["S"] or self.v["wait"] == "no")
+            and (self.R > self.passes[0]["left"] or self.v["wait"] == "no")
         ):
             self.F = self.passes.pop(0)["hi"]
             self.done = {o: c for o, c in self.done.items() if o >= self.F}

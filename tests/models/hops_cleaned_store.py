@@ -25,7 +25,8 @@ gone    A unit is superseded if its message is before F; or in a pass, before it
         hop or a fire that was under way when a pass came by is dropped. A walk of a chain stops at
         a unit before the timer log's start.
 queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
-floor   F moves to the oldest pass's hi once R >= its S: what it left has fired or been dropped.
+floor   F moves to the oldest pass's hi once R is past the latest slot that what it left leads to:
+        that has fired or been dropped.
 L       A copy whose source is before the captured F does not count; that of a pass F has not
         passed does.
 flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
@@ -92,6 +93,9 @@ class File(list):  # a log of segments: what is before `start` was removed
             raise GoneError
         return list.__getitem__(self, i)
 
+    def known(self, i):  # of a unit that was claimed, and may have been removed since
+        return list.__getitem__(self, i)
+
     def kept(self):
         return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
 
@@ -150,7 +154,7 @@ class Store(hops_model.Store):
 
     # ---- superseded, chains, dequeue
     def gone(self, u):
-        U = self.tl[u]
+        U = self.tl.known(u)
         o, sl = U["off"], U["slot"]
         if (self.v["floor"] != "no" and o < self.F) or o in self.past or self.later(u):
             return True
@@ -194,7 +198,7 @@ class Store(hops_model.Store):
                     return  # the flush that goes on must end first
                 self.flush()
                 continue
-            mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
+            mine = [u for u in self.near if self.tl.known(u)["slot"] <= self.R]
             if any(self.ready(u) != "keep" for u in mine):
                 return
             for u in mine:
@@ -242,7 +246,7 @@ class Store(hops_model.Store):
         self.round = (
             goal,
             {
-                U["off"]
+                U["off"]: U["to"]
                 for u, U in self.tl.kept()
                 if U["slot"] >= self.R
                 and not self.gone(u)
@@ -253,8 +257,9 @@ class Store(hops_model.Store):
     def target(self, o):  # of a timer's message: the slot that its units lead to
         if self.old:
             return self.slot(o)
-        live = o in self.round[1] or self.v["find"] == "messages"
-        return self.log[o]["due"] // P if live else -1
+        if self.v["find"] == "messages":
+            return self.log[o]["due"] // P
+        return self.round[1].get(o, -1)
 
     def clean(self, n):
         if not self.v["clean"]:
@@ -280,6 +285,7 @@ class Store(hops_model.Store):
                     "goal": goal,
                     "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
                     "first": None,
+                    "left": -1,
                 }
                 self.passes.append(p)
                 if goal > self.round[0] or self.rnd.random() < 0.5:
@@ -292,6 +298,8 @@ class Store(hops_model.Store):
             if m["k"] not in "pd" or o in self.past:
                 continue
             sl = self.target(o)
+            if sl < p["S"] and self.v["near"] == "stay":
+                p["left"] = max(p["left"], sl)
             if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
@@ -314,7 +322,7 @@ class Store(hops_model.Store):
         while (
             self.passes
             and self.passes[0]["hi"] == self.passes[0]["goal"]
-            and (self.R >= self.passes[0]["S"] or self.v["wait"] == "no")
+            and (self.R > self.passes[0]["left"] or self.v["wait"] == "no")
         ):
             self.F = self.passes.pop(0)["hi"]
             self.done = {o: c for o, c in self.done.items() if o >= self.F}
@@ -493,7 +501,7 @@ class Store(hops_model.Store):
         del self.tl[self.ck["tl"] :]
         self.tlf = len(self.tl)  # in this order, each fsynced
         self.unit = {U["off"]: u for u, U in self.tl.kept()}
-        self.round = -1, set()
+        self.round = -1, {}
         self.hopped = {U["off"]: u for u, U in self.tl.kept() if u >= self.ck["T"] and U["hop"]}
         self.Q = self.ck["Q"]
         self.cancelled = {}

@@ -111,8 +111,10 @@ def test_rounds_tell_what_waits(
             while not part.is_read:
                 part.read_on()
             assert at < part.stop <= stop
-            waiting = part.waiting(at, part.stop, read_slot + 1)
+            waiting, last_slot = part.waiting(at, part.stop, read_slot + 1)
             assert len(waiting) <= rows_max
+            left = [slots[m] for m in slots if at <= m < part.stop and slots[m] == read_slot]
+            assert last_slot == max(left, default=-1)
             found += zip(waiting.message.tolist(), (waiting.ms // 1_000).tolist(), strict=True)
             at, turns = part.stop, turns + 1
         assert turns <= 1 + len(slots)

@@ -59,8 +59,10 @@ def test_a_copy_is_named_where_it_is(tmp_path: Path) -> None:
         store.core.play_now()
         live_on(store, clock, 10)
         clean_all(store)
-        clock.advance(20 * SECOND)
-        live_on(store, clock, 2)
+        cleaner = store.core.cleaner
+        cleaner.stopped = True
+        live_on(store, clock, 5)
+        cleaner.reach.find(store.core.engine.world.cleaning.floor)
         found = store.stats().cleaning
         assert found.copied_count and found.floor
         assert found.kept_by.startswith(f"timer {far} of topic 'b', due ")
