@@ -13,6 +13,8 @@ COUNTERS: Final = {
     "fired_count": "Timers that were fired into the log",
     "rolled_count": "Timers that were put down again on their way",
     "rolled_bytes": "Bytes that were appended for that",
+    "put_bytes": "Bytes that calls appended: puts, deletes, what groups sent back",
+    "fired_bytes": "Bytes that were appended for timers that fired",
     "dropped_count": "Cancelled timers that were reached",
     "unreadable_count": "Messages that could not be read",
     "damage_count": "Places of the store that could not be read",

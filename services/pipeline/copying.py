@@ -159,6 +159,7 @@ def count_fired(world: World, counts: CopyCounts, i: int) -> None:
     """Count number `i` of the stage, which was appended just now, by how late it was."""
     late_ms = max(0, world.queues.stored_ms - world.staged_due[i])
     counts.fired_count += 1
+    counts.fired_bytes += world.stage.size[i]
     world.lateness[lateness_bucket(late_ms)] += 1
     counts.lateness_sum_ms += late_ms
     counts.lateness_max_ms = max(counts.lateness_max_ms, late_ms)

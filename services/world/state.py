@@ -114,6 +114,7 @@ class CopyCounts:
     """What became of the timers that a service copies."""
 
     fired_count: int = 0
+    fired_bytes: int = 0  # of what was appended for them
     dropped_count: int = 0  # cancelled timers that were reached
     lateness_sum_ms: int = 0
     lateness_max_ms: int = 0

@@ -139,3 +139,19 @@ def test_hops_are_counted_by_bytes(tmp_path: Path) -> None:
         stats = store.stats()
         assert stats.rolled_count > 0
         assert stats.rolled_count * 500 < stats.rolled_bytes <= stats.commitlog_end - before
+
+
+def test_each_byte_of_the_log_is_counted_once(tmp_path: Path) -> None:
+    clock = ManualClock()
+    for _ in range(2):
+        with TimerStore(tmp_path / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+            start = store.core.opened_end
+            for i in range(20):
+                store.put(bytes(i + 1), topic=f"t{i % 3}", delay=timedelta(seconds=900 + i * 900))
+            store.put_many([b"x"] * 5, topic="t", delay_level=2)
+            assert store.stats().put_bytes == store.stats().commitlog_end - start > 25 * 100
+            clock.advance(timedelta(hours=2))
+            found = store.stats()
+            named = found.put_bytes + found.fired_bytes + found.rolled_bytes
+            assert named + found.cleaning.copied_bytes == found.commitlog_end - start
+            assert found.fired_bytes > found.fired_count * 100 > 0

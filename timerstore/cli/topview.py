@@ -45,7 +45,7 @@ class Look:
 
 
 def rates(now: Look, before: Look) -> dict[str, float]:
-    """Return how many were put, fired, handled a second since an earlier look."""
+    """Return what was put, fired, handled a second since an earlier look; bytes by what for."""
     passed_s = max(1e-3, now.at_s - before.at_s)
 
     def rate(count: Callable[[dict[str, Any]], int]) -> float:
@@ -55,6 +55,10 @@ def rates(now: Look, before: Look) -> dict[str, float]:
         "put": rate(lambda stats: sum(each["put_count"] for each in stats["topics"])),
         "fired": rate(lambda stats: int(stats["fired_count"])),
         "handled": rate(lambda stats: sum(each["handled_count"] for each in stats["groups"])),
+        "put_bytes": rate(lambda stats: int(stats["put_bytes"])),
+        "fired_bytes": rate(lambda stats: int(stats["fired_bytes"])),
+        "rolled_bytes": rate(lambda stats: int(stats["rolled_bytes"])),
+        "copied_bytes": rate(lambda stats: int(stats["cleaning"]["copied_bytes"])),
     }
 
 
@@ -115,6 +119,17 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
         ("dead", _short(sum(dead.values()))),
         ("disk", shown_bytes(stats["disk_bytes"])),
     )
+    appended = _fields(
+        *(
+            (name, f"{shown_bytes(round(rate[field]))}/s")
+            for name, field in (
+                ("appended: put", "put_bytes"),
+                ("fired", "fired_bytes"),
+                ("hops", "rolled_bytes"),
+                ("cleaning", "copied_bytes"),
+            )
+        )
+    )
     due = f" {_short(sum(now.seconds))} due, {_short(max(now.seconds, default=0))}/s at most"
     name = "next minute "
     spark = Text.assemble(
@@ -122,7 +137,7 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
         (sparkline(now.seconds, max(10, min(60, width - len(name) - len(due)))), "cyan"),
         (due, "dim"),
     )
-    lines = [title, first, second, spark]
+    lines = [title, first, second, appended, spark]
     for condition in health["conditions"][:1]:
         style = _STYLES.get(condition["state"], _BAD)
         first_place, *others = condition["what"].split("; ")

@@ -98,6 +98,7 @@ class Core:
         started = time.monotonic()
         self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
+        self.opened_end = self.engine.commitlog.end
         for row, topic in enumerate(self.engine.queues.topics):
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)

@@ -46,6 +46,11 @@ def _store(stats: Stats) -> Iterator[str]:
         f"           {shown_bytes(stats.disk_bytes)} on disk, {stats.checkpoint_count:,} "
         f"checkpoints, {stats.sync_count:,} group commits"
     )
+    yield (
+        f"           appended: {shown_bytes(stats.put_bytes)} put, "
+        f"{shown_bytes(stats.fired_bytes)} fired, {shown_bytes(stats.rolled_bytes)} hops, "
+        f"{shown_bytes(stats.cleaning.copied_bytes)} cleaning"
+    )
     for what, said in (
         ("has stopped", stats.stopped_by),
         ("waits for space", stats.waiting_for_space),

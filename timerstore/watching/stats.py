@@ -76,8 +76,12 @@ class Stats:
     linked_count: int
     fired_count: int
     rolled_count: int
+    put_bytes: int
+    """Appended by calls: puts, deletes, what groups sent back; and what closes segments."""
+    fired_bytes: int
+    """Appended for timers that fired; `cleaning.copied_bytes`: for what cleaning moved."""
     rolled_bytes: int
-    """Of the messages that were appended again, as timers hopped towards their time."""
+    """Appended as timers hopped towards their time."""
     dropped_count: int
     unreadable_count: int
     cancelled_count: int
@@ -153,7 +157,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         linked_count=world.enqueue_put.linked_count,
         fired_count=sum(each.fired_count for each in copied),
         rolled_count=world.dequeue_put.rolled_count,
-        rolled_bytes=world.dequeue_put.rolled_bytes,
+        **read_bytes(core),
         dropped_count=sum(each.dropped_count for each in copied),
         unreadable_count=sum(each.unreadable_count for each in engine.services)
         + consuming.unreadable_count,
@@ -193,6 +197,18 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         cleaning=read_cleaning(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )
+
+
+def read_bytes(core: Core) -> dict[str, int]:
+    """Return how many bytes were appended since opening, by what for; cleaning's are not named."""
+    engine, world = core.engine, core.engine.world
+    with engine.locks:  # so what services appended is counted, and no value ever falls
+        copied = world.dequeue_put.counts, world.deliver_levels.counts
+        fired_bytes = sum(each.fired_bytes for each in copied)
+        rolled_bytes = world.dequeue_put.rolled_bytes
+        others = fired_bytes + rolled_bytes + world.cleaning.copied_bytes
+        put_bytes = engine.commitlog.end - core.opened_end - others
+    return {"put_bytes": put_bytes, "fired_bytes": fired_bytes, "rolled_bytes": rolled_bytes}
 
 
 def _said(error: BaseException | None) -> str | None:
