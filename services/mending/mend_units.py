@@ -220,7 +220,7 @@ def _link(engine: Engine, units: _Units) -> None:
             while not _set_previous(engine.world, int(offset[i]), int(expected[i])):
                 engine.timerlog.existing(int(offset[i]) // engine.timerlog.segment_bytes)
     firsts = np.flatnonzero(is_first)
-    lasts = np.append(firsts[1:], len(slot)) - 1
+    lasts = np.append(firsts[1:], len(slot))[: len(firsts)] - 1
     change = np.concatenate([[0], np.cumsum(1 - 2 * units.is_delete[order])])
     heads = {
         int(slot[low]): (int(offset[low]), int(offset[high]), int(change[high + 1] - change[low]))

@@ -66,6 +66,15 @@ def test_one_whose_message_cannot_be_told_is_led_past() -> None:
         assert len(alone.engine.damage.places) == 3
 
 
+def test_nothing_sound_is_left() -> None:
+    """Nothing is led past, and each slot is empty."""
+    with Alone(DEQUEUE_GET) as alone:
+        for offset in filled(alone):
+            damage(alone, offset)
+        mend_units(alone.engine, 0)
+        assert all(slot.last_offset < 0 for slot in alone.slots().values())
+
+
 def test_a_claim_goes_on_behind_the_damage() -> None:
     """The newest unit of the slot that is being claimed, of which the message cannot be told."""
     with Alone(DEQUEUE_GET) as alone:
