@@ -43,8 +43,7 @@ def find_parts(
 ) -> None:
     """Find the parts of scanned messages whose segments are mapped. O(bytes of properties).
 
-    `rows`: sound messages. `found`: scratch.
-    `parts`: written.
+    `rows`: sound messages. `found`: scratch. `parts`: written.
     """
     segment_bytes = commitlog.segment_bytes
     for i in range(len(rows.offset)):
