@@ -116,6 +116,20 @@ def bench_claim(store: TimerStore, benchmark: Any) -> None:
     play(benchmark, lambda now_ms: drive(store, (DEQUEUE_GET,), now_ms), prepare)
 
 
+def bench_hop(store: TimerStore, benchmark: Any) -> None:
+    """From a slot of their grid to the next: one unit in, one unit out."""
+    ahead, hop_ms = counter(10, 10), store.core.engine.hop_ms
+
+    def prepare() -> int:
+        start_ms = START_MS + 1_000 * next(ahead)
+        drive(store, (DEQUEUE_GET, DEQUEUE_PUT), start_ms - 5_000)
+        put(store, start_ms - START_MS + hop_ms)
+        drive(store, (ENQUEUE_GET, ENQUEUE_PUT), START_MS)
+        return start_ms - 1
+
+    play(benchmark, lambda now_ms: drive(store, (DEQUEUE_GET,), now_ms), prepare)
+
+
 def bench_fire(store: TimerStore, benchmark: Any) -> None:
     """From the near wheel into the log, in the order of due time."""
     ahead = counter(10, 10)

@@ -18,6 +18,7 @@ class AsBroker:
             each.offset: each for each in naive.scan_commit_log(log, min(log)).messages
         }
         self.units = naive.scan_timer_log(units).units
+        self.segment_bytes = len(units[min(units)])
         check = naive.decode_timercheck((path / "config" / "timercheck").read_bytes())
         self.read_slot = check.read_ms // precision_ms
         slots = naive.used_slots((path / "timerwheel").read_bytes()).values()
@@ -48,6 +49,25 @@ class AsBroker:
                     continue
                 key = f"{message.properties['REAL_TOPIC']}+{message.properties['UNIQ_KEY']}"
                 found += [message] * (key not in deletes)
+        return found
+
+    def misled_files(self) -> list[int]:
+        """The files of the timer log that it would remove while it still needs their units.
+
+        It removes the oldest once the message of its last unit is before the commit log's start.
+        """
+        reached = set()
+        for slot, offset in self.last.items():
+            while slot >= self.read_slot and offset in self.units:
+                reached.add(offset)
+                offset = self.units[offset].prev_pos
+        ends = max(self.units, default=0) // self.segment_bytes * self.segment_bytes
+        found = []
+        for begin in range(min(self.units, default=0), ends, self.segment_bytes):
+            mine = [at for at in self.units if begin <= at < begin + self.segment_bytes]
+            needed = [self.units[at].message_offset for at in mine if at in reached]
+            if self.units[max(mine)].message_offset < max(needed, default=-1):
+                found.append(begin)
         return found
 
     def keys(self) -> list[str]:

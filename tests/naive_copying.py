@@ -10,7 +10,6 @@ from tests.naive_services import (
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
-    ROLL,
     SPAN,
     Log,
     Taken,
@@ -18,7 +17,7 @@ from tests.naive_services import (
 
 # --------------------------------------------------------------------- dequeue-put
 
-FIRED, ROLLED, DROPPED, LOST, FORGOTTEN = "fired", "rolled", "dropped", "lost", "forgotten"
+FIRED, DROPPED, LOST, FORGOTTEN = "fired", "dropped", "lost", "forgotten"
 
 
 @dataclass
@@ -78,7 +77,6 @@ class DequeuePut:
     checkpointed: int
     slot_count: int
     walked: int
-    linked: int
     frontier: int
     front: int  # where the front begins: at R, with nothing put aside
     aside_walked: int = 0
@@ -89,8 +87,6 @@ class DequeuePut:
     held_from: int = FAR
     settled: Counter[int] = field(default_factory=Counter)
     first_copy: dict[int, int] = field(default_factory=dict)  # by the slot's place
-    roll_index: Counter[int] = field(default_factory=Counter)
-    rolls_before: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     pending: Counter[str] = field(default_factory=Counter)  # by topic, as it changed
     late_ms: list[int] = field(default_factory=list)
@@ -116,7 +112,6 @@ class DequeuePut:
     def _pass(self, aside: int) -> None:
         slot, waits = self.read if aside else self.front, self.read < self.aside_stop
         place = slot % SPAN + SPAN * aside
-        self.rolls_before = max(self.rolls_before, self.roll_index.pop(place, 0))
         copy = self.first_copy.pop(place, FAR)
         if waits and not aside:
             self.front_copy = min(self.front_copy, copy)
@@ -137,30 +132,25 @@ class DequeuePut:
         stamp_ms, batch, done = max([now_ms, *fired]), list[int](), 0
         for each, kind in decided:
             until_ms = each.at
-            if kind in (FIRED, ROLLED):
+            if kind == FIRED:
                 source = self.to.log.messages[each.message]
-                copy = naive.rolled_copy(source)
-                if kind == FIRED:
-                    copy = naive.fired_copy(source, source.stored_ms, now_ms)
-                    copy.queue_id = max(0, copy.queue_id)
+                copy = naive.fired_copy(source, source.stored_ms, now_ms)
+                copy.queue_id = max(0, copy.queue_id)
                 missing = self.to.append(copy, stamp_ms)
                 if missing:
                     self.need = missing
                     break
                 first = self.first_copy.get(each.place, FAR)
                 self.first_copy[each.place] = min(first, copy.offset)
-                if kind == ROLLED:
-                    self.roll_index[each.place] = copy.queue_offset + 1
-                else:
-                    due_ms = self.to.log.due_ms(each.message)
-                    until_ms = max(until_ms, due_ms)
-                    self.pending[copy.topic] -= 1
-                    batch.append(due_ms)
+                due_ms = self.to.log.due_ms(each.message)
+                until_ms = max(until_ms, due_ms)
+                self.pending[copy.topic] -= 1
+                batch.append(due_ms)
             elif kind == LOST:
                 self.lost.append(each.message)
             elif kind == FORGOTTEN:
                 until_ms = (each.at + 1) * self.to.log.precision_ms - 1
-                self._forget(each.message)
+                self._forget(each.message, each.at)
             self.counts[kind] += 1
             self.frontier = max(self.frontier, until_ms)
             self.settled[each.place] += 1
@@ -175,27 +165,28 @@ class DequeuePut:
         if log.is_unmapped(each.message):
             self.need = "commitlog read", each.message
             return None
-        if each.magic & (MARKS_DELETE | ROLL) == MARKS_DELETE:
+        if each.magic & MARKS_DELETE:
             return FORGOTTEN
         if not log.is_sound(each.message, each.size, verify=True):
             return LOST
         properties = log.messages[each.message].properties
         if "TIMER_OUT_MS" not in properties:
             return LOST
-        rolls = each.magic & ROLL and log.due_ms(each.message) > now_ms
-        if each.magic & MARKS_DELETE:
-            return ROLLED
         if log.identity(each.message) in self.cancelled:
             return DROPPED
         queue = properties["REAL_TOPIC"], max(0, naive.number(properties.get("REAL_QID")))
         if queue not in self.to.queues:
             self.need = "topic", each.message
             return None
-        return ROLLED if rolls else FIRED
+        return FIRED
 
-    def _forget(self, message: int) -> None:
-        if message not in self.to.log.messages:
-            return
+    def _forget(self, message: int, slot: int) -> None:
+        found = self.to.log.messages.get(message)
+        if (
+            found is None
+            or int(found.properties["TIMER_OUT_MS"]) // self.to.log.precision_ms > slot
+        ):
+            return  # nobody, or its target has hopped on from there
         high, low = self.to.log.identity(message)
         if high == -1 and low >= LEVEL_MARK:
             if (high, low) in self.cancelled:  # its loop has yet to pass it
@@ -211,7 +202,7 @@ class DequeuePut:
         place = slot % SPAN + SPAN * aside
         if now_ms // self.to.log.precision_ms <= slot or walked <= slot:
             return False
-        if self.came[place] != self.settled[place] or self.linked < self.rolls_before:
+        if self.came[place] != self.settled[place]:
             return False
         if aside and slot + 1 == self.aside_stop:  # R joins the front
             return self.came[KEPT] == self.settled[KEPT] and self.front > self.straggler

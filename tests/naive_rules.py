@@ -105,11 +105,13 @@ class Wheel(NamedTuple):
     roll_window: int
     read: int
     checkpointed_read: int
+    is_old: bool = False  # of a store of the first version
+    claimed: int = 0  # C
 
     @property
     def hop(self) -> int:
-        """H: two thirds of the roll window, in whole slots."""
-        return 2 * self.roll_window // 3
+        """H: the longest hop that leads ahead; two thirds of the window where a store is old."""
+        return max(1, 2 * self.roll_window // 3) if self.is_old else self.roll_window - 1
 
     @property
     def top(self) -> int:
@@ -128,7 +130,7 @@ class Place(NamedTuple):
 def place(out_ms: int, now_ms: int, wheel: Wheel) -> Place:
     """The slot of a timer whose `TIMER_OUT_MS` is `out_ms`."""
     own = out_ms // wheel.precision_ms
-    base = max(now_ms // wheel.precision_ms, wheel.read)
+    base = max(now_ms // wheel.precision_ms, wheel.read, wheel.claimed - 1)
     limit = min(base + wheel.roll_window, wheel.top)
     if own < limit:
         if own < wheel.read:
@@ -163,6 +165,24 @@ def unit_extra(exact_due_ms: int, unit_time_ms: int, is_roll: bool) -> int:
     """The last four bytes of a unit of ours: the maximum means that the message must be read."""
     value = exact_due_ms // 1000 if is_roll else exact_due_ms - unit_time_ms
     return value if 0 <= value <= UINT32_MAX else UINT32_MAX
+
+
+def leads_to(unit: Unit, precision_ms: int, hop_ms: int) -> int | None:
+    """The slot in which a unit's timer is due; None where the unit does not say it.
+
+    A roll says in which second its timer is due. Its hops lead to the timer's `TIMER_OUT_MS`, which
+    is at most one precision earlier: the last hop that is not past that second.
+    """
+    if not unit.is_roll:
+        return unit.time_ms // precision_ms
+    by_broker = (unit.crc, unit.extra) == (0, 0)
+    if by_broker or unit.extra == UINT32_MAX or hop_ms < precision_ms + 1000:
+        return None
+    second_end_ms = unit.extra * 1000 + 999
+    if unit.time_ms + hop_ms > second_end_ms:
+        return None
+    past_ms = (second_end_ms - unit.time_ms) % hop_ms
+    return (second_end_ms - past_ms) // precision_ms
 
 
 def broker_place(out_ms: int, write_time_ms: int, precision_ms: int, roll_window: int) -> Place:
@@ -266,5 +286,5 @@ def is_roll_in_place(
         return False
     if not ours:
         return broker_place(due_ms, write_time_ms, precision_ms, window)[1:] == (unit_ms, True)
-    hop_ms = 2 * window // 3 * precision_ms
+    hop_ms = (window - 1) * precision_ms
     return any(due_ms - hops * hop_ms == unit_ms for hops in range(1, 1 + due_ms // hop_ms))

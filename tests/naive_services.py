@@ -17,7 +17,7 @@ PLACES = KEPT + 1  # of slots, of slots that were put aside, and that one
 LEAD = 1
 LEVEL_MARK = 1 << 47
 TIMER, DELETE, UNREADABLE = 0, 1, 2  # kinds of entries between the two enqueue services
-PLAIN, ROLL, MARKS_DELETE = 1, 2, 4  # a unit's magic
+PLAIN, ROLL, MARKS_DELETE, HOP = 1, 2, 4, 8  # a unit's magic
 NO_NEED = ("", 0)
 FAR = 1 << 62
 
@@ -223,7 +223,7 @@ class EnqueuePut:
         if offset // self.segment_bytes not in self.segments:
             self.need = "timerlog segment", offset
             return False
-        place = naive.place(entry.out_ms, now_ms, self.wheel)
+        place = naive.place(entry.out_ms, now_ms, self.wheel._replace(claimed=self.claimed))
         if entry.message in self.done:
             read_ms = self.wheel.read * self.wheel.precision_ms
             is_own = entry.out_ms // self.wheel.precision_ms == self.wheel.read
@@ -248,7 +248,8 @@ class EnqueuePut:
         self.slots[place.slot] = naive.Slot(place.slot, first, offset, count + change)
         self.end = offset + naive.UNIT_BYTES
         segment = entry.message // commitlog_segment_bytes
-        self.latest_slot[segment] = max(self.latest_slot.get(segment, -1), place.slot)
+        leads_to = max(place.slot, entry.out_ms // self.wheel.precision_ms)
+        self.latest_slot[segment] = max(self.latest_slot.get(segment, -1), leads_to)
         if entry.message not in self.done:
             self._hand_on_late(Late(place.slot, magic, entry.message, entry.size, entry.due_ms))
         return True
@@ -300,6 +301,7 @@ class DequeueGet:
 
     log: Log
     segment_bytes: int  # of the timer log
+    sizes: naive.Wheel
     read: int  # R
     front: int  # where the front begins: at R, with nothing put aside
     first: int = 0  # work that is done for what was put aside before all else
@@ -313,6 +315,8 @@ class DequeueGet:
     kept: list[int] = field(default_factory=list)  # deletes
     kept_slot: int = 0
     straggler: int = -1
+    end: int = 0  # of the timer log
+    first_hop: dict[int, int] = field(default_factory=dict)  # by the place that was hopped from
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
     out: list[Taken] = field(default_factory=list)
     need: tuple[str, int] = NO_NEED
@@ -394,7 +398,7 @@ class DequeueGet:
                     return work
                 mine.offset = self.last.get(mine.claimed, -1)
                 mine.claimed += 1
-            elif not self._claim_unit(mine.claimed - 1, aside, mine.offset):
+            elif not self._claim_unit(mine.claimed - 1, aside, mine.offset, now_ms):
                 return work
             else:
                 mine.offset = self.units[mine.offset].prev_pos
@@ -402,7 +406,7 @@ class DequeueGet:
             if mine.offset < 0:
                 mine.walked = mine.claimed
 
-    def _claim_unit(self, slot: int, aside: int, offset: int) -> bool:
+    def _claim_unit(self, slot: int, aside: int, offset: int, now_ms: int) -> bool:
         if offset // self.segment_bytes in self.unmapped:
             self.need = "timerlog segment", offset
             return False
@@ -410,9 +414,11 @@ class DequeueGet:
             self.need = "damaged timerlog", offset
             return False
         unit = self.units[offset]
+        if unit.is_roll:
+            return unit.message_offset in self.done or self._hop(slot, aside, unit, now_ms)
         due_ms = unit.time_ms + unit.extra
         is_brokers = (unit.crc, unit.extra) == (0, 0)
-        if not unit.is_roll and (is_brokers or unit.extra == naive.UINT32_MAX):
+        if is_brokers or unit.extra == naive.UINT32_MAX:
             if self.log.is_unmapped(unit.message_offset):
                 self.need = "commitlog read", unit.message_offset
                 return False
@@ -427,6 +433,61 @@ class DequeueGet:
             )
             self.chained[slot % SPAN + SPAN * aside] += 1
         return True
+
+    def _hop(self, slot: int, aside: int, unit: naive.Unit, now_ms: int) -> bool:
+        """Link one more unit of a roll's message, nearer to its due time."""
+        precision, message = self.sizes.precision_ms, unit.message_offset
+        lead = naive.leads_to(unit, precision, self.sizes.hop * precision)
+        if lead is None:
+            if self.log.is_unmapped(message):
+                self.need = "commitlog read", message
+                return False
+            out_ms, due_ms = 0, self._due_ms(message, 0)
+            if message in self.log.messages:
+                out_ms = naive.number(self.log.messages[message].properties["TIMER_OUT_MS"])
+        else:
+            out_ms = unit.time_ms + (lead - slot) * precision
+            due_ms = out_ms if out_ms % precision else None  # it may be a broker's timer
+        claimed = self.ranges[0].claimed
+        wheel = self.sizes._replace(read=self.read, checkpointed_read=self.read, claimed=claimed)
+        place = naive.place(out_ms, now_ms, wheel)
+        magic, size = unit.magic & MARKS_DELETE | PLAIN, unit.message_bytes
+        if place.slot <= slot:  # it leads nowhere: it is taken from where it waits
+            self._insert(*(slot, aside, magic, message, size, due_ms or 0), in_front=False)
+            self.chained[slot % SPAN + SPAN * aside] += 1
+            return True
+        to, to_aside = self._near_slot(place.slot)
+        is_late = to < self.ranges[to_aside].claimed or to > place.slot
+        if is_late and due_ms is None:
+            if self.log.is_unmapped(message):
+                self.need = "commitlog read", message
+                return False
+            due_ms = self._due_ms(message, out_ms)
+        offset = naive.next_unit_offset(self.segment_bytes, self.end)
+        written_ms = naive.write_ms(place.slot, now_ms, precision)
+        extra = naive.UINT32_MAX
+        if place.is_roll and lead is not None:
+            extra = unit.extra
+        elif due_ms is not None:
+            extra = naive.unit_extra(due_ms, place.time_ms, place.is_roll)
+        hop = naive.Unit(
+            *(52, self.last.get(place.slot, -1), magic | ROLL * place.is_roll | HOP, written_ms),
+            *(place.time_ms - written_ms, message, size, unit.topic_hash),
+            extra=extra,
+        )
+        self.units[offset] = naive.seal_unit(hop, offset)
+        self.last[place.slot], self.end = offset, offset + naive.UNIT_BYTES
+        self.first_hop.setdefault(slot % SPAN + SPAN * aside, offset)
+        if is_late:
+            self._insert(*(to, to_aside, magic, message, size, due_ms or 0), in_front=False)
+            self.chained[to % SPAN + SPAN * to_aside] += 1
+        return True
+
+    def _due_ms(self, message: int, otherwise_ms: int) -> int:
+        found = self.log.messages.get(message)
+        if found is None or "TIMER_OUT_MS" not in found.properties:
+            return otherwise_ms
+        return self.log.due_ms(message)
 
     def _take(self, aside: int, now_ms: int) -> None:
         mine = self.ranges[aside]

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.models.damaged import check_damaged
-from tests.models.ledger import Ledger, read_ledger
+from tests.models.ledger import LEVEL_TOPIC, Ledger, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
 from timerstore import Config, CorruptStoreError, ManualClock, NotAStoreError, TimerStore
+from timerstore.timelog.bytes import format as fmt
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
@@ -80,6 +81,14 @@ def flip(file: Path, rnd: random.Random) -> tuple[int, int]:
     return at, bit
 
 
+def level_due_ms(file: Path, at: int) -> int:
+    """When the message of a delay level's entry is due in which byte `at` lies; else −1."""
+    if file.parent.parent.name != LEVEL_TOPIC:
+        return -1
+    entry = at // fmt.ENTRY_BYTES * fmt.ENTRY_BYTES + fmt.ENTRY_TAGS_AT
+    return int.from_bytes(file.read_bytes()[entry : entry + 8], "big", signed=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60, method="signal")
 @pytest.mark.parametrize("number", range(FLIPS))
@@ -103,6 +112,12 @@ def test_nothing_is_lost_without_a_word(
             raise
         return
     clock.advance(400 * SECOND)
+    if level_due_ms(file, at) > clock.now_ms:
+        # An entry of a queue has no checksum: the timer waits until then, and is listed so.
+        assert [timer.due_ms for timer in store.pending()] == [level_due_ms(file, at)]
+        check_damaged(store, before, everything_due=False)
+        store.close()
+        return
     check_damaged(store, before)
     counted = store.count()
     store.close()

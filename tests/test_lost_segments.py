@@ -152,6 +152,8 @@ def test_what_is_missing_before_the_first_is_found(
     for file in aside.iterdir():
         file.rename(path / "commitlog" / file.name)
     with timerstore.open(path, config=CONFIG, clock=clock) as store:
-        pending_count = store.count()
+        offsets = [int(timer.id[12:24], 16) for timer in store.pending()]
     assert verify(path, config=CONFIG).ok
-    assert rest.pending_count == (0 if count is None else pending_count)  # the others had rolled
+    # Where a timer has hopped its message lies in the log where it was put.
+    behind = [each for each in offsets if each >= 4_096 * (count or len(used))]
+    assert rest.pending_count == len(behind) < len(offsets)

@@ -118,7 +118,7 @@ WHOLE: Final = (
     "services/test_deliver_levels.py::test_levels_that_were_configured_otherwise",
     "services/test_deliver_levels.py::test_a_shorter_level_delivers_nothing_early_and_in_order",
     "services/test_retention.py::test_max_bytes_refuses_until_consumed",
-    "services/test_retention.py::test_rolls_carry_timers_out",
+    "services/test_retention.py::test_cleaning_carries_timers_out",
     "services/test_retention.py::test_id_leads_to_a_timer_whose_first_message_is_gone",
     "services/test_aside.py::test_what_falls_due_meanwhile_comes_first",
     "services/test_cleaning.py::test_far_timers_do_not_keep_the_log",

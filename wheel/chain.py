@@ -32,6 +32,7 @@ def walk_chains(
     timerlog: SegmentTable,
     chains: Rows,
     precision_ms: int,
+    hop_ms: int,
     units: Units,
     lanes: Rows,
     scratch: Bytes,
@@ -70,7 +71,7 @@ def walk_chains(
                 if not sound or unit_ms(buf, at) // precision_ms != lanes[lane, 0]:
                     state[1] = WALK_DAMAGED
                     return count
-                fill_unit(units, count, buf, at, offset)
+                fill_unit(units, count, buf, at, offset, precision_ms, hop_ms)
                 count += 1
                 offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
             lanes[lane, 1] = offset
@@ -88,6 +89,7 @@ def scan_units(
     stop: int,
     from_slot: int,
     precision_ms: int,
+    hop_ms: int,
     units: Units,
     scratch: Bytes,
     state: Words,
@@ -116,7 +118,7 @@ def scan_units(
             state[1] = WALK_DAMAGED
             break
         if unit_ms(buf, at) // precision_ms >= from_slot:
-            fill_unit(units, count, buf, at, offset)
+            fill_unit(units, count, buf, at, offset, precision_ms, hop_ms)
             count += 1
         state[0] = offset + fmt.UNIT_BYTES
     return count

@@ -70,7 +70,7 @@ class NearWheel:
     late: Words  # units linked after it was claimed. By enqueue-put, under wheel
     settled: Words  # units that are done with. By dequeue-put
     first_copy: Words  # offset of the first copy made of one of its messages. By dequeue-put
-    roll_index: Words  # timer queue index behind the last roll made from it. By dequeue-put
+    first_hop: Words  # timer log offset of the first unit that a hop from it linked. Under wheel
     free: int = NONE
     """First chunk of the free list."""
     used: int = 0
@@ -90,7 +90,7 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
     columns = np.zeros((7, PLACES), np.int64)
-    columns[1], columns[5] = NONE, NO_COPY
+    columns[1], columns[5], columns[6] = NONE, NO_COPY, NO_COPY
     return NearWheel(
         np.full(2 * ring, NONE, np.int64),
         np.full(2 * ring, NONE, np.int64),

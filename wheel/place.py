@@ -1,10 +1,11 @@
 """Placement: which slot a timer goes to.
 
-Below, b = max(now, R) and H = 2W/3, all in slots. A timer that is due before b + W goes to its own
-slot, or to R's when its own was passed. Any other becomes a *roll* on the timer's own grid: slot =
-due − k·H with the smallest k that lies before b + W. So a hop is W/3 to W long, hops of many
-timers do not bunch, and an id alone tells which slots can hold its timer. Placement never asks
-whether a timer is due.
+Below, b = max(now, R, C − 1) and H = W − 1, all in slots. A timer that is due before b + W goes to
+its own slot, or to R's when its own was passed. Any other becomes a *roll* on the timer's own grid:
+slot = due − k·H with the smallest k that lies before b + W. So each roll goes to a slot that is not
+claimed, ahead of all that hop now, and each hop is as long as that allows; hops of many timers do
+not bunch, and an id alone tells which slots can hold its timer. Placement never asks whether a
+timer is due. In a store of the first version H stays 2W/3, the grid on which its ids are found.
 
 Every slot lies in [R, top) with top = checkpointed R + the ring's length. So no slot of the ring is
 needed twice, not even when R falls back in a crash.
@@ -36,15 +37,14 @@ def hops_ahead(own: int, base: int, window: int, hop: int, top: int) -> int:
 
 @inlined
 def place(
-    settings: Settings, passed_slot: int, top: int, out_ms: int, now_ms: int
+    settings: Settings, base: int, passed_slot: int, top: int, out_ms: int
 ) -> tuple[int, int]:
-    """Return (slot, hops) of a timer whose unit's time is `out_ms`; `top`: see `ring_top`. O(1).
+    """Return (slot, hops) of a timer whose unit's time is `out_ms`. O(1).
 
-    With hops > 0 it is a roll, whose unit's time is out_ms − hops · H · precision. A slot that has
-    been passed becomes R.
+    `base`: the b of the module's text; `top`: see `ring_top`. With hops > 0 it is a roll, whose
+    unit's time is out_ms − hops · H · precision. A slot that has been passed becomes R.
     """
     own = out_ms // settings.precision_ms
-    base = max(now_ms // settings.precision_ms, passed_slot)
     hops = hops_ahead(own, base, settings.window_slots, settings.hop_slots, top)
     return max(own - hops * settings.hop_slots, passed_slot), hops
 
@@ -58,8 +58,8 @@ def may_have_rolled(settings: Settings, due_ms: int, put_ms: int) -> bool:
 
 @kernel_ahead
 def place_all(
-    settings: Settings, passed_slot: int, top: int, due_ms: Words, now_ms: int, slots: Words
+    settings: Settings, base: int, passed_slot: int, top: int, due_ms: Words, slots: Words
 ) -> None:
     """Fill the slot that each timer's unit goes to, were it linked now; both int64[n]."""
     for i in range(len(due_ms)):
-        slots[i], _ = place(settings, passed_slot, top, due_ms[i], now_ms)
+        slots[i], _ = place(settings, base, passed_slot, top, due_ms[i])

@@ -16,8 +16,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
-from timerstore.services.pipeline.enqueue_put import find_done
-from timerstore.services.world.floor import is_superseded
+from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
@@ -54,7 +53,7 @@ def cut_chains(engine: Engine) -> int:
     timer log is durable on return, the wheel with the next checkpoint: then call `move_units`.
     Raises CorruptStoreError.
     """
-    return _change_units(engine, _cut_all, used_chains(engine))
+    return change_units(engine, _cut_all, used_chains(engine))
 
 
 def move_units(engine: Engine) -> int:
@@ -62,12 +61,13 @@ def move_units(engine: Engine) -> int:
 
     The wheel is durable since they were cut out. Durable on return. Raises CorruptStoreError.
     """
-    return _change_units(engine, _move_all, np.zeros((0, 2), np.int64))
+    return change_units(engine, _move_all, np.zeros((0, 2), np.int64))
 
 
-def _change_units(
+def change_units(
     engine: Engine, change: Callable[[World, SegmentTable, Rows], int], chains: Words
 ) -> int:
+    """Change units in place, as a kernel does it; durable on return. Returns what that does."""
     log = engine.timerlog
     units = PinnedLog(log)
     units.pin_all()
@@ -80,9 +80,9 @@ def _change_units(
 
 
 @inlined
-def _is_done(world: World, message: int, slot: int) -> bool:
-    """Tell whether nobody needs a unit of a message in a slot."""
-    return is_superseded(world.cleaning, message, slot) or find_done(world.done, message) >= 0
+def _is_done(world: World, message: int, slot: int, offset: int) -> bool:
+    """Tell whether nobody needs the unit of a message in a slot; no pass is under way."""
+    return is_superseded(world, message, slot, offset) or find_in(world.done, message) >= 0
 
 
 @inlined
@@ -111,7 +111,7 @@ def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
             at = offset % world.timerlog.segment_bytes
             if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
                 return -1 - offset
-            if _is_done(world, get_i64(buf, at + fmt.UNIT_MESSAGE_AT), slot):
+            if _is_done(world, get_i64(buf, at + fmt.UNIT_MESSAGE_AT), slot, offset):
                 changed = True
             else:
                 if first == NO_UNIT:
@@ -139,11 +139,42 @@ def _passed_slot(world: World) -> int:
     return slot
 
 
+@inlined
+def retire_unit(
+    world: World,
+    timerlog: SegmentTable,
+    offset: int,
+    magic: int,
+    message: int,
+    size: int,
+    topic_hash: int,
+) -> bool:
+    """Rewrite a unit, as one of a message in a slot that is passed; False where there is none."""
+    buf = segment_at(timerlog, offset)
+    at = offset % world.timerlog.segment_bytes
+    if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+        return False
+    to_ms = _passed_slot(world) * world.settings.precision_ms
+    unit = NewUnit(
+        NO_UNIT,
+        magic & ~fmt.UNIT_ROLL,
+        get_i64(buf, at + fmt.UNIT_WRITE_AT),
+        to_ms,
+        to_ms,
+        message,
+        size,
+        topic_hash,
+        to_ms + fmt.EXTRA_READ_MESSAGE,
+    )
+    put_unit(buf, at, offset, unit, world.scratch)
+    return True
+
+
 @kernel_ahead
 def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
     """Move all units of slots from R on that nobody needs; return how many, or −1 − offset."""
     precision, segment_bytes = world.settings.precision_ms, world.timerlog.segment_bytes
-    to_ms, count = _passed_slot(world) * precision, 0
+    count = 0
     offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
     while offset + fmt.UNIT_BYTES <= world.timerlog.end:
         buf = segment_at(timerlog, offset)
@@ -151,19 +182,11 @@ def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
         if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
             return -1 - offset
         slot, message = unit_ms(buf, at) // precision, get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-        if slot >= world.dequeue_put.passed_slot and _is_done(world, message, slot):
-            unit = NewUnit(
-                NO_UNIT,
-                get_i32(buf, at + fmt.UNIT_MAGIC_AT) & ~fmt.UNIT_ROLL,
-                get_i64(buf, at + fmt.UNIT_WRITE_AT),
-                to_ms,
-                to_ms,
-                message,
-                get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT),
-                get_i32(buf, at + fmt.UNIT_HASH_AT),
-                to_ms + fmt.EXTRA_READ_MESSAGE,
-            )
-            put_unit(buf, at, offset, unit, world.scratch)
+        if slot >= world.dequeue_put.passed_slot and _is_done(world, message, slot, offset):
+            magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+            size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+            topic_hash = get_i32(buf, at + fmt.UNIT_HASH_AT)
+            retire_unit(world, timerlog, offset, magic, message, size, topic_hash)
             count += 1
         offset = next_unit_offset(segment_bytes, offset + fmt.UNIT_BYTES)
     return count

@@ -13,6 +13,7 @@ import numpy as np
 
 from timerstore.errors import TimerStoreError
 from timerstore.services.broker.cut_chains import used_chains
+from timerstore.services.broker.full_files import misleading_units
 from timerstore.services.engine.engine import Engine, read_at
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_for_broker
@@ -52,6 +53,9 @@ def check_reached(engine: Engine) -> None:
     if not np.array_equal(reached, live):
         strange = np.union1d(np.setxor1d(reached, live), reached[1:][reached[1:] == reached[:-1]])
         _refuse(f"of the units of the timer log {len(strange)} are not reached once", strange)
+    misled = np.concatenate(misleading_units(engine))
+    if len(misled):
+        _refuse(f"{len(misled)} files of the timer log would be removed too soon", misled)
     is_timer = read[:, _KIND] <= _CANCELLED
     timers = read[is_timer]
     order = np.argsort(timers[:, _MESSAGE])

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.world.floor import find_in
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -124,6 +124,6 @@ def look_up(world: World, puts: FirstPuts, start: int, end: int, found: MessageP
         if offsets[i] >= fmt.LEVEL_MARK:
             rows[i] += QUEUE_COUNT_MAX
             puts.level[i] = get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) & (fmt.LEVEL_COUNT_MAX - 1)
-            if find_done(world.done, offset) >= 0:
+            if find_in(world.done, offset) >= 0:
                 puts.entry[i] = -1  # an earlier life has delivered it
     return len(offsets)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
-from timerstore.services.cleaning.pass_units import Pass, Round, Walk, leads_to
+from timerstore.services.cleaning.pass_units import Pass, Round, Walk
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
@@ -40,9 +40,8 @@ from timerstore.services.pipeline.copying import (
     stage_copy,
     stage_is_full,
 )
-from timerstore.services.pipeline.enqueue_put import find_done
 from timerstore.services.running.provide import provide
-from timerstore.services.world.floor import read_floor
+from timerstore.services.world.floor import find_in, read_floor
 from timerstore.services.world.state import (
     CLEANING,
     PASS_COLUMNS,
@@ -56,7 +55,7 @@ from timerstore.services.world.state import (
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at
-from timerstore.timelog.bytes.unit import Units
+from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
 from timerstore.timelog.jit.intrinsics import get_i64
@@ -76,6 +75,8 @@ log = logging.getLogger("timerstore")
 
 WAIT_MS: Final = 10_000
 """A segment of which all is due within so long is waited for; a pass leaves no more than that."""
+FAR_SLOT: Final = 1 << 48
+"""Behind all that a unit can lead to."""
 COPY_BYTES: Final = 32 << 10
 """Copied in one hold of the locks: some 30 µs."""
 TICK_BYTES: Final = 4 << 20
@@ -159,7 +160,7 @@ def _copy_units(world: World, source: SegmentTable, units: Units, stop_at: int, 
         message, size = units.message[i], units.size[i]
         magic = units.magic[i]
         slot = units.ms[i] // precision
-        if find_done(world.done, message) >= 0:
+        if find_in(world.done, message) >= 0:
             i += 1
             continue
         if stage_is_full(staged, staged_bytes, size):
@@ -426,13 +427,15 @@ class Cleaner:
         latest = np.full(TABLE_LENGTH, -1, np.int64)
         pending_bytes = 0
         with engine.locks:
-            floor = read_floor(world.cleaning)
+            floor = read_floor(world)
         for units in all_units(engine, engine.timerlog.start, stop):
-            messages, slots = units.message, leads_to(engine, units)
+            # What does not say where it leads to may lead anywhere.
+            leads_to = np.where(units.leads_to == NOT_SAID, FAR_SLOT, units.leads_to)
+            messages, slots = units.message, units.ms // engine.precision_ms
             numbers = messages // engine.commitlog.segment_bytes
             kept = messages >= floor.offset
-            np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, slots[kept])
-            waits = (slots >= read_slot) & ~floor.superseded(messages, slots)
+            np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
+            waits = (slots >= read_slot) & ~floor.superseded(units)
             pending_bytes += int(units.size[waits].sum())
         with engine.locks.wheel:
             np.maximum(world.latest_slot, latest, out=world.latest_slot)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.services.looking.log_units import read_units
-from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.record import Words
+from timerstore.services.looking.unsaid_leads import say_leads
+from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 
@@ -66,6 +66,7 @@ class Round:
         is_read, stop, offset = bool(where[1] == chain.WALK_DONE), self.stop, int(where[0])
         if is_read or sum(map(len, parts)) > ROWS_MAX:
             parts = [_in_order(parts)]
+            say_leads(self.engine, parts[0])
             if len(parts[0]) > ROWS_MAX:
                 stop = int(parts[0].message[ROWS_MAX // 2])
                 parts = [parts[0][np.arange(ROWS_MAX // 2)]]
@@ -80,9 +81,9 @@ class Round:
         units = self._parts[0]
         first, last = np.searchsorted(units.message, (start, stop)).tolist()
         units = units[first:last]
-        slots = leads_to(self.engine, units)
-        is_far = slots >= first_slot
-        return units[is_far], int(slots[~is_far].max(initial=-1))
+        # What does not say where it leads to cannot be read: a pass names it.
+        is_far = (units.leads_to >= first_slot) | (units.leads_to == NOT_SAID)
+        return units[is_far], int(units.leads_to[~is_far].max(initial=-1))
 
 
 class Walk:
@@ -107,12 +108,6 @@ class Walk:
     def go_to(self, cursor: int) -> None:
         """Go to the first unit whose message is not before `cursor`."""
         self.at = int(np.searchsorted(self.units.message, cursor))
-
-
-def leads_to(engine: Engine, units: Units) -> Words:
-    """Return the slots that units lead to."""
-    slots: Words = units.ms // engine.precision_ms
-    return slots
 
 
 def _in_order(parts: list[Units]) -> Units:

@@ -34,6 +34,7 @@ _TIMERLOG_SYNC: Final = 8
 _PAGES: Final = 9
 _QUEUES: Final = 10
 _FLOOR: Final = 11
+_HOPS_FROM: Final = 12
 _PIECE: Final = 32
 """Pages that are copied in one hold of wheel: some 20 µs."""
 _CURSORS: Final = 16
@@ -52,6 +53,7 @@ class Captured(NamedTuple):
     commitlog_end: int
     scan_from: int  # L, as far as this life's copies say
     floor: int  # F
+    hops_from: int  # T, as far as this life's hops say
     timerlog_sync: int  # up to where the timer log must be durable before the pages are written
     next_index: Words
     level_offsets: Words
@@ -98,8 +100,10 @@ def _capture(
         return False
     oldest = min(end, world.cancelled.held_from)
     oldest = min(oldest, world.dequeue_put.front_copy)
+    hops_from = min(world.timerlog.end, world.dequeue_put.front_hop)
     for place in range(PLACES):  # of slots that are claimed and not passed; the others have none
         oldest = min(oldest, near.first_copy[place])
+        hops_from = min(hops_from, near.first_hop[place])
     for i in range(world.cleaning.pass_count):
         oldest = min(oldest, world.cleaning.passes[i * PASS_COLUMNS + PASS_FIRST_COPY])
     cursors[_READ] = world.dequeue_put.passed_slot
@@ -111,6 +115,7 @@ def _capture(
     cursors[_COMMITLOG_END] = end
     cursors[_SCAN_FROM] = oldest
     cursors[_FLOOR] = world.cleaning.floor
+    cursors[_HOPS_FROM] = hops_from
     lock_release(world.fire_lock)
     # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
     # timer log, which must be durable up to what the last piece points to.
@@ -159,8 +164,7 @@ def capture(world: World) -> Captured:
     ].tolist()
     return Captured(
         *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
-        int(cursors[_FLOOR]),
-        synced,
+        *(int(cursors[_FLOOR]), int(cursors[_HOPS_FROM]), synced),
         next_index[: int(cursors[_QUEUES])],
         level_offsets,
         runs,

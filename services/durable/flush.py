@@ -156,6 +156,9 @@ class Flusher:
             # Before: what is asked for from now on is the next one's.
             world.dequeue_put.flush_wanted = 0
             captured = capture(world)
+            hops_from, claimed_slot = engine.keep_hops(
+                captured.read_slot, captured.hops_from, captured.claimed_slot
+            )
             checkpoint = Checkpoint(
                 read_ms=captured.read_slot * engine.precision_ms,
                 timerlog_flushed=captured.timerlog_end,
@@ -168,7 +171,8 @@ class Flusher:
                 ),
                 floor=captured.floor,
                 commitlog_flushed=captured.commitlog_end,
-                claimed_slot=captured.claimed_slot,
+                hops_from=hops_from,
+                claimed_slot=claimed_slot,
                 frontier_ms=captured.frontier_ms,
                 cancelled_count=captured.cancelled_count,
                 level_offsets=captured.level_offsets.tolist(),

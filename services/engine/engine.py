@@ -24,7 +24,7 @@ from timerstore.services.world.aside import FIRST_COUNT
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Damage
 from timerstore.services.world.level_arrays import RETRY_WAIT_MS_MAX, new_level_table
-from timerstore.services.world.state import SERVICE_NAMES, ServiceThread
+from timerstore.services.world.state import SERVICE_NAMES, OffsetMap, ServiceThread
 from timerstore.services.world.world import World, new_world
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
@@ -73,6 +73,11 @@ def _step_count(thread: ServiceThread) -> int:
 def read_at(buf: Bytes, at: int, found: MessageParts) -> int:
     """Read a message without its checksum, for Python; return what `read_message` does."""
     return read_message(buf, at, found, False)
+
+
+def _use_map(known: OffsetMap, table: Words, count: int) -> None:
+    with acting_as(ALONE):
+        known.address, known.length, known.count = table.ctypes.data, len(table), count
 
 
 class Engine:
@@ -149,6 +154,9 @@ class Engine:
             getattr(self.world, name.replace("-", "_")).thread for name in SERVICE_NAMES
         ]
         self.use_done(new_table(1), 0)
+        self.use_hopped(new_table(1), 0)
+        self.hopped_from, self.hopped_until = 0, 0
+        """An earlier life's T, which is kept until R is at that slot."""
         self.keys = KeyFiles(
             *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
             is_used=config.key_index,
@@ -202,7 +210,7 @@ class Engine:
             precision_ms=self.config.precision_ms,
             slot_count=self.config.wheel_slot_count,
             window_slots=self.config.roll_window_slots,
-            hop_slots=max(1, 2 * self.config.roll_window_slots // 3),
+            hop_slots=self.identity.roll_hop_slots,
             store_tag=self.store_tag,
         )
 
@@ -212,6 +220,11 @@ class Engine:
     def precision_ms(self) -> int:
         """Time of one slot."""
         return self.config.precision_ms
+
+    @property
+    def hop_ms(self) -> int:
+        """How far a roll of ours hops."""
+        return self.world.settings.hop_slots * self.precision_ms
 
     @property
     def read_slot(self) -> int:
@@ -255,11 +268,13 @@ class Engine:
 
     def use_done(self, done: Words, count: int) -> None:
         """Make kernels pass by the sources in this map; before services run."""
-        self.done, known = done, self.world.done
-        with acting_as(ALONE):
-            known.address = done.ctypes.data
-            known.length = len(done)
-            known.count = count
+        self.done = done
+        _use_map(self.world.done, done, count)
+
+    def use_hopped(self, hopped: Words, count: int) -> None:
+        """Make kernels pass by units that have a later one in this map; before services run."""
+        self.hopped = hopped
+        _use_map(self.world.hopped, hopped, count)
 
     # --- what kernels need
 
@@ -310,9 +325,11 @@ class Engine:
             levels.address[level], levels.number[level] = file.address, number
 
     def prepare_commitlog(self) -> None:
-        """Map the segment at the log's end, and the one behind it."""
+        """Map the segment at the log's end.
+
+        Not the one behind it: a full disk would refuse what there is room for.
+        """
         self.commitlog.prepare_end(fmt.SEALED_BLANK_BYTES)
-        self.commitlog.ensure(self.commitlog.end // self.commitlog.segment_bytes + 1)
 
     def prepare_timerlog(self) -> None:
         """Map the segment at the timer log's end."""
@@ -363,6 +380,16 @@ class Engine:
         if self.recovered_copy >= 0 and self.is_unsettled(read_slot, floor, level_offsets):
             return min(oldest_copy, self.recovered_copy)
         return oldest_copy
+
+    def keep_hops(self, read_slot: int, hops_from: int, claimed_slot: int) -> tuple[int, int]:
+        """Return T with the C of its time: of this life, and of the one before while R is there.
+
+        A unit does not say from where it hopped. So an earlier life's T holds until R has passed
+        all slots that were claimed when it was captured.
+        """
+        if read_slot >= self.hopped_until:
+            return hops_from, claimed_slot
+        return min(hops_from, self.hopped_from), max(claimed_slot, self.hopped_until)
 
     def is_unsettled(self, read_slot: int, floor: int, level_offsets: Words) -> bool:
         """Tell whether a source that has its copy from an earlier life may be met again."""

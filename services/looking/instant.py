@@ -217,7 +217,8 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
     levels = int(cursors[_LEVELS])
     in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
-    floor = Floor(int(cursors[_FLOOR]), passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]])
+    passes = passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]]
+    floor = Floor(int(cursors[_FLOOR]), passes, world.hopped)
     snapshot = Snapshot(
         claimed=int(cursors[_CLAIMED]),
         claim_offset=int(cursors[_CLAIM_OFFSET]),

@@ -44,11 +44,10 @@ def live_units(engine: Engine) -> Iterator[Units]:
 
     No service runs: they are read through the engine's own maps, few at a time.
     """
-    log, floor = engine.timerlog, read_floor(engine.world.cleaning)
+    log, floor = engine.timerlog, read_floor(engine.world)
     for units in _units(engine, PinnedLog(log), log.start, log.end, engine.read_slot):
         log.trim()
-        slots = units.ms // engine.precision_ms
-        kept = ~floor.superseded(units.message, slots)
+        kept = ~floor.superseded(units)
         yield units if kept.all() else units[kept]
 
 
@@ -88,7 +87,8 @@ def read_units(
         if is_there or before >= log.start:
             break
     count = chain.scan_units(
-        reader.table, stop, from_slot, engine.precision_ms, units, scratch, where
+        *(reader.table, stop, from_slot, engine.precision_ms, engine.hop_ms),
+        *(units, scratch, where),
     )
     if where[1] == chain.WALK_DAMAGED:
         offset, reason = int(where[0]), "this is not the unit that was written there"

@@ -45,7 +45,7 @@ def chain_units(
     while True:
         with timerlog.reading() as table:
             count = chain.walk_chains(
-                table, chains, engine.precision_ms, units, lanes, scratch, where
+                table, chains, engine.precision_ms, engine.hop_ms, units, lanes, scratch, where
             )
         if count:
             yield units[:count]

@@ -13,6 +13,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.level_timers import level_entries, read_kept
 from timerstore.services.looking.slot_units import chain_units, slot_units
+from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.record import Words
 from timerstore.wheel.judge import IN_MESSAGE
@@ -44,8 +45,7 @@ def wheel_messages(engine: Engine, instant: Instant) -> Words:
     chains = np.array([each for each in begun if each[1] != NO_UNIT], np.int64).reshape(-1, 2)
     parts = [instant.messages, unlinked_messages(engine, at)]
     for units in chain_units(engine, np.concatenate([chains, instant.slots])):
-        slots = units.ms // engine.precision_ms
-        parts.append(_seen(units, at, slots))
+        parts.append(_seen(engine, units, at))
     return np.concatenate(parts)
 
 
@@ -69,14 +69,16 @@ def half_claimed(engine: Engine, at: Snapshot) -> Words:
 
 def slot_messages(engine: Engine, at: Snapshot, slot: int, start: int = NO_UNIT) -> Words:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
-    parts = [_seen(units, at, slot) for units in slot_units(engine, slot, start)]
+    parts = [_seen(engine, units, at) for units in slot_units(engine, slot, start)]
     return np.concatenate([_NOTHING, *parts])
 
 
-def _seen(units: Units, at: Snapshot, slots: Words | int) -> Words:
+def _seen(engine: Engine, units: Units, at: Snapshot) -> Words:
     """Return the messages of the units that the snapshot saw, and that were not superseded."""
+    if len(at.floor.passes):
+        say_leads(engine, units)
     seen = units.offset < at.timerlog_end
-    seen &= ~at.floor.superseded(units.message, slots)
+    seen &= ~at.floor.superseded(units)
     messages: Words = units.message[seen]
     return messages
 

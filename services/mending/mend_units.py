@@ -1,10 +1,11 @@
 """Mending chains: what is sound of the timer log fires on, past units that are damaged.
 
 A chain that leads through a damaged unit hides those before it. While a store is open the timer log
-is read once, and each slot's sound units are linked anew. A damaged unit between two sound ones is
-written again: units stand in the order of the timer topic's queue, so its message is known, and its
-slot is that of whoever points to it. Of any other the timer waits: the timer index is marked to be
-rebuilt, which the next opening does (`rebuild.py`), and nothing is removed until then.
+is read once, and each slot's sound units are linked anew. Damaged units between two sound ones are
+written again: units that no hop linked stand in the order of the timer topic's queue, so their
+messages are known if none of them is a hop's, and their slots are those of whoever points to them.
+Of any other the timer waits: the timer index is marked to be rebuilt, which the next opening does
+(`rebuild.py`), and nothing is removed until then.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import units as kernels
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.wheel.near import near_entries
 from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot
 
 _WRITTEN_AGAIN_MAX: Final = 4_096
 """Damaged units that are written again in one go; more wait for the rebuild."""
+_HOPS_PASSED_MAX: Final = 65_536
+"""Units of hops, or damaged, between a damaged one and its neighbour; no more are looked at."""
+_NO_INDEX: Final = -2
 
 
 class _Units(NamedTuple):
@@ -125,42 +128,65 @@ def _slot_of(engine: Engine, units: _Units, offset: int) -> int:
 
 
 def _message_of(engine: Engine, offset: int) -> int:
-    """Return the message of a damaged unit: of the entry between those of its neighbours; or −1."""
-    before, after = (_index_at(engine, offset, step) for step in (-1, 1))
-    index = before + 1 if before >= 0 else after - 1
-    if after >= 0 and after != index + 1:
+    """Return the message of a damaged unit, by the entries of its neighbours; −1 if unknown.
+
+    Of the damaged units between two sound neighbours one may be a hop's, which has no entry between
+    theirs. So they are known if as many entries are missing as units are damaged.
+    """
+    before, damaged_before = _index_beside(engine, offset, -1)
+    after, damaged_after = _index_beside(engine, offset, 1)
+    if before == _NO_INDEX or after == _NO_INDEX:
+        return -1
+    index = before + damaged_before + 1
+    if after != index + damaged_after + 1:
         return -1
     if index < engine.queues.first_index(0) or index >= engine.world.enqueue_put.linked_index:
-        return -1
-    if after < 0 and index != engine.world.enqueue_put.linked_index - 1:
         return -1
     return int(engine.queues.read(0, index, 1)[0]["offset"])
 
 
-def _index_at(engine: Engine, offset: int, step: int) -> int:
-    """Return the queue index of the message of the unit beside another; −1 where it has none."""
-    log, commitlog = engine.timerlog, engine.commitlog
+def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
+    """Return the queue index of the nearest sound unit's message, _NO_INDEX where it has none.
+
+    With it comes how many damaged units lie between. Units of hops are passed by. Where the log has
+    no more units: the index before its first one, or behind its last.
+    """
+    log = engine.timerlog
     room = (log.segment_bytes - fmt.TIMERLOG_BLANK_BYTES) // fmt.UNIT_BYTES
     number, position = divmod(offset, log.segment_bytes)
-    number, place = divmod(number * room + position // fmt.UNIT_BYTES + step, room)
-    beside = number * log.segment_bytes + place * fmt.UNIT_BYTES
-    if number not in log.numbers or not log.start <= beside < log.end:
-        return -1
-    units = PinnedLog(log)
-    units.map_from(beside)
-    unit, where = LoggedUnits.room(1), np.array([beside, 0], np.int64)
-    every, scratch = kernels.EVERY_UNIT, np.zeros(64, np.uint8)
-    kernels.read_units(units.table, log.end, every, unit, scratch, where)
-    message = int(unit.message[0])
-    if unit.status[0] != UNIT_GOOD or not commitlog.start <= message < commitlog.end:
-        return -1
+    at, damaged = number * room + position // fmt.UNIT_BYTES, 0
+    units, unit, scratch = PinnedLog(log), LoggedUnits.room(1), np.zeros(64, np.uint8)
+    for _ in range(_HOPS_PASSED_MAX):
+        at += step
+        if at < 0:
+            return -1, damaged
+        number, place = divmod(at, room)
+        beside = number * log.segment_bytes + place * fmt.UNIT_BYTES
+        if beside >= log.end:
+            return int(engine.world.enqueue_put.linked_index), damaged
+        if number not in log.numbers or beside < log.start:
+            break
+        units.map_from(beside)
+        where = np.array([beside, 0], np.int64)
+        kernels.read_units(units.table, log.end, kernels.EVERY_UNIT, unit, scratch, where)
+        if unit.status[0] != UNIT_GOOD:
+            damaged += 1
+        elif not unit.magic[0] & fmt.UNIT_HOP:
+            return _index_of(engine, int(unit.message[0])), damaged
+    return _NO_INDEX, damaged
+
+
+def _index_of(engine: Engine, message: int) -> int:
+    """Return the queue index of a message; _NO_INDEX where it has none."""
+    commitlog, queues = engine.commitlog, engine.queues
+    if not commitlog.start <= message < commitlog.end:
+        return _NO_INDEX
     index = int.from_bytes(
         commitlog.read(message + fmt.MESSAGE_QUEUE_INDEX_AT, 8), "big", signed=True
     )
-    queues = engine.queues
     if not queues.first_index(0) <= index < queues.next_index(0):
-        return -1
-    return index if int(queues.read(0, index, 1)[0]["offset"]) == message else -1
+        return _NO_INDEX
+    return index if int(queues.read(0, index, 1)[0]["offset"]) == message else _NO_INDEX
 
 
 @kernel_later
@@ -241,10 +267,8 @@ def _link(engine: Engine, units: _Units) -> None:
             _set_head(engine.world.wheel, each, *head)
     for get in (world.dequeue_get, world.aside):
         if get.claim_offset != NO_UNIT:
-            mine = slot == get.claimed_slot - 1
-            _, waiting = near_entries(engine.near)
-            taken = offset[mine & np.isin(units.message[order], waiting)]
-            rest = offset[mine & (offset < taken.min(initial=1 << 62))]
+            # What was walked of its chain stands behind that.
+            rest = offset[(slot == get.claimed_slot - 1) & (offset <= get.claim_offset)]
             get.claim_offset = int(rest.max()) if len(rest) else NO_UNIT
 
 

@@ -5,6 +5,7 @@ recovery.py             the table of its steps
 recovery_findings.py    what it found
 recover_log.py          the scan of the commit log
 recover_index.py        the timer index, emptied, cut, or a broker's
+recover_hops.py         which unit of each message counts
 recover_pending.py      how many are pending
 recover_files.py        files that were cut or lost
 recover_queues.py       where the queues end

@@ -71,6 +71,7 @@ def take_brokers_units(
                 timerlog.files_end,
                 -1,
                 engine.precision_ms,
+                engine.hop_ms,
                 units,
                 engine.world.scratch,
                 where,
@@ -95,7 +96,7 @@ def _revise_slots(
     """Have the slots from R on lead to these units; return the queue index of the last, or −1."""
     live = units[units.ms >= checkpoint.read_ms]
     findings.cut_slots += chain.revise_slots(engine.world.wheel, live, engine.precision_ms)
-    there = units[units.message >= engine.commitlog.start]
+    there = units[(units.message >= engine.commitlog.start) & (units.magic & fmt.UNIT_HOP == 0)]
     if not len(there):
         return -1
     message = int(there.message[-1])

@@ -19,6 +19,7 @@ from timerstore.services.opening.recover_copies import assume_sources, learn_sou
 from timerstore.services.opening.recover_counts import Recount
 from timerstore.services.opening.recover_deletes import find_cancelled
 from timerstore.services.opening.recover_files import check_files
+from timerstore.services.opening.recover_hops import learn_hops
 from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
 from timerstore.services.opening.recover_levels import (
     count_waiting,
@@ -173,6 +174,11 @@ def _set_the_cursors(this: Recovery) -> None:
     restore_offsets(engine, checkpoint, this.findings)
 
 
+def _learn_what_hopped(this: Recovery) -> None:
+    assert this.checkpoint is not None
+    learn_hops(this.engine, this.checkpoint)
+
+
 def _learn_what_is_done(this: Recovery) -> None:
     """Make the set of sources that have their copy, so that they are skipped."""
     engine, log = this.engine, this.log
@@ -302,6 +308,7 @@ OPENING: Final = (
     Step(_empty_the_index, lambda this: this.is_empty),
     Step(_cut_the_index, lambda this: not this.is_brokers and not this.is_empty),
     Step(_set_the_cursors),
+    Step(_learn_what_hopped, lambda this: not this.is_empty),
     Step(_learn_what_is_done),
     Step(_link_from_q),
     Step(_look_for_counts),

@@ -24,7 +24,7 @@ from timerstore.services.pipeline.copying import (
     stage_copy,
     stage_is_full,
 )
-from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.world.floor import find_in
 from timerstore.services.world.level_arrays import (
     CLAMP_SLACK_MS,
     LEADS_NOWHERE,
@@ -265,7 +265,7 @@ def _stage(
     `entry_ms`: when its entry says that it is due.
     """
     mine, found = world.deliver_levels.thread, world.deliver_levels.thread.found
-    if world.done.count > 0 and find_done(world.done, message) >= 0:
+    if world.done.count > 0 and find_in(world.done, message) >= 0:
         return _SKIPPED
     buf = segment_at(world.commitlog, message)
     outcome = find_source(world, mine, buf, message)

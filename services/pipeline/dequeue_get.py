@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.services.pipeline.enqueue_put import find_done
+from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
-from timerstore.services.world.floor import is_superseded
+from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.needs import (
     COMMITLOG_READ,
     DAMAGED_TIMERLOG,
+    FLUSHED,
     NEAR_FULL,
     TIMERLOG_SEGMENT,
 )
@@ -27,12 +28,20 @@ from timerstore.services.world.state import DequeueGet, tell_need
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
-from timerstore.timelog.bytes.unit import UNIT_GOOD, check_unit, is_broker_unit, unit_ms
+from timerstore.timelog.bytes.unit import (
+    NOT_SAID,
+    UNIT_GOOD,
+    NewUnit,
+    check_unit,
+    is_broker_unit,
+    leads_to,
+    unit_ms,
+)
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words, publish
+from timerstore.timelog.jit.record import Bytes, Words, observe, publish
 from timerstore.timelog.jit.system import steady_ns
 from timerstore.wheel.near import (
     ENTRY_INFO,
@@ -54,6 +63,7 @@ from timerstore.wheel.near import (
     ring_buckets,
     slot_place,
 )
+from timerstore.wheel.place import place, ring_top
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
 CLAIM_UNITS: Final = 2_048
@@ -61,7 +71,14 @@ CLAIM_UNITS: Final = 2_048
 TAKE_COUNT: Final = 1_024
 _KEEP_CHUNKS: Final = 64
 """Chunks of deletes that are kept in one hold of wheel."""
+HOP_COUNT: Final = 64
+"""Units that hop in one hold of wheel: some 15 µs."""
+# What reading a unit, or its message, comes to.
 _NO_DUE: Final = -2
+_DAMAGED: Final = -3
+_IS_ROLL: Final = -4
+_OVER: Final = -5
+_COUNTS: Final = 0
 
 
 @inlined
@@ -86,7 +103,7 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
         began_ns = 0
         if is_timed:
             began_ns = steady_ns(clock)
-        worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms))
+        worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms), now_ms)
         if is_timed and worked > 0:
             count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
         if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
@@ -107,8 +124,8 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 def _is_handed_on(world: World) -> bool:
     """Tell whether all timers that were put aside were handed on."""
     waiting = 0
-    for place in range(SPAN, 2 * SPAN):
-        waiting += world.near.waiting[place]
+    for i in range(SPAN, 2 * SPAN):
+        waiting += world.near.waiting[i]
     return waiting == 0 and world.aside.walked_slot >= world.dequeue_put.aside_stop
 
 
@@ -132,27 +149,22 @@ def _take_late(world: World) -> int:
 
 @inlined
 def near_take(world: World, timer: NearTimer, in_front: bool) -> None:
-    """Take a unit of a claimed slot into the near wheel. O(1)."""
+    """Take a unit of a claimed slot, no roll, into the near wheel. O(1)."""
     near, (due_ms, message, size, slot, magic, aside) = world.near, timer
-    if magic & fmt.UNIT_DELETE != 0 and magic & fmt.UNIT_ROLL == 0:
+    if magic & fmt.UNIT_DELETE != 0:
         near_insert_delete(near, message, size, slot_place(slot, aside), magic)
         return
     precision = world.settings.precision_ms
-    bucket_ms = slot * precision
-    if magic & fmt.UNIT_ROLL == 0:
-        # Not before its slot, which may stand in for its own, and at most one later (a broker's).
-        bucket_ms = min(max(due_ms, bucket_ms), (slot + 2) * precision)
-    else:
-        due_ms = bucket_ms
-    timer = NearTimer(due_ms, message, size, slot, magic, aside)
+    # Not before its slot, which may stand in for its own, and at most one later (a broker's).
+    bucket_ms = min(max(due_ms, slot * precision), (slot + 2) * precision)
     near_insert(near, bucket_ms, timer, in_front)
     get = world.aside if aside == 1 else world.dequeue_get
     get.emptied_ms = min(get.emptied_ms, bucket_ms)
 
 
 @inlined
-def claim(world: World, get: DequeueGet, aside: int, last: int) -> int:
-    """Walk chains of a range's slots, up to `last`, into the near wheel."""
+def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int) -> int:
+    """Walk chains of a range's slots, up to `last`, into the near wheel; what rolls hops on."""
     walked = 0
     while walked < CLAIM_UNITS:
         offset = get.claim_offset
@@ -173,53 +185,89 @@ def claim(world: World, get: DequeueGet, aside: int, last: int) -> int:
         previous = _claim_unit(world, get.claimed_slot - 1, aside, offset)
         if previous == _NO_DUE:
             break
-        get.claim_offset = previous
-        if previous == NO_UNIT:
+        if previous == _IS_ROLL:
+            hopped = _hop_on(world, get, aside, now_ms)
+            walked += hopped
+            if hopped == 0:
+                break
+        else:
+            get.claim_offset = previous
+            walked += 1
+        if get.claim_offset == NO_UNIT:
             publish(get, "walked_slot", get.claimed_slot)
-        walked += 1
     return walked
 
 
 @inlined
+def _is_there(world: World, offset: int) -> bool:
+    """Tell whether a unit can stand at an offset."""
+    return max(0, world.cleaning.timerlog_start) <= offset < world.timerlog.end
+
+
+@inlined
+def _look_at_unit(world: World, buf: Bytes, slot: int, offset: int) -> int:
+    """Tell whether a slot's unit counts: _COUNTS, _OVER, or _NO_DUE with a need."""
+    mine, precision = world.dequeue_get.thread, world.settings.precision_ms
+    at = offset % world.timerlog.segment_bytes
+    sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
+    if not sound or unit_ms(buf, at) // precision != slot:
+        tell_need(mine, DAMAGED_TIMERLOG, offset)
+        return _NO_DUE
+    message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    lead = leads_to(buf, at, precision, world.settings.hop_slots * precision)
+    # Asked first: its message may be gone. A source that an earlier life copied is not counted:
+    # L is kept back for it otherwise.
+    if is_superseded(world, message, lead, offset) or find_in(world.done, message) >= 0:
+        return _OVER
+    if lead == NOT_SAID and world.cleaning.pass_count > 0:
+        due_ms = message_due_ms(world, message, _DAMAGED)
+        if due_ms == _NO_DUE:
+            return _NO_DUE
+        lead = mine.found.due_ms // precision
+        if due_ms != _DAMAGED and is_superseded(world, message, lead, offset):
+            return _OVER
+    return _COUNTS
+
+
+@inlined
 def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
-    """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need."""
+    """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need.
+
+    _IS_ROLL, and nothing done, of one that is to hop.
+    """
     mine = world.dequeue_get.thread
     if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
         return NO_UNIT
-    if offset < 0 or offset >= world.timerlog.end:
+    if not _is_there(world, offset):
         tell_need(mine, DAMAGED_TIMERLOG, offset)
         return _NO_DUE
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
         tell_need(mine, TIMERLOG_SEGMENT, offset)
         return _NO_DUE
+    at = offset % world.timerlog.segment_bytes
+    found = _look_at_unit(world, buf, slot, offset)
+    if found == _NO_DUE:
+        return _NO_DUE
+    if found == _OVER:
+        return get_i64(buf, at + fmt.UNIT_PREV_AT)
+    magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    if magic & fmt.UNIT_ROLL != 0:
+        return _IS_ROLL
     if near_room(world.near) <= 0:
         mine.need = NEAR_FULL
         return _NO_DUE
-    at = offset % world.timerlog.segment_bytes
-    precision = world.settings.precision_ms
-    sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
-    if not sound or unit_ms(buf, at) // precision != slot:
-        tell_need(mine, DAMAGED_TIMERLOG, offset)
-        return _NO_DUE
-    message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-    if is_superseded(world.cleaning, message, slot):  # its message may be gone
-        return get_i64(buf, at + fmt.UNIT_PREV_AT)
-    magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-    due_ms = unit_ms(buf, at)
-    if magic & fmt.UNIT_ROLL == 0:
-        extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
-        if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
-            due_ms = message_due_ms(world, message, due_ms)
-            if due_ms == _NO_DUE:
-                return _NO_DUE
-        else:
-            due_ms += extra
+    message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), unit_ms(buf, at)
+    extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+    if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
+        due_ms = message_due_ms(world, message, due_ms)
+        if due_ms == _NO_DUE:
+            return _NO_DUE
+    else:
+        due_ms += extra
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-    # A source that an earlier life copied is not counted: L is kept back for it otherwise.
-    if find_done(world.done, message) < 0:
-        near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
-        world.near.chain[slot_place(slot, aside)] += 1
+    near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
+    world.near.chain[slot_place(slot, aside)] += 1
     return get_i64(buf, at + fmt.UNIT_PREV_AT)
 
 
@@ -239,9 +287,122 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
     return exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
 
 
+# --- hops
+
+
+@inlined
+def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int) -> int:
+    """Hop with the rolls that come next in a chain; return how many. Takes wheel. O(1) for each."""
+    done = 0
+    # Each is linked in the hold in which the claim passes it, and before its slot is walked.
+    lock_acquire(world.wheel_lock)
+    while done < HOP_COUNT and _is_there(world, get.claim_offset):
+        previous = _hop(world, get.claimed_slot - 1, aside, get.claim_offset, now_ms)
+        if previous == _NO_DUE:
+            break
+        get.claim_offset = previous
+        done += 1
+    lock_release(world.wheel_lock)
+    return done
+
+
+@inlined
+def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
+    """Link one more unit for a roll; return the one before it in its chain. O(1).
+
+    _NO_DUE where it is no roll, or with a need. Whatever the clock says: what is due fires from the
+    slot to which it hops.
+    """
+    mine, settings = world.dequeue_get.thread, world.settings
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0:
+        tell_need(mine, TIMERLOG_SEGMENT, offset)
+        return _NO_DUE
+    at = offset % world.timerlog.segment_bytes
+    found = _look_at_unit(world, buf, slot, offset)
+    if found == _NO_DUE:
+        return _NO_DUE
+    if found == _OVER:
+        return get_i64(buf, at + fmt.UNIT_PREV_AT)
+    magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    if magic & fmt.UNIT_ROLL == 0:
+        return _NO_DUE
+    precision, hop_ms = settings.precision_ms, settings.hop_slots * settings.precision_ms
+    message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+    # Of a broker's timer the due time may be up to one precision later than what its hops lead to,
+    # which is on a whole one: then its message says it.
+    lead = leads_to(buf, at, precision, hop_ms)
+    out_ms = unit_ms(buf, at) + (lead - slot) * precision
+    due_ms = out_ms
+    is_said = lead != NOT_SAID and out_ms % precision != 0
+    if lead == NOT_SAID:
+        due_ms = message_due_ms(world, message, _DAMAGED)
+        if due_ms == _NO_DUE:
+            return _NO_DUE
+        out_ms, is_said = mine.found.due_ms, True
+        if due_ms == _DAMAGED:
+            out_ms = due_ms = 0
+    passed, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
+    base = max(now_ms // precision, passed, claimed - 1)
+    top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
+    to, hops = place(settings, base, passed, top, out_ms)
+    if to <= slot and hops == 0:
+        to = slot  # damaged, or a broker's that leads nowhere: it is named, or fires, from here
+    elif not has_unit_room(world, mine):
+        return _NO_DUE
+    if hops > 0 and to < claimed:  # the ring has no room ahead: R's checkpoint makes it
+        publish(world.dequeue_put, "flush_wanted", 1)
+        mine.need = FLUSHED
+        return _NO_DUE
+    to_aside, stands_in = aside_of(world, to), near_slot(world, to)
+    if to_aside == 1:
+        claimed = world.aside.claimed_slot
+    is_late = stands_in < claimed or stands_in > to
+    if is_late:
+        if near_room(world.near) <= 0:
+            mine.need = NEAR_FULL
+            return _NO_DUE
+        if not is_said:
+            due_ms = message_due_ms(world, message, due_ms)
+            if due_ms == _NO_DUE:
+                return _NO_DUE
+            is_said = True
+    new_magic = fmt.UNIT_PLAIN | (magic & fmt.UNIT_DELETE)
+    if to > slot:
+        ms = out_ms - hops * hop_ms
+        if not is_said:
+            due_ms = ms + fmt.EXTRA_READ_MESSAGE
+        if hops > 0:
+            new_magic |= fmt.UNIT_ROLL
+            if lead != NOT_SAID:
+                due_ms = get_u32(buf, at + fmt.UNIT_EXTRA_AT) * 1000
+        unit = NewUnit(
+            slot_last(world.wheel, to),
+            new_magic | fmt.UNIT_HOP,
+            now_ms // precision * precision,
+            ms,
+            to * precision,
+            message,
+            size,
+            get_i32(buf, at + fmt.UNIT_HASH_AT),
+            due_ms,
+        )
+        linked = write_unit(world, to, unit, mine.scratch)
+        from_place = slot_place(slot, aside)
+        world.near.first_hop[from_place] = min(world.near.first_hop[from_place], linked)
+        world.dequeue_get.hop_count += 1
+    if is_late:
+        near_take(world, NearTimer(due_ms, message, size, stands_in, new_magic, to_aside), False)
+        world.near.chain[slot_place(stands_in, to_aside)] += 1
+        if stands_in > to:
+            world.dequeue_get.straggler_slot = max(world.dequeue_get.straggler_slot, stands_in)
+    return get_i64(buf, at + fmt.UNIT_PREV_AT)
+
+
 @inlined
 def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
-    """Move what is due, and rolls whose slot has begun, to the dequeue-put queue.
+    """Move what is due to the dequeue-put queue.
 
     `read`: where the range begins.
     """

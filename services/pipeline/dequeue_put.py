@@ -1,4 +1,4 @@
-"""Dequeue-put: appends copies of what was taken, fired or rolled.
+"""Dequeue-put: appends copies of what was taken: it fires.
 
 It empties the dequeue-put queue in order, and moves `passed_slot` over slots that are settled.
 After RocketMQ's `TimerMessageStore.TimerDequeuePutMessageService` and `doPut`.
@@ -50,7 +50,7 @@ from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     STAGE_COUNT_MAX,
 )
-from timerstore.timelog.writing.frame import FIRED, ROLLED, CopySays
+from timerstore.timelog.writing.frame import FIRED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
     KEPT_PLACE,
@@ -100,7 +100,7 @@ def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> in
             prefetch_message(world, ring.message[place_of(head + seen + _AHEAD)])
         if stage_is_full(staged, staged_bytes, info_size(info)):
             break
-        outcome = _stage(world, ring.message[at], info, staged, staged_bytes, now_ms)
+        outcome = _stage(world, at, staged, staged_bytes, now_ms)
         if outcome == WAIT:
             break
         world.outcome[seen] = outcome
@@ -125,39 +125,36 @@ def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> in
 
 
 @inlined
-def _stage(world: World, message: int, info: int, i: int, at: int, now_ms: int) -> int:
-    """Decide about one taken timer, and frame its copy as number `i` of the stage, at `at`."""
+def _stage(world: World, place: int, i: int, at: int, now_ms: int) -> int:
+    """Decide about what was taken, and frame its copy as number `i` of the stage, at `at`.
+
+    `place`: of its entry in the dequeue-put queue.
+    """
+    ring = world.dequeue_ring
+    message, info, slot = ring.message[place], ring.info[place], ring.bucket_ms[place]
     mine, found = world.dequeue_put.thread, world.dequeue_put.thread.found
     buf = segment_at(world.commitlog, message)
     outcome = find_source(world, mine, buf, message)
     if outcome != FOUND:
         return outcome
-    if info & (fmt.UNIT_DELETE | fmt.UNIT_ROLL) == fmt.UNIT_DELETE:
-        _read_target(world, buf, message)
+    if info & fmt.UNIT_DELETE != 0:
+        _read_target(world, buf, message, slot)
         return _FORGET
     if not read_source(world, buf, found, message, info_size(info)):
         return UNREADABLE
     if found.due_ms < 0 or found.real_topic_bytes < 0:
         return UNREADABLE
     due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
-    kind = FIRED
-    if info & fmt.UNIT_ROLL != 0 and (due_ms > now_ms or info & fmt.UNIT_DELETE != 0):
-        kind = ROLLED
-    row = 0
-    if info & fmt.UNIT_DELETE == 0:
-        if world.cancelled.count > 0:
-            identify_timer(buf, found, world.settings.store_tag)
-            if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
-                return CANCELLED
-        row = find_destination(world, mine, buf, message)
-        if row < 0:
-            return WAIT
-    pending_row = row
-    if kind == ROLLED:
-        row, pending_row = 0, -1
+    if world.cancelled.count > 0:
+        identify_timer(buf, found, world.settings.store_tag)
+        if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
+            return CANCELLED
+    row = find_destination(world, mine, buf, message)
+    if row < 0:
+        return WAIT
     stored_ms = get_i64(buf, stored_at(buf, message % world.commitlog.segment_bytes))
-    says = CopySays(kind, message, stored_ms, now_ms)
-    counts = Counted(row, pending_row, due_ms, due_ms)
+    says = CopySays(FIRED, message, stored_ms, now_ms)
+    counts = Counted(row, row, due_ms, due_ms)
     return stage_copy(world, buf, found, says, counts, i, at)
 
 
@@ -177,13 +174,8 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
             if staged == appended:
                 break
             near.first_copy[place] = min(near.first_copy[place], stage.offset[staged])
-            if outcome == ROLLED:
-                near.roll_index[place] = stage.index[staged] + 1
-                world.dequeue_put.rolled_count += 1
-                world.dequeue_put.rolled_bytes += stage.size[staged]
-            else:
-                until_ms = max(until_ms, world.staged_due[staged])
-                count_fired(world, world.dequeue_put.counts, staged)
+            until_ms = max(until_ms, world.staged_due[staged])
+            count_fired(world, world.dequeue_put.counts, staged)
             staged += 1
         elif outcome == CANCELLED:
             world.dequeue_put.counts.dropped_count += 1
@@ -231,15 +223,15 @@ def _pass(world: World, aside: int) -> None:
     own, near = world.dequeue_put, world.near
     slot, waits = base_slot(world, aside), is_aside(world)
     place = slot_place(slot, aside)
-    own.rolled_index = max(own.rolled_index, near.roll_index[place])
     if waits and aside == 0:
         own.front_copy = min(own.front_copy, near.first_copy[place])
+        own.front_hop = min(own.front_hop, near.first_hop[place])
     near.first_copy[place] = NO_COPY
-    near.roll_index[place] = 0
+    near.first_hop[place] = NO_COPY
     if aside == 0:
         publish(own, "front_slot", slot + 1)
     if not waits or (aside == 1 and slot + 1 == own.aside_stop):
-        own.front_copy = NO_COPY
+        own.front_copy = own.front_hop = NO_COPY
         publish(own, "passed_slot", own.front_slot)
     elif aside == 1:
         publish(own, "passed_slot", slot + 1)
@@ -288,12 +280,11 @@ def _is_settled(world: World, aside: int, now_ms: int) -> bool:
         return False
     if not _is_balanced(world, slot_place(slot, aside)):
         return False
-    if observe(world.enqueue_put, "linked_index") < world.dequeue_put.rolled_index:
-        return False
     if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
         return True
     # R joins the front: only behind stragglers, and with the deletes that were kept.
     straggler = observe(world.enqueue_put, "straggler_slot")
+    straggler = max(straggler, observe(world.dequeue_get, "straggler_slot"))
     return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
 
 
@@ -306,11 +297,16 @@ def _is_balanced(world: World, place: int) -> bool:
 
 
 @inlined
-def _read_target(world: World, buf: Bytes, message: int) -> None:
-    """Read whom a delete cancels into `found`; nobody, two zeros, where it is damaged."""
+def _read_target(world: World, buf: Bytes, message: int, slot: int) -> None:
+    """Read whom a delete in a slot cancels into `found`; nobody, two zeros, where it is damaged.
+
+    Nor of one that a handover put beside a roll: its target has hopped on, and so has the unit that
+    the delete had before.
+    """
     found = world.dequeue_put.thread.found
     position = message % world.commitlog.segment_bytes
-    if read_message(buf, position, found, False) == GOOD:
+    good = read_message(buf, position, found, False) == GOOD
+    if good and found.due_ms // world.settings.precision_ms <= slot:
         identify_target(buf, found, world.settings.store_tag)
     else:
         found.identity_high = found.identity_low = 0

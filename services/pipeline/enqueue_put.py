@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world.aside import aside_of, near_slot
-from timerstore.services.world.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
+from timerstore.services.world.floor import find_in
+from timerstore.services.world.needs import CANCELLED_ROOM
 from timerstore.services.world.rings import (
     KIND_DELETE,
     KIND_UNREADABLE,
@@ -18,40 +20,24 @@ from timerstore.services.world.rings import (
     place_of,
     waiting_count,
 )
-from timerstore.services.world.state import DoneSources, tell_need
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import (
-    UNIT_ROOM_BYTES,
-    NewUnit,
-    next_unit_offset,
-    put_timerlog_blank,
-    put_unit,
-)
-from timerstore.timelog.files.segmenttable import TABLE_LENGTH, can_close, can_write, segment_at
+from timerstore.timelog.bytes.unit import NewUnit
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH
 from timerstore.timelog.jit.acting import ALONE, act_as
-from timerstore.timelog.jit.intrinsics import get_i64, prefetch, view_words
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import observe, publish
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import slot_place
 from timerstore.wheel.place import place, ring_top
-from timerstore.wheel.sets import map_get
-from timerstore.wheel.slots import link_unit, slot_at, slot_last
+from timerstore.wheel.slots import slot_at, slot_last
 
 BATCH_COUNT: Final = 512
 LOCKED_COUNT: Final = 64
 """Units that are linked in one hold of the lock: some 5 µs."""
 _AHEAD: Final = 8
-
-
-@inlined
-def find_done(done: DoneSources, message: int) -> int:
-    """Return the offset of the copy that an earlier life made of a message, or −1."""
-    if done.count == 0:
-        return -1
-    return map_get(view_words(done.address, done.length), message)
 
 
 @inlined
@@ -92,23 +78,16 @@ def _link(world: World, at: int, now_ms: int) -> bool:
             return False
     if waiting_count(world.late_ring.ends) == RING_COUNT:  # it may be a late arrival
         return False
-    segment_bytes = world.timerlog.segment_bytes
-    end = world.timerlog.end
-    offset = next_unit_offset(segment_bytes, end)
-    if offset != end and not can_close(world.timerlog, end, fmt.TIMERLOG_BLANK_BYTES):
-        tell_need(mine, TIMERLOG_SEGMENT, end)
-        return False
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0 or not can_write(world.timerlog, offset, offset + UNIT_ROOM_BYTES):
-        tell_need(mine, TIMERLOG_SEGMENT, offset)
+    if not has_unit_room(world, mine):
         return False
 
     message, out_ms = ring.message[at], ring.out_ms[at]
-    copy = find_done(world.done, message)
+    copy = find_in(world.done, message)
     if copy >= 0:
         slot, hops = passed, 0  # done in an earlier life: it only has to be counted as linked
     else:
-        slot, hops = place(settings, passed, top, out_ms, now_ms)
+        base = max(now_ms // precision, passed, world.dequeue_get.claimed_slot - 1)
+        slot, hops = place(settings, base, passed, top, out_ms)
     magic = fmt.UNIT_PLAIN
     unit_ms = out_ms
     if hops > 0:
@@ -119,10 +98,6 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     if is_delete:
         magic |= fmt.UNIT_DELETE
 
-    if offset != end:
-        last = segment_at(world.timerlog, end)
-        if len(last) != 0 and end % segment_bytes != 0:
-            put_timerlog_blank(last, end % segment_bytes)
     _count_collision(world, slot, passed, top)
     size = ring.size[at]
     due_ms = ring.due_ms[at]
@@ -137,12 +112,11 @@ def _link(world: World, at: int, now_ms: int) -> bool:
         ring.topic_hash[at],
         due_ms,
     )
-    put_unit(buf, offset % segment_bytes, offset, unit, mine.scratch)
-    link_unit(world.wheel, slot, offset, -1 if is_delete else 1)
-    world.timerlog.end = offset + fmt.UNIT_BYTES
+    write_unit(world, slot, unit, mine.scratch)
     world.enqueue_put.linked_bytes += size
     segment = message // world.commitlog.segment_bytes & (TABLE_LENGTH - 1)
-    world.latest_slot[segment] = max(world.latest_slot[segment], slot)
+    leads_to = max(slot, out_ms // precision)
+    world.latest_slot[segment] = max(world.latest_slot[segment], leads_to)
     aside, stands_in = aside_of(world, slot), near_slot(world, slot)
     claimed = world.aside.claimed_slot if aside == 1 else world.dequeue_get.claimed_slot
     late = (stands_in < claimed or stands_in > slot) and copy < 0

@@ -32,8 +32,7 @@ def leap(engine: Engine, now_ms: int) -> bool:
             return False
         near, put = engine.near, engine.world.dequeue_put
         with acting_as(ALONE):
-            put.rolled_index = max(put.rolled_index, int(near.roll_index.max()))
-            near.roll_index[:], near.first_copy[:] = 0, NO_COPY
+            near.first_copy[:] = near.first_hop[:] = NO_COPY
             put.flush_wanted = 0  # R waits for no checkpoint any more
         # R's slot is claimed: a cancel looks for what is overdue among what was claimed.
         engine.move_to(slot, slot + 1)

@@ -189,16 +189,11 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
     _wake_who_waits_for_room(world, service, clock)
     if service == DEQUEUE_PUT and (can_claim(world, now_ms) or _kept_waits(world)):
         _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can go on
-    linked = observe(world.enqueue_put, "linked_index")
-    if service == DEQUEUE_PUT and linked < observe(world.dequeue_put, "rolled_index"):
-        _wake(world, ENQUEUE_GET, clock)  # R waits for the units of rolls
     if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
         if observe(stepped, "sleeping_until_ms") > now_ms:
             event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
             if event_ms == now_ms + 1 or event_ms < observe(stepped, "sleeping_until_ms"):
                 _wake(world, DEQUEUE_GET, clock)
-    if service == ENQUEUE_PUT and has_passable(world, now_ms):
-        _wake(world, DEQUEUE_PUT, clock)  # R has waited for the units of rolls
     idle = _input_count(world, own) == 0
     if service != own and _input_count(world, service) > 0:  # not all of it was done
         few = _input_count(world, service) < HAND_OVER_COUNT

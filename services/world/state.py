@@ -152,6 +152,8 @@ class DequeueGet:
     emptied_ms: int = 0  # the near wheel's buckets before it are empty
     first_count: int = 0  # of what was put aside: work that is still done before all else
     kept_slot: int = 0  # of the front: the latest slot whose deletes were kept
+    straggler_slot: int = -1  # of the front: as enqueue-put's, of what hopped. Under wheel
+    hop_count: int = 0  # of the front: units that hops linked
 
 
 @record
@@ -164,10 +166,8 @@ class DequeuePut:
     front_slot: int = 0  # as R, but for slots that were put aside; R without those. Under wheel
     aside_stop: int = 0  # slots in [R, this) were put aside; fixed once the store is open
     front_copy: int = NO_COPY  # the first copy of slots that the front has passed, and R has not
-    frontier_ms: int = 0  # no timer due later than this was ever fired, dropped or rolled
-    rolled_index: int = 0  # timer queue index behind the last roll of a passed slot
-    rolled_count: int = 0
-    rolled_bytes: int = 0  # of the copies that were appended for them
+    front_hop: int = NO_COPY  # the same of units that hops linked. Under wheel
+    frontier_ms: int = 0  # no timer due later than this was ever fired or dropped
     settled_bytes: int = 0  # of the messages of all units that are done with
     # R waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0
@@ -182,8 +182,8 @@ class DeliverLevels:
 
 
 @record
-class DoneSources:
-    """The sources that an earlier life copied, each with its copy; fixed once recovered."""
+class OffsetMap:
+    """A map from messages to offsets, see wheel/sets.py; fixed once recovered."""
 
     address: int = 0
     length: int = 0

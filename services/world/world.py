@@ -49,10 +49,10 @@ from timerstore.services.world.state import (
     DeliverLevels,
     DequeueGet,
     DequeuePut,
-    DoneSources,
     EnqueueGet,
     EnqueuePut,
     Flush,
+    OffsetMap,
     ServiceThread,
     Wakeups,
     new_thread,
@@ -91,7 +91,8 @@ class World:
     deliver_levels: DeliverLevels
     dequeue_put: DequeuePut
     cancelled: CancelledSet
-    done: DoneSources
+    done: OffsetMap  # the sources that an earlier life copied, each with its copy
+    hopped: OffsetMap  # an earlier life's hops: each message's last unit, by its offset
     wakeups: Wakeups
     flush: Flush
     cleaning: Cleaning
@@ -170,7 +171,8 @@ def new_world(
             DequeuePut(threads[DEQUEUE_PUT], own(CopyCounts(), DEQUEUE_PUT)), DEQUEUE_PUT
         ),
         cancelled=own(cancelled, DEQUEUE_PUT, DELIVER_LEVELS, CANCEL),
-        done=own(DoneSources()),
+        done=own(OffsetMap()),
+        hopped=own(OffsetMap()),
         wakeups=Wakeups(),
         flush=own(Flush(), FLUSH),
         cleaning=own(

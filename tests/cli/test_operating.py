@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.cells import cell_len
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
+from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
 from timerstore.cli.tail import fitting
 
@@ -27,13 +28,6 @@ def store(path: Path) -> Iterator[TimerStore]:
     """The store, open in this process: the commands ask it as those of another process do."""
     with timerstore.open(path, config=SMALL) as store:
         yield store
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 20
-    while not is_so() and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert is_so()
 
 
 def test_health_of_a_running_store(store: TimerStore, path: Path, run: Run) -> None:

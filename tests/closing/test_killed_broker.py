@@ -35,16 +35,22 @@ def _copy_of_broker(message: naive.Message, clock: ManualClock) -> naive.Message
 
 @pytest.mark.usefixtures("any_wheel")
 def test_what_a_killed_broker_fired_does_not_fire_again(tmp_path: Path) -> None:
-    """Its copies of what we had rolled name our source; a retry has its first one's id."""
+    """Its copies of what we had moved name our source; a retry has its first one's id."""
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_small(path, clock, LARGER)
-    ids = [store.put(b"%d" % i, delay=200 * SECOND) for i in range(8)]  # each rolls
+    ids = [store.put(b"%d" % i, delay=200 * SECOND) for i in range(8)]
     store.put(b"fails", delay=SECOND)
     clock.advance(2 * SECOND)
     (delivery,) = store.pull("default", timeout=0)
     delivery.nack(198 * SECOND)
     ids.append(delivery.id)
-    clock.advance(190 * SECOND)
+    store.put_many([b"x" * 1_000] * 150, topic="filler")
+    clock.advance(SECOND)
+    while len(batch := store.pull("filler", timeout=0)):
+        batch.ack()
+    store.clean()
+    assert store.stats().cleaning.copied_count == len(ids)
+    clock.advance(189 * SECOND)
     store.handover()
     clock.advance(10 * SECOND)
 

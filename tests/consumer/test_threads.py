@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.rigs.waiting import wait_until
 from timerstore import (
     Config,
     Consumer,
@@ -41,13 +42,6 @@ PATIENCE_S = 60.0  # other programs may have the machine
 def store(tmp_path: Path) -> Iterator[TimerStore]:
     with TimerStore(tmp_path, config=Config(**SMALL)) as store:
         yield store
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.005)
 
 
 def test_threads_work_at_the_same_time(store: TimerStore) -> None:

@@ -22,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Config,
@@ -185,6 +186,7 @@ def test_a_store_that_is_not_served_is_asked_all_the_same(store: TimerStore, own
     assert owner.call("count") == 0 and not found
     with timerstore.serve(store) as server:
         coming.join(60)
+        wait_until(lambda: server.client_count == 0)  # it sees that the client has gone
         with timerstore.connect(store.path) as client:
             assert (client.count(), server.client_count, *found) == (0, 1, 0)
             server.close()

@@ -193,7 +193,7 @@ class Player:
         self.config = Config(
             durability="group" if self.plan.group else "process",
             precision_ms=SLOT_MS,
-            roll_window_slots=6,
+            roll_window_slots=12 if self.plan.group else 6,  # units say where they lead, or do not
             wheel_slot_count=128,
             commitlog_segment_bytes=self.plan.segment_bytes,
             retention_ms=0,
@@ -398,6 +398,8 @@ class Player:
         now_ms, ends = self.baton.now_ms, [task.until_ms for task in self.baton.tasks]
         if any(until_ms is not None and until_ms <= self.baton.steady_ms + 1 for until_ms in ends):
             return
+        if self.store.core.engine.world.dequeue_put.flush_wanted:
+            return  # R waits for a checkpoint, and the flush thread looks within 50 ms
         overdue = self.ledger().overdue(now_ms)
         late = [root.key for root in overdue if not root.level or root.key in self.said.in_time]
         check(not late, f"all sleep, and {late} are due")

@@ -22,6 +22,8 @@ class Scene(NamedTuple):
 END: Act = ("end",)
 REST: Act = ("rest",)
 STAND_BY: Act = ("stand by",)
+LINKED: tuple[Act, ...] = REST, ("tick", 500), REST
+"""Behind a put that is far ahead: enqueue-get is not woken for it."""
 SCENES: dict[str, Scene] = {
     "cancel against taking": Scene(
         ((("put", 0), ("put", 0)), (REST, ("cancel", 0), ("cancel", 1)))
@@ -98,6 +100,18 @@ SCENES: dict[str, Scene] = {
     ),
     "a level, power in a flush": Scene(
         ((("level", 1), REST, ("tick", 1_000), REST, REST, ("flush",)), (REST, END)), power=True
+    ),
+    "hop, flush": Scene(
+        ((("put", 2_600), *LINKED, ("tick", 500), REST, ("flush",), END),),
+    ),
+    "flush against a hop": Scene(
+        ((("put", 2_600), *LINKED, ("tick", 400), REST, ("flush",), END), (REST, ("tick", 110)))
+    ),
+    "R against a hop": Scene(
+        (
+            (("put", 2_600), *LINKED, ("tick", 500), REST),
+            (REST, ("tick", 200), REST, ("flush",), END),
+        )
     ),
     "reschedule against put": Scene(
         ((("put", 250), ("reschedule", 0, 420)), (REST, ("put", 30), END))

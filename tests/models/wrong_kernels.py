@@ -329,6 +329,35 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             "    self._level_file.write(engine.disk, checkpoint)\n    pause()\n",
         )
     ],
+    "R passes what has not hopped": [
+        Change(
+            *(GET, "claim"),
+            "            hopped = _hop_on(",
+            """            publish(get, "walked_slot", get.claimed_slot)
+            pause()
+            hopped = _hop_on(""",
+        )
+    ],
+    "T is captured before": [
+        Change(
+            *(CAPTURE, "_capture"),
+            "    lock_acquire(world.fire_lock)\n",
+            """    early = world.timerlog.end
+    for place in range(PLACES):
+        early = min(early, near.first_hop[place])
+    pause()
+    lock_acquire(world.fire_lock)
+""",
+        ),
+        Change(*(CAPTURE, "_capture"), "= hops_from\n", "= early\n"),
+    ],
+    "T forgets what hopped": [
+        Change(
+            *(GET, "_hop"),
+            "min(world.near.first_hop[from_place], linked)",
+            "world.near.first_hop[from_place]",
+        )
+    ],
     "L forgets what went before": [
         Change(*(PUT, "_pass"), "if waits and aside == 0:", "if False:")
     ],

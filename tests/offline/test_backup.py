@@ -109,12 +109,12 @@ def test_what_is_restored_is_told(kept: Kept) -> None:
     point = kept.back_up().point
     kept.store.close()
     report = kept.restore()
-    assert (report.pending_count, report.group_count, report.message_count) == (13, 1, 47)
+    assert (report.pending_count, report.group_count, report.message_count) == (13, 1, 27)
     assert (report.point, report.as_of_ms, report.log_end) == (2, point.time_ms, point.log_end)
     assert report.ok and report.to_dict()["pending_count"] == 13
     assert str(report) == (
         f"{kept.restored} is the store as of 2023-11-14T22:14:20.006Z: 13 timers pending, "
-        "47 messages, 1 groups. What was fired or consumed after that comes again."
+        "27 messages, 1 groups. What was fired or consumed after that comes again."
     )
     assert not list(kept.restored.parent.glob(".*"))
     with timerstore.open(kept.restored, clock=kept.clock) as store:

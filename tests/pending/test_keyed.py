@@ -344,6 +344,8 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
     config = replace(
         SMALL,
         precision_ms=100,
+        wheel_slot_count=1 << 16,
+        roll_window_slots=40_000,  # nothing rolls
         commitlog_segment_bytes=1 << 14,
         retention_ms=0,
         open_segments_max=2,

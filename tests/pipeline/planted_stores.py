@@ -188,9 +188,9 @@ def _(case: Case, bad: bool) -> Limits:
 
 @planted("rolls_cost")
 def _(case: Case, bad: bool) -> Limits:
-    """A window of six slots, hops of four: one slot more is a roll more."""
-    case.put([26 if bad else 25] * 10, config=FEW_SLOTS)
-    return {"rolls_cost": {"warn": 1, "fail": 7.0, "least": 10}}
+    """A window of six slots, hops of five: one slot more is a hop more."""
+    case.put([27 if bad else 26] * 10, config=FEW_SLOTS)
+    return {"rolls_cost": {"warn": 0.5, "fail": 1.0, "least": 10}}
 
 
 # --- drift

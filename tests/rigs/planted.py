@@ -242,16 +242,16 @@ def _(store: Patient) -> Place:
     return LOG, message.offset
 
 
-@fault("enqueued")
+@fault("enqueued", "accounted", "pending_count")
 def _(store: Patient) -> Place:
-    """A unit was written for the wrong message: one has two, the other none."""
-    for chain in store.chains(ahead=False, at_least=2):
+    """A unit was written for the wrong message: one has two that wait, the other none."""
+    for chain in store.chains(ahead=True, at_least=2):
         units = [store.units[offset] for offset in chain]
         for offset, unit in zip(chain[1:], units[1:], strict=True):
             names = ["message_size", "topic_hash", "magic"]
             if unit["magic"] & fmt.UNIT_DELETE == 0 and unit[names] == units[0][names]:
                 store.set_unit(offset, message_offset=int(units[0]["message_offset"]))
-                return LOG, int(unit["message_offset"])
+                return LOG, int(units[0]["message_offset"])
     raise AssertionError("no slot has two timers alike")
 
 

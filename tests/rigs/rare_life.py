@@ -21,6 +21,7 @@ from tests.rigs.said_ahead import not_said_ahead, overloads
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock
 from timerstore.ground.ids import parse_id
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.kernel import LATER
 from timerstore.validation import validate
 
@@ -77,12 +78,17 @@ def mend(path: Path, clock: ManualClock) -> None:
     with timerstore.open(path, config=SMALL, clock=clock) as store:
         store.put_many([bytes(500)] * 400, topic="long", delay_ms=[500] * 400)
         store.put_many([b"y"] * 20, delay_ms=[20_000 + i % 2 * 1_000 for i in range(20)])
+        store.put_many([b"hops"] * 20, delay_ms=[40_000 + i % 2 * 1_000 for i in range(20)])
         clock.advance(SECOND)
     patient = Patient(path)
     linked = sorted(patient.units)
+    hops = [each for each in linked if patient.units[each]["magic"] & fmt.UNIT_HOP]
+    linked = [each for each in linked if each not in hops]
+    # The first one's message is known, those of hops are not.
+    damaged = [linked[-12], *linked[-6:-3], *linked[-2:], *hops[3:5]]
     with timerstore.open(path, config=SMALL, clock=clock) as store:
         engine = store.core.engine
-        for offset in [linked[-12], *linked[-6:-3], *linked[-2:]]:  # the first's message is known
+        for offset in damaged:
             number, position = divmod(offset, engine.timerlog.segment_bytes)
             engine.timerlog.ensure(number).view[position + 30] ^= 0xFF
         clock.advance(30 * SECOND)

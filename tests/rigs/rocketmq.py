@@ -4,12 +4,15 @@
     python -m tests.rigs.rocketmq "$(cat jars)"
 
 A store lives through a day of manual time: short timers are fired, consumed beside far ones, what
-is pending is cleaned out of the oldest segments again and again, files are used again. Then it is
+is pending hops and is cleaned out of the oldest segments again and again, files are used again. The
+roll window is twenty minutes, so some timers have hopped often, some once, some never. Then it is
 handed over, and `OpenStore.java`, with RocketMQ's message store and timer store, opens it and runs
 while a third of what is pending falls due. It has to find the log's start and end where they are,
 fire what is due once, and nothing of what fired before, was cancelled, or is far ahead. Another
 store is killed in the midst of cleaning first, and handed over by who opens it next. A third is
 killed instead: there RocketMQ has to find the log's end, behind which lie old bytes.
+
+What RocketMQ has rolled, each in its own way, has to fire with us, who have the store back.
 
 Needs a JDK; eight minutes, most of which it waits for timers to fall due.
 """
@@ -36,6 +39,7 @@ TOPIC = "t"
 RUN_S = 40
 CONFIG = Config(
     durability="process",
+    roll_window_slots=1_200,
     commitlog_segment_bytes=1 << 18,
     consumequeue_segment_bytes=2_000,
     timerlog_segment_bytes=5_248,
@@ -48,7 +52,8 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
     """Return a store that was cleaned many times, what is pending, what was cancelled.
 
     Of 1,200 timers that are pending all the while a third is due within RUN_S of `start_ms`, a
-    third within an hour, a third within a month; some are cancelled, some are moved.
+    third within an hour, a third within a month; some are cancelled, some are moved. Some more are
+    put in the end: half have not hopped, half once.
     """
     clock = ManualClock(start_ms - 86_400_000)
     store = TimerStore(path, config=CONFIG, clock=clock)
@@ -67,7 +72,7 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
     for turn in range(40):
         delay_ms = random.integers(1, 60_000, 2_000)
         store.put_many([b"short"] * 2_000, topic=TOPIC, delay_ms=delay_ms)
-        clock.advance(timedelta(milliseconds=(start_ms - 120_000 - clock.now_ms) // (40 - turn)))
+        clock.advance(timedelta(milliseconds=(start_ms - 1_500_000 - clock.now_ms) // (40 - turn)))
         while len(batch := store.pull(TOPIC, max_count=4_096, timeout=0)):
             batch.ack()
         store.flush()
@@ -80,7 +85,14 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
                 moved_ms = pending.pop(id) + 500
                 pending[store.reschedule(id, at_ms=moved_ms)] = moved_ms
                 cancelled.add(id)
+    for ahead_ms in (1_500_000, 600_000):
+        clock.advance(timedelta(milliseconds=start_ms - ahead_ms - clock.now_ms))
+        late_ms = start_ms + random.integers(15_000, 1_000 * (RUN_S - 15), 100)
+        late = [store.put(b"late", topic=TOPIC, at_ms=int(each)) for each in late_ms]
+        pending |= dict(zip(late, late_ms.tolist(), strict=True))
+    clock.advance(timedelta(milliseconds=start_ms - 120_000 - clock.now_ms))
     cleaning, log = store.stats().cleaning, store.core.engine.commitlog
+    print(f"{store.core.engine.world.dequeue_get.hop_count} hops")
     print(f"{cleaning.copied_count} copied, log from {log.start}, {log.reused_count} files again")
     assert cleaning.copied_count > 5_000 and log.reused_count > 20 and log.start > 10 << 20
     return store, pending, cancelled
@@ -232,6 +244,11 @@ def after_a_killed_broker(jars: str, path: Path) -> None:
         twice = {id for id, count in fired.items() if count > 1}
         print(f"{len(fired)} fired in the end, {len(twice)} of them twice")
         assert not twice and due | set(failed) <= set(fired) and not cancelled & set(fired)
+        clock.advance(timedelta(days=31))
+        again.flush()
+        fired = fired_behind(path, end)
+        print(f"{len(fired)} fired within a month, of {len(pending) + len(failed)}")
+        assert set(fired) == set(pending) | set(failed) and set(fired.values()) == {1}
     for report in verify(path), validate(path):
         assert report.ok, str(report)
 

@@ -15,6 +15,7 @@ import pytest
 
 import timerstore
 from tests.faulty_disk import FaultyDisk
+from tests.rigs.waiting import wait_until
 from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
@@ -45,13 +46,6 @@ class AnyEnd(BaseException):
 
 
 ENDS = [ValueError("a mistake of ours"), MemoryError(), SystemExit(3), AnyEnd("the end")]
-
-
-def wait_until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 50
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.002)
 
 
 def repeat(act: Callable[[], None]) -> None:
@@ -283,6 +277,21 @@ def test_segments_ahead_wait_for_room(tmp_path: Path, kind: str, least_count: in
         for _ in range(30):
             put_one()
         assert store.count() == 1 + len(ids)
+
+
+def test_what_there_is_room_for_is_not_refused(tmp_path: Path) -> None:
+    """Nobody makes segments ahead here: the last one is filled before anything is refused."""
+    disk, clock = FaultyDisk(), timerstore.ManualClock()
+    with TimerStore(tmp_path, config=CONFIG, disk=disk, clock=clock) as store:
+        store.put(bytes(1_000), delay=timedelta(hours=1))
+        disk.refuse(errno.ENOSPC, "create")
+        with pytest.raises(StoreFullError):
+            repeat(lambda: store.put(bytes(1_000), delay=timedelta(hours=1)))
+        log = store.core.engine.commitlog
+        left_bytes = log.numbers[-1] * log.segment_bytes + log.segment_bytes - log.end
+        assert left_bytes < 1_500
+        disk.heal()
+        store.put(bytes(1_000), delay=timedelta(hours=1))
 
 
 KINDS = ["create", "allocate", "sync", "sync_folder", "replace", "write", "remove"]

@@ -28,11 +28,14 @@ from tests.services.alone import (
 )
 
 DEQUEUE_BEGIN = 2 * RING_COUNT - 2
+HOP_MS = 11 * PRECISION_MS
+NO_HOP = 1 << 62
 MAGICS = st.sampled_from([PLAIN] * 5 + [PLAIN | ROLL, PLAIN | MARKS_DELETE, 7])
 WHEN = st.tuples(st.integers(0, 12), st.sampled_from([0, 1, 40, 99]))  # slots ahead, ms within
 EXTRA = st.sampled_from([0, 0, 0, 30, PRECISION_MS, "read", "broker's", "lost"])
 UNITS = st.lists(st.tuples(MAGICS, WHEN, EXTRA), max_size=40)
-LATE = st.tuples(MAGICS, st.integers(0, 7), st.sampled_from([-500, 0, 1, 60, 150]))
+LATE_MAGICS = st.sampled_from([PLAIN, PLAIN, PLAIN | MARKS_DELETE])  # no roll comes late
+LATE = st.tuples(LATE_MAGICS, st.integers(0, 7), st.sampled_from([-500, 0, 1, 60, 150]))
 TURNS = st.lists(
     st.tuples(
         st.sampled_from([0, 1, 35, 99, 100, 350, -250, 1_200]),  # the clock's step, ms
@@ -51,15 +54,20 @@ def link(alone: Alone, log: Log, i: int, magic: int, when: tuple[int, int], extr
     slot = START_SLOT + slots
     time_ms = slot * PRECISION_MS + within_ms
     message, size = (1 << 30) + i, 300  # never read, but for these
-    more = extra if isinstance(extra, int) else 0
+    more, due_ms = extra if isinstance(extra, int) else 0, time_ms
+    if magic & ROLL:
+        due_ms += (1 + i % 4) * HOP_MS
+        more = (due_ms + more) // 1_000
     if extra in ("read", "broker's"):
-        placed = alone.put(brokers_timer("t", time_ms, f"key {i}"), indexed=False)
+        placed = alone.put(brokers_timer("t", due_ms, f"key {i}"), indexed=False)
         if extra == "read":
-            placed = alone.put(timer(alone.tag, "t", time_ms - 7), indexed=False)
+            placed = alone.put(timer(alone.tag, "t", due_ms - 7), indexed=False)
         log.take(placed)
         message, size = placed.offset, placed.size_bytes
     if extra in ("read", "lost"):
         more = naive.UINT32_MAX
+    elif extra == "broker's":
+        more = 0
     written_ms = naive.write_ms(slot, START_MS, PRECISION_MS)
     crc = 0 if extra == "broker's" else 1
     unit = naive.Unit(52, -1, magic, written_ms, time_ms - written_ms, message, size, 9, crc, more)
@@ -68,6 +76,14 @@ def link(alone: Alone, log: Log, i: int, magic: int, when: tuple[int, int], extr
 
 FRONT = ("claimed", "walked", "claim_offset", "scan")
 ASIDE = tuple(f"aside_{name}" for name in ("claimed", "walked", "offset", "scan"))
+
+
+def make_unit_room(alone: Alone, count: int) -> None:
+    """Make room for so many more units, so that none is missing."""
+    log = alone.engine.timerlog
+    end = log.end + (count + 20) * 60
+    for number in range(log.end // log.segment_bytes, end // log.segment_bytes + 1):
+        log.reserve(number * log.segment_bytes, (number + 1) * log.segment_bytes)
 
 
 def taken(row: list[int]) -> Taken:
@@ -94,6 +110,10 @@ def compare(alone: Alone, twin: DequeueGet) -> None:
             places[slot % SPAN + SPAN * i] += count
     assert alone.slot_column("waiting") == places
     assert alone.slot_column("chain") == [twin.chained[place] for place in range(PLACES)]
+    hops = [twin.first_hop.get(place, NO_HOP) for place in range(PLACES)]
+    assert alone.slot_column("first_hop") == hops
+    assert alone.units().units == twin.units
+    assert {slot: cell.last_offset for slot, cell in alone.slots().items()} == twin.last
 
 
 def answer(alone: Alone, twin: DequeueGet) -> None:
@@ -133,14 +153,20 @@ def test_alone(
         for i, unit in enumerate(units):
             link(alone, log, i, *unit)
         log.unmapped = alone.unmap(engine.commitlog, *unmapped)
-        gone = alone.unmap(engine.timerlog, *unmapped)
+        make_unit_room(alone, 4 * len(units))
+        end = engine.timerlog.end
+        full = end // engine.timerlog.segment_bytes
+        gone = alone.unmap(engine.timerlog, *(each for each in unmapped if each < full))
         front = START_SLOT + aside
-        twin = DequeueGet(log, engine.timerlog.segment_bytes, START_SLOT, front, first)
+        sizes = engine.config.wheel_slot_count, engine.config.roll_window_slots
+        wheel = naive.Wheel(PRECISION_MS, *sizes, 0, 0)
+        twin = DequeueGet(log, engine.timerlog.segment_bytes, wheel, START_SLOT, front, first)
         alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
         alone.set_cursors(first_count=first, aside_stop=front, front=front)
         alone.set_cursors(claimed=front, walked=front, scan=front * PRECISION_MS)
         twin.units, twin.unmapped = alone.units().units, gone
         twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
+        twin.end = end
         twin.done = {(1 << 30) + i for i in done}
         alone.use_sets(done=dict.fromkeys(twin.done, 5))
         alone.begin_ring("dequeue", DEQUEUE_BEGIN)
@@ -171,11 +197,11 @@ def test_alone(
                     continue
                 if twin.may_pass(i % 2) and now_ms // PRECISION_MS > base:
                     twin.passes(i % 2)
-                    alone.set_cursors(read=twin.read, front=twin.front)
+                    alone.set_cursors(read=twin.read, front=twin.front, checkpointed=twin.read)
         assert not any(mine.buckets for mine in twin.ranges) and twin.read > START_SLOT + 12
         assert not twin.kept
         handed = sorted(each.message for each in twin.out)
-        linked = [unit.message_offset for unit in twin.units.values()]
+        linked = {unit.message_offset for unit in twin.units.values()}
         everyone = [each for each in linked if each not in twin.done]
         assert handed == sorted([*everyone, *range(1 << 31, number)])
 

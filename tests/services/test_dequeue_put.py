@@ -17,7 +17,6 @@ from tests.naive_services import (
     NO_NEED,
     PLACES,
     PLAIN,
-    ROLL,
     SPAN,
     Log,
     Taken,
@@ -40,8 +39,8 @@ from tests.small_store import SMALL
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 
-KINDS = ["ours"] * 5 + ["brokers", "their queue", "roll", "roll", "overdue roll", "delete's roll"]
-KINDS += ["delete", "delete", "level's delete", "cancelled", "cancelled"]
+KINDS = ["ours"] * 5 + ["brokers", "their queue", "rolled once"]
+KINDS += ["delete", "delete", "delete beside a roll", "level's delete", "cancelled", "cancelled"]
 KINDS += ["size", "crc", "not there", "behind", "before"]
 TOPICS = st.sampled_from(["orders", "orders", "t" * 120, "late"])
 ITEMS = st.tuples(st.sampled_from(KINDS), st.integers(0, 4), st.integers(0, 99), TOPICS)
@@ -50,7 +49,6 @@ TURNS = st.lists(
         st.integers(0, 12),  # entries that dequeue-get hands on
         st.sampled_from([0, 1, 60, 100, 250, -300]),  # the clock's step, ms
         st.integers(0, 3),  # slots that dequeue-get walks
-        st.booleans(),  # whether enqueue-put has linked all
     ),
     min_size=1,
     max_size=10,
@@ -66,14 +64,11 @@ def put(alone: Alone, log: Log, kind: str, slot: int, within_ms: int, topic: str
         made = brokers_timer(topic, at - PRECISION_MS, f"k{within_ms % 3}")
     elif kind == "their queue":
         made = brokers_timer(topic, at, "k", REAL_QID=str(within_ms % 3))
-    elif kind in ("roll", "overdue roll"):
-        far_ms = 20 * PRECISION_MS if kind == "roll" else 0
-        made = timer(alone.tag, topic, at + far_ms, TIMER_ROLL_TIMES="3")
-        at, magic = slot * PRECISION_MS, PLAIN | ROLL
+    elif kind == "rolled once":
+        made = timer(alone.tag, topic, at, TIMER_ROLL_TIMES="3")
     elif kind.startswith("delete"):
-        made, magic = delete(alone.tag, topic, at, own), PLAIN | MARKS_DELETE
-        if kind == "delete's roll":
-            at, magic = slot * PRECISION_MS, magic | ROLL
+        far_ms = 20 * PRECISION_MS * (kind != "delete")
+        made, magic = delete(alone.tag, topic, at + far_ms, own), PLAIN | MARKS_DELETE
     elif kind == "level's delete":
         place = 4_711 + within_ms % 2 | LEVEL_MARK
         own = naive.encode_unique_key(naive.UniqueKey(at, place, alone.tag))
@@ -105,18 +100,14 @@ def compare(alone: Alone, twin: DequeuePut, start: int) -> None:
     for topic in {name for name, _ in twin.to.queues}:
         rows = [alone.row(*name) for name in twin.to.queues if name[0] == topic]
         assert sum(map(alone.pending, rows)) == twin.pending[topic]
-    found = {
-        name: alone.cursor(name)
-        for name in ("read", "front", "front_copy", "frontier", "rolls_before")
-    }
+    found = {name: alone.cursor(name) for name in ("read", "front", "front_copy", "frontier")}
     assert found == {name: getattr(twin, name) for name in found}
-    counts = {name: alone.cursor(name) for name in ("fired", "rolled", "dropped")}
+    counts = {name: alone.cursor(name) for name in ("fired", "dropped")}
     assert counts == {name: twin.counts[name] for name in counts}
     assert (alone.lost(), alone.unreadable_count) == (twin.lost, twin.counts[LOST])
     columns = {
         "settled": [twin.settled[place] for place in range(PLACES)],
         "first_copy": [twin.first_copy.get(place, FAR) for place in range(PLACES)],
-        "roll_index": [twin.roll_index[place] for place in range(PLACES)],
     }
     assert {name: alone.slot_column(name) for name in columns} == columns
     assert alone.cancelled() == twin.cancelled
@@ -146,8 +137,8 @@ def _put_aside(entry: Taken, item: tuple[str, int, int, str], front: int) -> Tak
     """The entry with its place where the slots before `front` were put aside."""
     if START_SLOT + item[1] < front:
         return entry._replace(place=entry.place + SPAN)
-    is_delete = entry.magic & (MARKS_DELETE | ROLL) == MARKS_DELETE
-    return entry._replace(place=KEPT) if is_delete and front > START_SLOT else entry
+    is_kept = entry.magic & MARKS_DELETE != 0 and front > START_SLOT
+    return entry._replace(place=KEPT) if is_kept else entry
 
 
 @given(
@@ -162,7 +153,7 @@ def _put_aside(entry: Taken, item: tuple[str, int, int, str], front: int) -> Tak
 )
 def test_alone(
     items: list[tuple[str, int, int, str]],
-    turns: list[tuple[int, int, int, bool]],
+    turns: list[tuple[int, int, int]],
     begin: int,
     unmapped: set[int],
     slots_unflushed: int,
@@ -188,7 +179,7 @@ def test_alone(
         to = Appended(log, topic_rows, mapped, set(), engine.queues.segment_entries)
         twin = DequeuePut(
             *(to, START_SLOT, START_SLOT - slots_unflushed, engine.config.wheel_slot_count),
-            *(front, 0, START_MS - 1, front, START_SLOT),
+            *(front, START_MS - 1, front, START_SLOT),
             straggler=front if straggles and aside else -1,
         )
         gone = [log.identity(e.message) for e, item in zip(entries, items, strict=True)
@@ -206,8 +197,8 @@ def test_alone(
         alone.set_cursors(front=front, aside_stop=front)
         alone.begin_ring("dequeue", begin)
         start, now_ms, ready, done = log.end, START_MS, 0, 0
-        to_the_end = [(40, 200, 5, True)] * 60
-        for count, step_ms, walks, links in [*turns, *to_the_end]:
+        to_the_end = [(40, 200, 5)] * 60
+        for count, step_ms, walks in [*turns, *to_the_end]:
             now_ms += step_ms
             more = entries[ready : ready + count]
             rows = [[e.message, e.size << 16 | e.place << 8 | e.magic, e.at] for e in more]
@@ -216,9 +207,7 @@ def test_alone(
             twin.walked = max(twin.walked, min(twin.front + walks, START_SLOT + 5))
             twin.aside_walked = max(twin.aside_walked, min(twin.read + walks, front))
             alone.set_cursors(aside_walked=twin.aside_walked)
-            if links:
-                twin.linked = to.queues[naive.TIMER_TOPIC, 0]
-            alone.set_cursors(walked=twin.walked, claimed=twin.walked, linked=twin.linked)
+            alone.set_cursors(walked=twin.walked, claimed=twin.walked)
             settled = sum(twin.settled.values())
             assert alone.step(now_ms) == twin.step(entries[done:ready], now_ms)
             assert alone.need == twin.need
@@ -240,10 +229,6 @@ def test_a_slot_is_passed_only_once_all_that_came_is_settled() -> None:
         alone.set_slot_column("settled", START_SLOT, 1)
         alone.step(START_MS + PRECISION_MS - 1)  # it has not ended
         assert alone.cursor("read") == START_SLOT
-        alone.set_cursors(linked=6, rolls_before=7)  # a roll that has no unit yet
-        alone.step(START_MS + 1_000)
-        assert alone.cursor("read") == START_SLOT
-        alone.set_cursors(linked=7)
         assert alone.step(START_MS + 1_000) == 2
         assert alone.cursor("read") == START_SLOT + 2
 

@@ -103,7 +103,7 @@ def test_rounds_tell_what_waits(
     units = [(message, slots[message]) for message, _ in units]  # all lead to one slot
     with tempfile.TemporaryDirectory() as folder, patch.object(pass_units, "ROWS_MAX", rows_max):
         engine = written_log(Path(folder), units)
-        engine.precision_ms, engine.read_slot = 1_000, read_slot
+        engine.precision_ms, engine.hop_ms, engine.read_slot = 1_000, 0, read_slot
         at, turns = start, 0
         found: list[tuple[int, int]] = []
         while at < stop:

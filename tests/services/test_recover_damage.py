@@ -1,5 +1,6 @@
 """Several damaged messages at once, while the timer index has to be made anew."""
 
+import dataclasses
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
+from tests.services.test_cleaning import clean_all
 from tests.services.test_damage import CONFIG, START_MS, flip
 from timerstore import ManualClock, TimerStore
+from timerstore.services.cleaning.retention import Retention
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 SECOND = timedelta(seconds=1)
@@ -39,21 +42,42 @@ def test_several_damaged_timers_are_passed_by(at: int, tmp_path: Path) -> None:
     store.close()
 
 
+def moved_often(path: Path, clock: ManualClock, count: int) -> TimerStore:
+    """A store in which nine timers of five minutes were moved `count` times; all copies stay."""
+    config = dataclasses.replace(CONFIG, cleaning_slack_bytes=0, retention_ms=0)
+    store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
+    store.put_many([b"body %d" % i for i in range(9)], topic="t", delay_ms=300_000)
+    store.core.play_now()  # each has its unit
+    store.core.cleaner.stopped = True
+    for _ in range(count):
+        store.put_many([b"short"] * 60, delay_ms=1_000)
+        clock.advance(2 * SECOND)
+        store.pull("default", timeout=0).ack()
+        store.core.cleaner.stopped = False
+        clean_all(store)
+        store.core.cleaner.stopped = True
+    assert store.stats().cleaning.copied_count == 9 * count
+    return store
+
+
 @pytest.mark.parametrize("at", [5, 12, 86, 130, 300])
 @pytest.mark.parametrize("fired", [False, True])
-def test_a_timer_whose_roll_is_damaged_fires_once(at: int, fired: bool, tmp_path: Path) -> None:
+def test_a_timer_whose_copy_is_damaged_fires_once(
+    at: int, fired: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, clock = tmp_path / "s", ManualClock(START_MS)
-    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    store.put_many([b"body %d" % i for i in range(9)], topic="t", delay_ms=30_000)
-    clock.advance((40 if fired else 20) * SECOND)
-    store.close()
+    monkeypatch.setattr(Retention, "run", lambda _: 0)
+    store = moved_often(path, clock, 3)
+    if fired:
+        clock.advance(300 * SECOND)
+    store.abandon()
     before = read_ledger(path)
-    messages = [each for each in read_messages(path) if each.topic == TIMER_TOPIC]
-    rolls = [each.offset for each in messages if "TIMER_ORIGIN" in each.properties]
-    for offset in (rolls[4], rolls[13]):  # the first hop of one timer, the second of another
+    copies = copies_in(path)
+    for offset in (copies[4], copies[14]):  # the first of one timer, the second of another
         flip(path, "commitlog", offset + at)
+    monkeypatch.undo()
     store = reopened(path, clock)
-    clock.advance(60 * SECOND)
+    clock.advance(300 * SECOND)
     check_damaged(store, before)
     assert store.count() == 0
     assert len(store.pull("t", timeout=0)) == 9
@@ -61,19 +85,21 @@ def test_a_timer_whose_roll_is_damaged_fires_once(at: int, fired: bool, tmp_path
 
 
 @pytest.mark.parametrize("at", [5, 130])
-def test_a_timer_that_lost_two_of_its_rolls_fires_once(at: int, tmp_path: Path) -> None:
+def test_a_timer_that_lost_two_of_its_copies_fires_once(at: int, tmp_path: Path) -> None:
     """Between the two is one that is sound: it has its copy, too."""
     path, clock = tmp_path / "s", ManualClock(START_MS)
-    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
-    store.put(b"body", topic="t", delay=60 * SECOND)
-    clock.advance(50 * SECOND)
-    store.close()
-    rolls = [each for each in read_messages(path) if "TIMER_ORIGIN" in each.properties]
-    assert len(rolls) >= 4
-    for roll in (rolls[0], rolls[2]):
-        flip(path, "commitlog", roll.offset + at)
+    moved_often(path, clock, 4).abandon()
+    copies = copies_in(path)[::9]
+    for offset in (copies[0], copies[2]):
+        flip(path, "commitlog", offset + at)
     store = reopened(path, clock)
-    clock.advance(60 * SECOND)
+    clock.advance(300 * SECOND)
     assert store.count() == 0
-    assert len(store.pull("t", timeout=0)) == 1
+    assert len(store.pull("t", timeout=0)) == 9
     store.close()
+
+
+def copies_in(path: Path) -> list[int]:
+    """Where the copies lie that cleaning made, in order."""
+    found = [each for each in read_messages(path) if each.topic == TIMER_TOPIC]
+    return [each.offset for each in found if "TIMER_ORIGIN" in each.properties]

@@ -298,13 +298,14 @@ def make_store(path: Path, end: str) -> None:
         for i in range(40)
     ]
     store.put(b"far", topic="a", at_ms=START_MS + 10**9)
+    store.put(b"just fired", topic="b", at_ms=START_MS + 20_480)
     store.cancel_many(ids[::7])
-    clock.advance(timedelta(seconds=20))
+    clock.advance(timedelta(seconds=20, milliseconds=500))  # within a slot that R has not passed
     store.pull("a", max_count=4, timeout=0).ack()
     waiting = [timer.id for timer in store.pending()]
     store.reschedule(waiting[5], at_ms=START_MS + 90_000)
     store.flush()
-    clock.advance(timedelta(seconds=5, milliseconds=250))
+    clock.advance(timedelta(seconds=4, milliseconds=750))
     waiting = [timer.id for timer in store.pending()]
     store.cancel_many(waiting[-4:-1])
     ahead = [START_MS + 28_000, START_MS + 300_000]

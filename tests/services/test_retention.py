@@ -192,13 +192,13 @@ def test_cancelled_timers_segment_goes_with_its_slot(tmp_path: Path) -> None:
         assert drain(store) == []
 
 
-def test_rolls_carry_timers_out(tmp_path: Path) -> None:
+def test_cleaning_carries_timers_out(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_small(tmp_path / "s", clock)
     store.put_many([b"far %d" % i for i in range(20)], delay_ms=600_000)
     for _ in range(7):
         live_through(store, clock)
-        store.flush()
+        store.clean()
     assert store.core.engine.commitlog.start > 0
     assert store.count() == 20
     assert sorted(t.body for t in store.pending()) == sorted(b"far %d" % i for i in range(20))
@@ -217,7 +217,7 @@ def test_id_leads_to_a_timer_whose_first_message_is_gone(tmp_path: Path, reopen:
     ids = [store.put(b"far %d" % i, topic="far", delay=600 * SECOND) for i in range(20)]
     for _ in range(7):
         live_through(store, clock)
-        store.flush()
+        store.clean()
     assert store.core.engine.commitlog.start > int(ids[-1][12:24], 16)
     if reopen:
         store.close()

@@ -2,38 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
 
 import timerstore
-from tests.services.alone import Alone
 from tests.small_store import SMALL
 from timerstore.services.running.provide import provide
-from timerstore.services.running.steps import next_step_of, run
+from timerstore.services.running.steps import run
 from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
-from timerstore.timelog.jit.kernel import kernel
 
 START_MS = 1_700_000_000_000
 FAR_MS = 1 << 61
-
-
-@kernel
-def _after_a_step(world: Any, service: int, now_ms: int, clock: Any) -> int:
-    return next_step_of(world, service, service, 1, now_ms, clock)
-
-
-@pytest.mark.parametrize("linked", [4, 5])
-def test_enqueue_get_is_woken_for_rolls_that_r_waits_for(linked: int) -> None:
-    """Else R, and what is due more than eight slots behind it, waits until it looks up."""
-    with Alone(DEQUEUE_PUT) as alone:
-        alone.set_cursors(linked=linked, rolls_before=5)
-        sleeper = alone.thread(ENQUEUE_GET)
-        sleeper.sleeping_until_ms = FAR_MS
-        clock = np.zeros(8, np.int64)
-        _after_a_step(alone.engine.world, DEQUEUE_PUT, START_MS, clock)
-        assert sleeper.sleeping_until_ms == (0 if linked < 5 else FAR_MS)
 
 
 def test_a_need_of_one_does_not_keep_the_others_from_running(tmp_path: Path) -> None:

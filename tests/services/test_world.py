@@ -26,9 +26,11 @@ from timerstore.services.world.world import (
     note_lost,
     service_of,
 )
+from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.jit.record import Words
+from timerstore.wheel.sets import map_put_all, new_table
 
 # --- needs
 
@@ -109,32 +111,59 @@ PASSES = st.lists(st.tuples(SMALL, SMALL, SMALL, SMALL), max_size=4)
 
 
 @kernel
-def _ask(cleaning: object, message: int, slot: int) -> bool:
-    return is_superseded(cleaning, message, slot)  # type: ignore[arg-type]
+def _ask(world: object, message: int, leads_to: int, offset: int) -> bool:
+    return is_superseded(world, message, leads_to, offset)  # type: ignore[arg-type]
 
 
-def defined(floor: int, passes: list[tuple[int, int, int, int]], message: int, slot: int) -> bool:
-    """F is past its message; or a pass has looked at it, and S is not past its slot."""
-    return message < floor or any(
-        start <= message < cursor and slot >= first_slot for start, cursor, first_slot, _ in passes
+def defined(
+    floor: int,
+    passes: list[tuple[int, int, int, int]],
+    hopped: dict[int, int],
+    message: int,
+    leads_to: int,
+    offset: int,
+) -> bool:
+    """F is past its message; or a pass has looked at it, and it leads to S or later; or there is a
+    later unit of its message.
+    """
+    return (
+        message < floor
+        or hopped.get(message, offset) > offset
+        or any(
+            start <= message < cursor and leads_to >= first_slot
+            for start, cursor, first_slot, _ in passes
+        )
     )
 
 
-@given(floor=SMALL, passes=PASSES, units=st.lists(st.tuples(SMALL, SMALL), max_size=20))
+@given(
+    floor=SMALL,
+    passes=PASSES,
+    hopped=st.dictionaries(SMALL, SMALL, max_size=6),
+    rows=st.lists(st.tuples(SMALL, SMALL | st.just(NOT_SAID), SMALL), max_size=20),
+)
 def test_it_is_what_is_defined(
-    floor: int, passes: list[tuple[int, int, int, int]], units: list[tuple[int, int]]
+    floor: int,
+    passes: list[tuple[int, int, int, int]],
+    hopped: dict[int, int],
+    rows: list[tuple[int, int, int]],
 ) -> None:
-    expected = [defined(floor, passes, *unit) for unit in units]
-    messages, slots = np.array(units, np.int64).reshape(-1, 2).T
+    expected = [defined(floor, passes, hopped, *row) for row in rows]
+    units = Units.room(len(rows))
+    for i, row in enumerate(rows):
+        units.message[i], units.leads_to[i], units.offset[i] = row
     table = np.array(passes, np.int64).reshape(-1, PASS_COLUMNS)
-    assert Floor(floor, table).superseded(messages, slots).tolist() == expected
     with Alone(DEQUEUE_GET) as alone:
-        cleaning = alone.engine.world.cleaning
+        known = new_table(len(hopped))
+        map_put_all(known, *np.array([*hopped.items()], np.int64).reshape(-1, 2).T.copy())
+        alone.engine.use_hopped(known, len(hopped))
+        world, cleaning = alone.engine.world, alone.engine.world.cleaning
+        assert Floor(floor, table, world.hopped).superseded(units).tolist() == expected
         with acting_as(ALONE):
             cleaning.floor, cleaning.pass_count = floor, len(passes)
         cleaning.passes[: table.size] = table.ravel()
-        assert [_ask(cleaning, *unit) for unit in units] == expected
-        assert read_floor(cleaning).superseded(messages, slots).tolist() == expected
+        assert [_ask(world, *row) for row in rows] == expected
+        assert read_floor(world).superseded(units).tolist() == expected
 
 
 # --- clock: the manual clock with those who act between its events

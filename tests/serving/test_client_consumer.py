@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.consumer.test_handlers import Noting
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Client,
@@ -45,11 +45,6 @@ def client(store: TimerStore) -> Iterator[Client]:
         yield client
 
 
-def until(true: Callable[[], object]) -> None:
-    while not true():
-        time.sleep(0.01)
-
-
 def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) -> None:
     seen: list[tuple[bytes, int, str | None]] = []
     consumer = Consumer(client, "mailer", threads=4, max_attempts=1)
@@ -74,7 +69,7 @@ def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) ->
         client.put(b"asked", topic="mail")
         for tag in "abc":
             client.put(tag.encode(), topic="tagged", tag=tag)
-        until(lambda: len(consumer.dead_letters()) == 2 and len(seen) >= 9)
+        wait_until(lambda: len(consumer.dead_letters()) == 2 and len(seen) >= 9)
         by_topic = {each.topic: each for each in consumer.stats()}
     letters = {each.body: each for each in store.dead_letters("mailer")}
     assert (letters[b"asked"].attempts, letters[b"asked"].error_text) == (2, "not today")
@@ -121,15 +116,15 @@ def test_it_outlives_its_owner(store: TimerStore, client: Client) -> None:
     consumer.subscribe("t", lambda d: seen.append(d.body))
     with consumer:
         client.put(b"before", topic="t")
-        until(lambda: seen)
+        wait_until(lambda: seen)
         config = store.core.engine.config
         store.close()
         with timerstore.open(store.path, config=config) as store:
             timerstore.serve(store)
             client.put(b"after", topic="t")
-            until(lambda: b"after" in seen)
+            wait_until(lambda: b"after" in seen)
             client.close()
-            until(lambda: not consumer._threads or consumer._threads.stopping)
+            wait_until(lambda: not consumer._threads or consumer._threads.stopping)
         assert consumer.error is None
 
 
@@ -158,7 +153,7 @@ def test_a_hook_sees_group_queue_and_offset(store: TimerStore, client: Client) -
     consumer.subscribe("mail", lambda d: None)
     with consumer:
         store.put(b"a", topic="mail")
-        until(lambda: noting.seen)
+        wait_until(lambda: noting.seen)
     queues = store.core.engine.queues
     offset = int(queues.read(queues.row(b"mail"), 0, 1)[0]["offset"])
     assert noting.seen == [("mailer", "mail", 0, 0, 0, offset)]

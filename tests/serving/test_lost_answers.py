@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from timerstore import Client, Config, StoreClosedError, TimerStore, TimerStoreError
 from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import session as session_module
@@ -189,17 +189,12 @@ def test_answers_are_kept_for_who_may_ask_again(
         client.put_many([b"x"] * 100, delay_ms=3_600_000)
         assert len(session.answers) == 0
         client.put(b"x", delay=HOUR)
-    wait_for(lambda: not server._door.sessions)
+    wait_until(lambda: not server._door.sessions)
     assert not server._door._left
     with timerstore.connect(store.path) as client:
         client.put(b"x", delay=HOUR)
         for wire in list(server._door._wires):
             wire.end()
-        wait_for(lambda: bool(server._door._left) or bool(server._door.sessions))
+        wait_until(lambda: bool(server._door._left) or bool(server._door.sessions))
         client.count()
-    wait_for(lambda: not server._door.sessions and not server._door._left)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.005)
+    wait_until(lambda: not server._door.sessions and not server._door._left)

@@ -41,6 +41,7 @@ def test_units(name: str, partitions: int | None, stores: Callable[[str], Path])
             "prev_pos": unit.prev_pos,
             "magic": unit.magic,
             "is_roll": unit.is_roll,
+            "is_hop": bool(unit.magic & 8),
             "is_delete": unit.is_delete,
             "written": None,
             "written_ms": unit.write_ms,

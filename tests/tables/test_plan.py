@@ -107,7 +107,7 @@ def bounds(**numbers: tuple[int, int]) -> Bounds:
 
 
 def test_offsets_skip_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live(tmp_path / "s", EVENTFUL).close()
+    live(tmp_path / "s", [*EVENTFUL, *EVENTFUL]).close()
     whole = read_table(tmp_path / "s", "messages").to_pylist()
     count = len(list((tmp_path / "s" / "commitlog").iterdir()))
     splits = plan(
@@ -167,7 +167,7 @@ def test_columns_that_are_not_asked_for_are_not_decoded(
 
     monkeypatch.setattr(arrays, "texts", refuse)
     monkeypatch.setattr(arrays, "maps", refuse)
-    assert read_table(tmp_path / "s", "messages", ["offset", "stored", "crc_ok"]).num_rows > 60
+    assert read_table(tmp_path / "s", "messages", ["offset", "stored", "crc_ok"]).num_rows > 50
     with pytest.raises(AssertionError, match="a text was read"):
         read_table(tmp_path / "s", "messages", ["key"])
 

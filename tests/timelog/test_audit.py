@@ -124,7 +124,7 @@ def test_rolls_as_the_twin(
     precision_ms, tag = 1_000, TAG
     write_ms = write_ms // precision_ms * precision_ms
     due_ms = write_ms + ahead_ms
-    hop_ms = 2 * window // 3 * precision_ms
+    hop_ms = (window - 1) * precision_ms
     unit_ms = due_ms - hops * hop_ms
     if not ours:
         unit_ms = naive.broker_place(due_ms, write_ms, precision_ms, window).time_ms

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import Guarded
 from timerstore.timelog.bytes.unit import (
+    NOT_SAID,
     UNIT_BAD_CRC,
     UNIT_BROKEN,
     UNIT_GOOD,
     NewUnit,
     check_unit,
     is_broker_unit,
+    leads_to,
     next_unit_offset,
     put_timerlog_blank,
     put_unit,
@@ -55,6 +57,11 @@ def _next(segment_bytes: int, end: int) -> int:
     return next_unit_offset(segment_bytes, end)
 
 
+@kernel
+def _leads_to(buf: Any, at: int, precision_ms: int, hop_ms: int) -> int:
+    return leads_to(buf, at, precision_ms, hop_ms)
+
+
 def check(data: bytes, offset: int, at: int = 0) -> list[int]:
     """Status, whether a broker wrote it, and its time."""
     out = np.full(3, -9, np.int64)
@@ -65,7 +72,7 @@ def check(data: bytes, offset: int, at: int = 0) -> list[int]:
 @given(
     offset=st.integers(52, 2**47),
     prev=st.integers(-1, 51),
-    magic=st.sampled_from([1, 3, 5, 7]),
+    magic=st.sampled_from([1, 3, 5, 7, 9, 11, 15]),
     slot=st.integers(2_000_100_000, 2**37),
     within_ms=st.integers(0, 999),
     now_back_ms=st.integers(-(10**10), 10**11),
@@ -106,6 +113,41 @@ def test_a_unit(
     assert check(buf.tobytes(), offset, 8) == [UNIT_GOOD, unit.crc == unit.extra == 0, time_ms]
 
 
+PRECISIONS = st.sampled_from([1, 100, 1000])
+
+
+@given(
+    slot=st.integers(10**9, 10**9 + 10**6),
+    within_ms=st.integers(0, 999),
+    hops=st.integers(0, 60),
+    hop_slots=st.integers(2, 10_000),
+    precision_ms=PRECISIONS,
+    later_ms=st.integers(0, 1000),
+    is_delete=st.booleans(),
+)
+def test_all_units_of_a_timer_lead_to_its_own_slot(
+    slot: int,
+    within_ms: int,
+    hops: int,
+    hop_slots: int,
+    precision_ms: int,
+    later_ms: int,
+    is_delete: bool,
+) -> None:
+    """Of a broker's timer too, which is due up to one precision later than its units lead to."""
+    hop_ms = hop_slots * precision_ms
+    out_ms = slot * precision_ms + within_ms % precision_ms
+    time_ms = out_ms - hops * hop_ms
+    assume(time_ms > 0)
+    due_ms = out_ms + later_ms % (precision_ms + 1)
+    magic = 1 | 2 * (hops > 0) | 4 * is_delete
+    extra = naive.unit_extra(due_ms, time_ms, hops > 0)
+    unit = naive.seal_unit(naive.Unit(52, -1, magic, 0, 0, 7, 99, 5, 0, extra), 104)
+    buf = np.frombuffer(naive.encode_unit(unit._replace(write_ms=time_ms)), np.uint8).copy()
+    told = not hops or hop_ms >= precision_ms + 1000
+    assert _leads_to(buf, 0, precision_ms, hop_ms) == (slot if told else NOT_SAID)
+
+
 UNITS = st.builds(
     naive.Unit,
     st.just(52) | st.integers(-(2**31), 2**31 - 1),
@@ -133,6 +175,15 @@ def test_any_unit_has_a_status(unit: naive.Unit, offset: int, sealed: bool) -> N
         reason = damage.reason
     broken = UNIT_BROKEN if reason else UNIT_GOOD
     assert status == (UNIT_BAD_CRC if "CRC" in reason else broken)
+
+
+@given(unit=UNITS, precision_ms=PRECISIONS, hop_ms=st.integers(0, 10**9))
+def test_where_a_sound_unit_leads_to(unit: naive.Unit, precision_ms: int, hop_ms: int) -> None:
+    assume(0 <= unit.write_ms < 1 << 48 and unit.delta_ms >= 0)
+    expected = naive.leads_to(unit, precision_ms, hop_ms)
+    buf = np.frombuffer(naive.encode_unit(unit), np.uint8).copy()
+    said = NOT_SAID if expected is None else expected
+    assert _leads_to(buf, 0, precision_ms, hop_ms) == said
 
 
 @given(data=st.binary(max_size=60), at=st.integers(0, 60), offset=st.integers(0, 2**62))

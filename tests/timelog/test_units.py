@@ -60,6 +60,8 @@ def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
     is_delete, due = bool(unit.magic & 4), due_of(unit)
     if not (wanted.deletes if is_delete else wanted.timers):
         return False
+    if wanted.hops_alone and not unit.magic & 8:
+        return False
     if unit.time_ms < wanted.from_ms:
         return False
     return is_delete or due is None or (due[1] >= wanted.low_ms and due[0] <= wanted.high_ms)
@@ -68,8 +70,7 @@ def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
 @given(
     found=LOGS,
     at_a_time=st.integers(1, 9),
-    wanted=st.just(EVERY_UNIT)
-    | st.builds(Wanted, TIMES, st.booleans(), st.booleans(), TIMES, TIMES),
+    wanted=st.just(EVERY_UNIT) | st.builds(Wanted, TIMES, *[st.booleans()] * 3, TIMES, TIMES),
 )
 def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wanted) -> None:
     expected, data, end = laid_out(found)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
 from tests.rigs.tablerows import rows_in, table_from
-from timerstore.timelog.bytes.unit import Units
+from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.wheel.chain import (
     WALK_DAMAGED,
@@ -35,6 +35,7 @@ def scan(
     *,
     from_slot: int = 0,
     precision_ms: int = 1000,
+    hop_ms: int = 0,
     at_a_time: int = 64,
 ) -> Walked:
     """All units, where the scan ended, and why."""
@@ -42,7 +43,7 @@ def scan(
     rows: list[tuple[int, ...]] = []
     while True:
         before = int(state[0])
-        count = scan_units(table, stop, from_slot, precision_ms, units, SCRATCH, state)
+        count = scan_units(table, stop, from_slot, precision_ms, hop_ms, units, SCRATCH, state)
         rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(state[0]), int(state[1])
@@ -55,6 +56,7 @@ def walk(
     wheel: SlotArray,
     *slots: int,
     precision_ms: int = 1000,
+    hop_ms: int = 0,
     at_a_time: int = 64,
     lane_count: int = 1,
 ) -> Walked:
@@ -64,7 +66,7 @@ def walk(
     lanes, state = np.full((lane_count, 2), NO_UNIT, np.int64), np.array([0, -9, 0], np.int64)
     rows: list[tuple[int, ...]] = []
     while True:
-        count = walk_chains(table, chains, precision_ms, units, lanes, SCRATCH, state)
+        count = walk_chains(table, chains, precision_ms, hop_ms, units, lanes, SCRATCH, state)
         rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(lanes[state[2], 1]), int(state[1])
@@ -77,8 +79,10 @@ def last_of(wheel: SlotArray, number: int) -> int:
     return slot.last_offset if slot.number == number else NO_UNIT
 
 
-def row_of(offset: int, unit: naive.Unit) -> tuple[int, ...]:
-    return offset, unit.time_ms, unit.magic, unit.message_offset, unit.message_bytes
+def row_of(offset: int, unit: naive.Unit, hop_ms: int = 0) -> tuple[int, ...]:
+    leads_to = naive.leads_to(unit, 1000, hop_ms)
+    said = NOT_SAID if leads_to is None else leads_to
+    return offset, unit.time_ms, unit.magic, unit.message_offset, unit.message_bytes, said
 
 
 def wheel_of(slots: list[naive.Slot], slot_count: int = SLOT_COUNT) -> SlotArray:
@@ -110,16 +114,18 @@ def timer_logs(draw: st.DrawFn) -> dict[int, naive.Unit]:
     last: dict[int, int] = {}
     end = 0
     specs = st.tuples(
-        st.integers(0, 5), st.sampled_from([1, 1, 3, 5, 7]), st.integers(0, 999), st.booleans()
+        *(st.integers(0, 5), st.sampled_from([1, 1, 3, 5, 7, 9, 11]), st.integers(0, 999)),
+        st.booleans(),
+        st.integers(FIRST_SLOT, FIRST_SLOT + 20) | st.sampled_from([7, 2**32 - 1]),
     )
-    for i, (slot, magic, within_ms, ours) in enumerate(draw(st.lists(specs, max_size=25))):
+    for i, (slot, magic, within_ms, ours, extra) in enumerate(draw(st.lists(specs, max_size=25))):
         offset = naive.next_unit_offset(SEGMENT_BYTES, end)
         write_ms = (FIRST_SLOT - 7) * 1000
         time_ms = (FIRST_SLOT + slot) * 1000 + within_ms
         unit = naive.Unit(
             *(52, last.get(slot, NO_UNIT), magic, write_ms, time_ms - write_ms, 300 * i, 299, -i)
         )
-        units[offset] = naive.seal_unit(unit._replace(extra=7), offset) if ours else unit
+        units[offset] = naive.seal_unit(unit._replace(extra=extra), offset) if ours else unit
         last[slot] = offset
         end = offset + 52
     return units
@@ -145,14 +151,17 @@ def end_of(units: dict[int, naive.Unit]) -> int:
     at_a_time=st.integers(1, 8),
     from_slot=st.integers(0, 6),
     lane_count=st.integers(1, 5),
+    hop_ms=st.sampled_from([0, 1_999, 2_000, 5_000]),
 )
 def test_any_log(
-    units: dict[int, naive.Unit], at_a_time: int, from_slot: int, lane_count: int
+    units: dict[int, naive.Unit], at_a_time: int, from_slot: int, lane_count: int, hop_ms: int
 ) -> None:
     table, stop = table_of(laid_out(units), SEGMENT_BYTES), end_of(units)
-    rows, end, why = scan(table, 0, stop, from_slot=FIRST_SLOT + from_slot, at_a_time=at_a_time)
+    rows, end, why = scan(
+        *(table, 0, stop), from_slot=FIRST_SLOT + from_slot, hop_ms=hop_ms, at_a_time=at_a_time
+    )
     assert rows == [
-        row_of(offset, unit)
+        row_of(offset, unit, hop_ms)
         for offset, unit in units.items()
         if unit.time_ms >= (FIRST_SLOT + from_slot) * 1000
     ]
@@ -205,7 +214,8 @@ def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -
 def test_replaying_takes_a_slot_from_an_older_time() -> None:
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
     later = FIRST_SLOT + 2 * SLOT_COUNT
-    assert revise_slots(wheel, table_from(Units, [(1040, later * 1000, 5, 0, 100)]), 1000) == 1
+    unit = table_from(Units, [(1040, later * 1000, 5, 0, 100, later)])
+    assert revise_slots(wheel, unit, 1000) == 1
     assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
         naive.Slot(later, 1040, 1040, -1)
     ]

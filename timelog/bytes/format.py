@@ -280,6 +280,8 @@ assert UNIT.itemsize == UNIT_BYTES
 UNIT_PLAIN: Final = 1
 UNIT_ROLL: Final = 2
 UNIT_DELETE: Final = 4
+UNIT_HOP: Final = 8
+"""Linked by a hop: its message had a unit before. A broker takes such a magic, and ignores this."""
 UNIT_MAGIC_BITS: Final = 0xF
 """A magic m is valid where (m | 0xF) == 0xF."""
 EXTRA_READ_MESSAGE: Final = 0xFFFFFFFF
@@ -335,12 +337,15 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("store_tag", ">i8"),
         ("level_offsets", ">i8", (32,)),
         ("floor", ">i8"),  # F: every unit whose message lies before it is superseded
+        ("hops_from", ">i8"),  # T: no unit before it counts because a hop linked it
         ("crc", ">u4"),
     ]
 )
-CHECKPOINT_MARK: Final = b"TMSTORE2"
+CHECKPOINT_MARK: Final = b"TMSTORE3"
+CHECKPOINT_MARK_NO_HOPS: Final = b"TMSTORE2"
+"""The same without `hops_from`, as it was written before rolls hopped: read, never written."""
 CHECKPOINT_MARK_NO_FLOOR: Final = b"TMSTORE1"
-"""The same without `floor`, as it was written before there was one: read, never written."""
+"""The same without `floor` as well."""
 CHECKPOINT_BYTES: Final = 4_096
 CHECKPOINT_COPY_AT: Final = 2_048
 IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of the checkpoint
@@ -354,10 +359,13 @@ IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of th
         ("commitlog_segment_bytes", ">i8"),
         ("consumequeue_segment_bytes", ">i8"),
         ("timerlog_segment_bytes", ">i8"),
+        ("roll_hop_slots", ">i8"),
         ("crc", ">u4"),
     ]
 )
-IDENTITY_MARK: Final = b"TMSTOREI"
+IDENTITY_MARK: Final = b"TMSTOREJ"
+IDENTITY_MARK_NO_HOP: Final = b"TMSTOREI"
+"""The same without `roll_hop_slots`, as version 1 wrote it: read, never written."""
 IDENTITY_AT: Final = 512
 assert IDENTITY_AT + IDENTITY.itemsize <= CHECKPOINT_COPY_AT
 assert TIMER_CHECKPOINT.itemsize == 56

@@ -49,6 +49,7 @@ class Units(Table):
     magic: Words
     message: Words
     size: Words  # of its message
+    leads_to: Words  # the slot in which its timer is due; NOT_SAID where the unit does not say it
 
 
 @record
@@ -143,21 +144,21 @@ def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
 
 
 @inlined_always
-def fill_unit(units: Units, i: int, buf: Bytes, at: int, offset: int) -> None:
+def fill_unit(
+    units: Units, i: int, buf: Bytes, at: int, offset: int, precision_ms: int, hop_ms: int
+) -> None:
     """Write what the services need of the unit at `at`, which is `offset` of the timer log."""
-    units.offset[i] = offset
-    units.ms[i] = unit_ms(buf, at)
-    units.magic[i] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-    units.message[i] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-    units.size[i] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+    _fill(units, i, buf, at, offset)
+    units.leads_to[i] = leads_to(buf, at, precision_ms, hop_ms)
 
 
 @inlined_always
 def fill_logged(
     units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int, scratch: Bytes
 ) -> None:
-    """Write all that the unit at `at` says, and whether it is sound."""
-    fill_unit(units, i, buf, at, offset)
+    """Write all that the unit at `at` says, and whether it is sound; not where it leads to."""
+    _fill(units, i, buf, at, offset)
+    units.leads_to[i] = NOT_SAID
     units.prev[i] = get_i64(buf, at + fmt.UNIT_PREV_AT)
     units.write_ms[i] = get_i64(buf, at + fmt.UNIT_WRITE_AT)
     units.topic_hash[i] = get_i32(buf, at + fmt.UNIT_HASH_AT)
@@ -165,6 +166,15 @@ def fill_logged(
     units.by_broker[i] = 1 if is_broker_unit(buf, at) else 0
     units.status[i] = check_unit(buf, at, offset, scratch)
     units.due_ms[i] = said_due_ms(buf, at)
+
+
+@inlined_always
+def _fill(units: Units, i: int, buf: Bytes, at: int, offset: int) -> None:
+    units.offset[i] = offset
+    units.ms[i] = unit_ms(buf, at)
+    units.magic[i] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
+    units.message[i] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    units.size[i] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
 
 
 @inlined
@@ -181,6 +191,26 @@ def said_due_ms(buf: Bytes, at: int) -> int:
     if extra == fmt.EXTRA_READ_MESSAGE or is_roll or is_broker_unit(buf, at):
         return NOT_SAID
     return unit_ms(buf, at) + extra
+
+
+@inlined_always
+def leads_to(buf: Bytes, at: int, precision_ms: int, hop_ms: int) -> int:
+    """Return the slot in which a unit's timer is due: of a roll the one to which its hops lead.
+
+    It is the same for all units of one message. NOT_SAID for a roll that does not tell: a broker's,
+    one from the year 2106 on, or where hops are so short that seconds do not count them.
+    """
+    ms = unit_ms(buf, at)
+    if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_ROLL == 0:
+        return ms // precision_ms
+    extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
+    # A timer is due up to one precision later than its TIMER_OUT_MS, to which the hops lead.
+    if hop_ms < precision_ms + 1000 or extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
+        return NOT_SAID
+    hops = (extra * 1000 + 999 - ms) // hop_ms
+    if hops < 1:
+        return NOT_SAID
+    return (ms + hops * hop_ms) // precision_ms
 
 
 @inlined

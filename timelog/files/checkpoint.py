@@ -21,7 +21,12 @@ from timerstore.timelog.files.identity import Identity
 from timerstore.timelog.files.steady import Read, read_file
 
 _BASE_BYTES = fmt.TIMER_CHECKPOINT.itemsize
-_FLOOR_BYTES = fmt.CHECKPOINT_EXTENSION["floor"].itemsize
+_WORD_BYTES = fmt.CHECKPOINT_EXTENSION["floor"].itemsize
+_LACKS = {  # how many words in front of the CRC an older version did not write
+    fmt.CHECKPOINT_MARK: 0,
+    fmt.CHECKPOINT_MARK_NO_HOPS: 1,
+    fmt.CHECKPOINT_MARK_NO_FLOOR: 2,
+}
 _CRC_BYTES = fmt.CHECKPOINT_EXTENSION["crc"].itemsize
 _CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - _CRC_BYTES
 
@@ -40,8 +45,11 @@ class Checkpoint:
     sequence: int = 0
     scan_from: int = 0  # L: the oldest copy whose source is not settled
     floor: int = 0  # F: units whose message lies before it are superseded; 0: nobody said
+    hops_from: int = 0
+    """T: the last unit of a message counts; what hops linked from here on says which that is."""
     commitlog_flushed: int = 0
     claimed_slot: int = 0
+    """C, or of an earlier life whose T still holds the larger one: from there on T is of no use."""
     frontier_ms: int = 0
     clean: bool = False
     handed_over: bool = False
@@ -97,7 +105,7 @@ class Checkpoint:
         extension["cancelled_count"] = self.cancelled_count
         extension["store_tag"] = self.store_tag
         extension["level_offsets"] = self.level_offsets
-        extension["floor"] = self.floor
+        extension["floor"], extension["hops_from"] = self.floor, self.hops_from
         extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
         data = base.tobytes() + extension.tobytes()
         if self.identity is None:
@@ -132,19 +140,21 @@ def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.floor = int(extension["floor"])
-    checkpoint.knows_floor = content.startswith(fmt.CHECKPOINT_MARK)
+    checkpoint.knows_floor = _LACKS[bytes(extension["mark"])] < 2
+    checkpoint.hops_from = checkpoint.timerlog_flushed
+    if not _LACKS[bytes(extension["mark"])]:
+        checkpoint.hops_from = int(extension["hops_from"])
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
 
 
 def _whole_extension(data: bytes) -> bytes | None:
-    """Return an extension whose CRC holds, with a floor of 0 where it has none; else None."""
-    crc_at = _CRC_AT
-    if data.startswith(fmt.CHECKPOINT_MARK_NO_FLOOR):
-        crc_at -= _FLOOR_BYTES
-    elif not data.startswith(fmt.CHECKPOINT_MARK):
+    """Return an extension whose CRC holds, with zeros for what it lacks; else None."""
+    lacks = _LACKS.get(data[: len(fmt.CHECKPOINT_MARK)])
+    if lacks is None:
         return None
+    crc_at = _CRC_AT - lacks * _WORD_BYTES
     crc = data[crc_at : crc_at + _CRC_BYTES]
     if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
         return None

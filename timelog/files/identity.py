@@ -8,7 +8,7 @@ be taken for a broker's, whose timers nobody here has cancelled.
 from __future__ import annotations
 
 import zlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +20,20 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.smallfile import read_head
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+FIRST_VERSION: Final = 1
+"""It does not say how long hops are, which were two thirds of the window then."""
 IDENTITY_FILE: Final = "timerstore.json"
-_CRC_AT: Final = fmt.IDENTITY.itemsize - 4
+_CRC_BYTES: Final = fmt.IDENTITY["crc"].itemsize
+_CRC_AT: Final = fmt.IDENTITY.itemsize - _CRC_BYTES
+_HOP_BYTES: Final = fmt.IDENTITY["roll_hop_slots"].itemsize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
     """What a store of ours was made with."""
 
-    version: int = FORMAT_VERSION
+    version: int = field(default=FORMAT_VERSION, compare=False)
     store_tag: int
     precision_ms: int
     roll_window_slots: int
@@ -37,6 +41,14 @@ class Identity:
     commitlog_segment_bytes: int
     consumequeue_segment_bytes: int
     timerlog_segment_bytes: int
+    roll_hop_slots: int = 0
+    """How far a roll hops, so on which grid an id finds its timer; 0: the longest that leads ahead
+    from a slot that has begun, as in each store that is new."""
+
+    def __post_init__(self) -> None:
+        """Say how long hops are."""
+        if not self.roll_hop_slots:
+            object.__setattr__(self, "roll_hop_slots", max(1, self.roll_window_slots - 1))
 
     def sizes(self) -> dict[str, int]:
         """Return what the configuration has a setting for."""
@@ -54,18 +66,31 @@ class Identity:
 
 
 SIZES: Final = tuple(
-    field.name for field in fields(Identity) if field.name not in ("version", "store_tag")
+    each.name
+    for each in fields(Identity)
+    if each.name not in ("version", "store_tag", "roll_hop_slots")
 )
+
+
+def _hop_of_first_version(roll_window_slots: int) -> int:
+    return max(1, 2 * roll_window_slots // 3)
 
 
 def decode_identity(data: bytes) -> Identity | None:
     """Decode one copy; None where there is none, or a damaged one."""
-    if len(data) < fmt.IDENTITY.itemsize:
+    crc_at, is_first = _CRC_AT, data.startswith(fmt.IDENTITY_MARK_NO_HOP)
+    if is_first:
+        crc_at -= _HOP_BYTES
+    elif not data.startswith(fmt.IDENTITY_MARK):
         return None
-    block = np.frombuffer(data[: fmt.IDENTITY.itemsize], fmt.IDENTITY)[0]
-    if block["mark"] != fmt.IDENTITY_MARK or int(block["crc"]) != zlib.crc32(data[:_CRC_AT]):
+    crc = data[crc_at : crc_at + _CRC_BYTES]
+    if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
         return None
-    return Identity(**{field.name: int(block[field.name]) for field in fields(Identity)})
+    block = np.frombuffer(data[:crc_at].ljust(fmt.IDENTITY.itemsize, b"\0"), fmt.IDENTITY)[0]
+    values = {each.name: int(block[each.name]) for each in fields(Identity)}
+    if is_first:
+        values["roll_hop_slots"] = _hop_of_first_version(values["roll_window_slots"])
+    return Identity(**values)
 
 
 def read_copy(path: Path) -> Identity | None:
@@ -81,9 +106,13 @@ def read_copy(path: Path) -> Identity | None:
 def parse_identity(described: dict[str, Any]) -> Identity:
     """Take what `timerstore.json` holds; raises CorruptStoreError."""
     with understood(IDENTITY_FILE):
+        at_least = dict.fromkeys((*SIZES, "roll_hop_slots"), 1)
+        if described["version"] == FIRST_VERSION:
+            hop = _hop_of_first_version(whole(described["roll_window_slots"], 1, (1 << 48) - 1))
+            described = described | {"roll_hop_slots": hop}
         values = {
-            field.name: whole(described[field.name], int(field.name in SIZES), (1 << 48) - 1)
-            for field in fields(Identity)
+            each.name: whole(described[each.name], at_least.get(each.name, 0), (1 << 48) - 1)
+            for each in fields(Identity)
         }
     if values["consumequeue_segment_bytes"] % fmt.ENTRY_BYTES:
         reason = "consumequeue_segment_bytes is no multiple of an entry"
@@ -110,7 +139,7 @@ def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None
             reason = "it is lost" if found is None else "it is not what config/timercheck says"
             fault = CorruptStoreError(IDENTITY_FILE, 0, reason)
         found = copy
-    if found is not None and found.version != FORMAT_VERSION:
+    if found is not None and found.version not in (FIRST_VERSION, FORMAT_VERSION):
         raise NotAStoreError(
             f"{path / IDENTITY_FILE} has version {found.version}; this program knows "
             f"{FORMAT_VERSION}. Open it with the version that made it."

@@ -314,15 +314,14 @@ class Sizes:
     wheel_slot_count: int
     precision_ms: int | None = None
     roll_window_slots: int | None = None
+    roll_hop_slots: int = 0
     store_tag: int = -1
     by_broker: bool = True
 
     @property
     def hop_ms(self) -> int:
         """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
-        if self.roll_window_slots is None or self.precision_ms is None:
-            return 0
-        return max(1, 2 * self.roll_window_slots // 3) * self.precision_ms
+        return self.roll_hop_slots * (self.precision_ms or 0)
 
 
 def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
@@ -335,7 +334,8 @@ def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
     except NotAStoreError as e:
         fault = Fault(IDENTITY_FILE, 0, str(e))
     if identity is not None:
-        return Sizes(**identity.sizes(), store_tag=identity.store_tag, by_broker=False), fault
+        hop, tag = identity.roll_hop_slots, identity.store_tag
+        return Sizes(**identity.sizes(), roll_hop_slots=hop, store_tag=tag, by_broker=False), fault
     wheel = path / "timerwheel"
     slots = (
         wheel.stat().st_size // fmt.SLOT_BYTES // 2 if wheel.is_file() else fmt.SLOT_COUNT_DEFAULT

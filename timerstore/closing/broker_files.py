@@ -49,8 +49,14 @@ def open_before_ms(engine: Engine) -> int | None:
 
 
 def write_broker_files(core: Core, until_ms: int | None) -> None:
-    """Write them; durable on return. `until_ms`: see `open_before_ms`."""
+    """Write them; durable on return. `until_ms`: see `open_before_ms`.
+
+    The commit log's files become as young as the handover: a broker removes them by their age,
+    whatever waits in them, and a timer that hops may wait for years where it was put.
+    """
     engine = core.engine
+    for number in list(engine.commitlog.numbers):
+        engine.disk.renew(engine.commitlog.path(number))
     version = {"counter": 1, "stateVersion": 0, "timestamp": core.clock.now_ms}
     table: dict[str, dict[str, Any]] = {}
     for row, topic in enumerate(engine.queues.topics):

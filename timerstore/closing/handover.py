@@ -3,8 +3,9 @@
 A broker knows a slot as read or not read, and matches a delete with its timer only inside one slot.
 So the last slot from which anything was taken is finished and nothing later is taken; each
 cancelled timer gets a delete unit in its own slot; the last unit of the timer log is made the last
-entry of the timer topic's queue, from which a broker works out how far it came; and units that
-cleaning has superseded are cut out of their slots, for a broker would fire them.
+entry of the timer topic's queue, from which a broker works out how far it came; units that
+cleaning has superseded are cut out of their slots, for a broker would fire them; and files that a
+broker would remove too soon are made to stay.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.services.broker.broker_deletes import link_delete
 from timerstore.services.broker.cut_chains import cut_chains, move_units
+from timerstore.services.broker.full_files import (
+    NamedDelete,
+    ends_file,
+    link_again,
+    misleading_units,
+    name_units,
+    passed_slot_ms,
+)
 from timerstore.services.broker.reached import check_reached
 from timerstore.services.calls.deletes import append_all, compose_delete
 from timerstore.services.engine.engine import Engine
@@ -33,6 +42,7 @@ from timerstore.services.world.clock import ManualClock
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
 
 _HANDOVER_TOPIC = b"timerstore_handover"
@@ -64,9 +74,11 @@ def handover(core: Core, consuming: Consuming) -> int | None:
             cut_chains(engine)
             core.flusher.flush()  # the wheel leads past what is moved now
             move_units(engine)
-            _place_deletes(core)
+            last = _append_last(core)
+            _keep_files(core, last)
+            _place_deletes(core, last)
             until_ms = open_before_ms(engine)
-            _append_last(core)
+            _link_last(core)
             check_reached(engine)
             core.check_open()
             write_broker_files(core, until_ms)
@@ -121,6 +133,8 @@ def _finish_slot(core: Core) -> None:
     precision = engine.precision_ms
     with engine.locks:
         last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
+        # What hopped has a unit in the slot that it hopped from as well, until R is past that.
+        last = max(last, world.dequeue_get.claimed_slot - 1, engine.hopped_until - 1)
         last = max(last, core.clock.now_ms // precision - 1)
         world.callers.take_limit_ms = (last + 1) * precision - 1
     while True:
@@ -148,8 +162,11 @@ def _let_time_pass(core: Core) -> None:
 # --- deletes beside their timers
 
 
-def _place_deletes(core: Core) -> None:
-    """Link a delete into the slot of each cancelled timer that a broker would still reach."""
+def _place_deletes(core: Core, last: NamedDelete) -> None:
+    """Link a delete into the slot of each cancelled timer that a broker would still reach.
+
+    None as the last unit of a file: they stand in no order.
+    """
     engine = core.engine
     if not engine.cancelled.set.count:
         return
@@ -174,19 +191,26 @@ def _place_deletes(core: Core) -> None:
         if who not in deletes or (*who, unit_ms) in beside:
             continue
         message, size = deletes[who]
-        place = (engine.world, unit_ms, message, size, topic_hash, core.clock.now_ms)
-        while True:
-            with engine.timerlog.reading():
-                if link_delete(*place):
-                    break
-            engine.make_unit_room()
+        mine = NamedDelete(message, size, topic_hash)
+        while ends_file(engine):
+            _link_delete(core, passed_slot_ms(engine), last)
+        _link_delete(core, unit_ms, mine)
+
+
+def _link_delete(core: Core, unit_ms: int, delete: NamedDelete) -> None:
+    engine = core.engine
+    while True:
+        with engine.timerlog.reading():
+            if link_delete(engine.world, unit_ms, *delete, core.clock.now_ms):
+                return
+        engine.make_unit_room()
 
 
 # --- the last unit is the last entry
 
 
-def _append_last(core: Core) -> None:
-    """Append a delete of nothing, and link it: then the last unit is of the last entry."""
+def _append_last(core: Core) -> NamedDelete:
+    """Append a delete of nothing: once it is linked, the last unit is of the last entry."""
     engine, now_ms = core.engine, core.clock.now_ms
     due_ms = max(now_ms, engine.read_slot * engine.precision_ms)
     message = compose_delete(engine, _HANDOVER_TOPIC, b"0" * 32, due_ms, now_ms)
@@ -194,7 +218,29 @@ def _append_last(core: Core) -> None:
     count = stage_messages(stage, [Staged(message, 0, 0, -1, 0)])
     append_all(engine, stage, count, now_ms, together=True)
     core.free_stage(stage)
-    world = engine.world
+    entry = engine.queues.read(0, engine.queues.next_index(0) - 1, 1)[0]
+    topic_hash = java_hash_of(_HANDOVER_TOPIC.decode())
+    return NamedDelete(int(entry["offset"]), int(entry["size"]), topic_hash)
+
+
+def _keep_files(core: Core, last: NamedDelete) -> None:
+    """Have a broker keep the files of the timer log for as long as their units are needed."""
+    engine = core.engine
+    while True:
+        dead, live = misleading_units(engine)
+        if not len(dead) + len(live):
+            return
+        if len(live):
+            link_again(engine, live)
+            core.flusher.flush()  # whoever opens the store knows which of both counts
+            cut_chains(engine)
+            core.flusher.flush()  # the wheel leads past what is renamed now
+        name_units(engine, np.concatenate([dead, live]), last)
+
+
+def _link_last(core: Core) -> None:
+    """Link what was appended last."""
+    engine, now_ms, world = core.engine, core.clock.now_ms, core.engine.world
     world.callers.take_limit_ms = engine.read_slot * engine.precision_ms - 1
     while world.enqueue_put.linked_index < engine.queues.next_index(0):
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, now_ms, now_ms)
@@ -207,6 +253,6 @@ def _latest_taken_ms(engine: Engine) -> int:
     """Return the latest time from which anything was taken that is not appended yet."""
     ring = engine.world.dequeue_ring
     at = waiting_places(ring.ends)
-    is_delete = ring.info[at] & (fmt.UNIT_DELETE | fmt.UNIT_ROLL) == fmt.UNIT_DELETE
+    is_delete = ring.info[at] & fmt.UNIT_DELETE != 0
     taken_ms = ring.bucket_ms[at][~is_delete]  # of a delete it is no time
     return int(taken_ms.max()) if len(taken_ms) else -1

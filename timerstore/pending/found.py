@@ -76,7 +76,7 @@ def capture_locked(core: Core) -> Snapshot:
         engine.timerlog.end,
         world.enqueue_put.linked_index,
         engine.queues.next_index(0),
-        read_floor(world.cleaning),
+        read_floor(world),
     )
 
 

@@ -25,7 +25,10 @@ from timerstore.timelog.jit.record import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due` is a datetime in UTC."""
+    """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due` is a datetime in UTC.
+
+    `roll_count`: how often its message was appended again on its way.
+    """
 
     id: str
     topic: str

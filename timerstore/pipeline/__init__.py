@@ -8,6 +8,7 @@
     storetables.py   what was measured of a store, as rows
     resulttables.py  the result tables: each column with its type, its meaning
     tablefiles.py    where they lie, how a run replaces what it wrote
+    publishing.py    the same in a catalog of Iceberg or Delta
     runresult.py     what a run returns
     judging.py       the rules of distribution
     loadrules.py     … about load, skew
@@ -29,6 +30,7 @@ from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.following import follow
 from timerstore.pipeline.htmlreport import write_report as report
 from timerstore.pipeline.judging import DISTRIBUTION_RULES
+from timerstore.pipeline.publishing import publish
 from timerstore.pipeline.resulttables import TABLES, VERSION
 from timerstore.pipeline.runresult import RunResult, StoreResult
 from timerstore.pipeline.runs import run
@@ -44,6 +46,7 @@ __all__ = [
     "StoreResult",
     "Thresholds",
     "follow",
+    "publish",
     "read",
     "report",
     "run",

@@ -55,7 +55,7 @@ CHAINS_DEAD: Final = DistributionRule(
 ROLLS_COST: Final = DistributionRule(
     "rolls_cost",
     "bytes that rolls will still write, for each byte that waits",
-    "Timers lie far beyond the roll window and are copied again and again. Make a new store with "
+    "Timers lie far beyond the roll window and hop again and again. Make a new store with "
     "a larger roll_window_slots, or keep what is due in years elsewhere.",
 )
 
@@ -165,7 +165,7 @@ def _chains(seen: StoreTables, thresholds: Thresholds) -> Iterator[Finding]:
     total = int(units.sum())
     dead = min(total, 2 * deletes + superseded)
     says = f"{share(dead, total)} of {counted(total, 'unit')} fire nothing: "
-    says += f"{counted(deletes, 'delete')} with what they cancel, {superseded:,} moved by cleaning."
+    says += f"{counted(deletes, 'delete')} with what they cancel, {superseded:,} superseded."
     yield judged(CHAINS_DEAD, limits[CHAINS_DEAD.name], dead / max(1, total), says, checked=total)
 
 

@@ -189,7 +189,7 @@ def read_results(
     if store is not None:
         check_kind(store, str, "store")
     schema = wanted.schema.append(pa.field("day", pa.string()))
-    finished = set(_finished(out))
+    finished = finished_runs(out)
     if table != RUNS:
         schema = schema.append(pa.field("store", pa.string()))
     if columns is not None:
@@ -197,7 +197,9 @@ def read_results(
             if name not in schema.names:
                 raise InvalidArgumentError(f"{table} has no column {name!r}.")
     files = [
-        str(path) for path in _files(out, table, run, store) if (path.stem, _day(path)) in finished
+        str(path)
+        for path in files_of(out, table, run, store)
+        if finished.get(path.stem) == _day(path)
     ]
     names = list(schema.names if columns is None else columns)
     if not files:
@@ -215,10 +217,13 @@ def read_results(
         raise _damaged(e) from e
 
 
-def _files(out: Path, table: str, run: str | None, store: str | None) -> list[Path]:
+def files_of(
+    out: str | os.PathLike[str], table: str, run: str | None, store: str | None = None
+) -> list[Path]:
+    """Return the files of a table: of all runs or one, of all stores or one."""
     name = f"{'*' if run is None else check_run(run)}{_SUFFIX}"
     folder = "" if table == RUNS else f"store={'*' if store is None else quote(store, safe='')}/"
-    return sorted(path for path in (out / table).glob(f"day=*/{folder}{name}"))
+    return sorted(path for path in Path(out, table).glob(f"day=*/{folder}{name}"))
 
 
 def _day(path: Path) -> str:
@@ -226,10 +231,9 @@ def _day(path: Path) -> str:
     return day.removeprefix("day=")
 
 
-def _finished(out: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Yield the runs that came to their end, with their days."""
-    for path in Path(out, RUNS).glob(f"day=*/*{_SUFFIX}"):
-        yield path.stem, _day(path)
+def finished_runs(out: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the runs that came to their end, each with its day."""
+    return {path.stem: _day(path) for path in Path(out, RUNS).glob(f"day=*/*{_SUFFIX}")}
 
 
 def _check_version(path: str) -> None:

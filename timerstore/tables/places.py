@@ -34,6 +34,7 @@ CHUNK_MESSAGES: Final = 16_384
 """Messages that are read in one step: 5 MB of rows and parts."""
 NO_UNIT: Final = -1
 _NOTHING: Final = np.zeros(0, np.int64)
+_HOPPED: Final = "hopped"
 
 
 class Places(NamedTuple):
@@ -174,7 +175,8 @@ class Settled(NamedTuple):
 
     done: Words  # sorted commit log offsets of messages that were copied
     cancelled: Words  # identities that a delete names: a table of `wheel/sets.py`
-    doubled: Words  # int64[2, n]: messages to which several lead, sorted, and the last unit of each
+    # int64[2, n]: messages to which several lead, sorted, and the last unit of each
+    doubled: Words
 
     def choose(self, places: Places) -> Places:
         """Return the places whose message may be pending, each message once."""
@@ -228,23 +230,48 @@ def _find_settled(view: StoreView) -> Settled:
         timers = CancelledTimers()
         timers.add(names[:, 0].copy(), names[:, 1].copy())
         cancelled = timers.table
-    doubled = np.zeros((2, 0), np.int64) if view.ours else _find_doubled(view)
+    doubled = hopped(view) if view.ours else _find_doubled(view)
     return Settled(copied, cancelled, doubled)
 
 
 def _find_doubled(view: StoreView) -> Words:
     """Return the messages to which several units or entries lead, with the last unit of each."""
-    parts = list(_in_wheel(view, deletes=False))
-    message, unit = (
-        np.concatenate([_NOTHING, *(getattr(part, name) for part in parts)])
-        for name in ("message", "unit")
-    )
+    parts = [[part.message, part.unit] for part in _in_wheel(view, deletes=False)]
+    last, counts = _lasts(parts)
+    return last[:, counts > 1]
+
+
+def hopped(view: StoreView) -> Words:
+    """Return the messages whose timers hopped, sorted, with the last unit of each: int64[2, n].
+
+    Of slots that are not passed, found once for each view; O(units from T on). An earlier unit of
+    such a message counts no more. Where a broker wrote last there are none.
+    """
+    checkpoint, log = view.checkpoint, view.reader.timerlog
+    if not view.ours or checkpoint is None:
+        return np.zeros((2, 0), np.int64)
+    found: Words | None = view.known.get(_HOPPED)
+    if found is None:
+        start = max(log.start, checkpoint.hops_from)
+        from_ms = view.read_slot * view.reader.precision_ms
+        wanted = Wanted(from_ms=from_ms, hops_alone=True)
+        parts = walk_units(log, start, timers_stop(view), wanted)
+        sound = (part[part.status == UNIT_GOOD] for part in parts)
+        found, _ = _lasts([[part.message, part.offset] for part in sound])
+        view.known[_HOPPED] = found
+    return found
+
+
+def _lasts(parts: list[list[Words]]) -> tuple[Words, Words]:
+    """Return messages, sorted, with the last unit of each: int64[2, n]; how many each has.
+
+    `parts`: messages with units.
+    """
+    message, unit = np.concatenate([np.zeros((2, 0), np.int64), *map(np.stack, parts)], axis=1)
     order = np.lexsort((unit, message))
     message, unit = message[order], unit[order]
-    is_last = np.append(message[1:] != message[:-1], np.ones(min(1, len(message)), np.bool_))
-    is_first = np.append(np.ones(min(1, len(message)), np.bool_), message[1:] != message[:-1])
-    chosen = is_last & ~is_first
-    return np.stack([message[chosen], unit[chosen]])
+    ends = np.flatnonzero(np.diff(message, append=-1)) if len(message) else _NOTHING
+    return np.stack([message[ends], unit[ends]]), np.diff(ends, prepend=-1)
 
 
 def among(values: Words, ordered: Words) -> Flags:

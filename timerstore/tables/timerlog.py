@@ -51,6 +51,7 @@ MAKERS: Final[dict[str, Callable[[StoreView, LoggedUnits], Any]]] = {
     "prev_pos": _number("prev"),
     "magic": _number("magic", INT),
     "is_roll": _bit(fmt.UNIT_ROLL),
+    "is_hop": _bit(fmt.UNIT_HOP),
     "is_delete": _bit(fmt.UNIT_DELETE),
     "written": _time("write_ms"),
     "written_ms": _number("write_ms"),

@@ -8,6 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.tables.places import hopped
+from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.unit import UNIT_BAD_CRC, UNIT_BROKEN
@@ -15,7 +17,7 @@ from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.validation import notes
-from timerstore.validation.findings import Findings
+from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import is_damaged
 from timerstore.validation.measured import ROLLS, Measured, hops_to_come
 
@@ -47,7 +49,7 @@ def look_at_units(findings: Findings, start: int, stop: int) -> None:
     for part in parts:
         _judge(findings, part)
         kept = np.searchsorted(part.offset, scope.units_stop)
-        _note(findings, part[:kept], view.read_slot, view.floor, view.reader.precision_ms)
+        _note(findings, part[:kept])
     _judge_blanks(findings, start, stop)
 
 
@@ -130,29 +132,41 @@ def _judge(findings: Findings, part: AuditedUnits) -> None:
         findings.fail(_RULE_OF[verdict], _LOG, offsets[wrong], reason, torn[wrong])
 
 
-def _note(
-    findings: Findings, part: AuditedUnits, read_slot: int, floor: int, precision_ms: int
-) -> None:
+def _note(findings: Findings, part: AuditedUnits) -> None:
+    view = findings.scope.view
+    read_slot = view.read_slot
     offsets, verdicts = part.offset, part.status
     sound = ~np.isin(verdicts, (UNIT_BROKEN, UNIT_BAD_CRC))
-    slots = part.ms // precision_ms
+    slots = part.ms // view.reader.precision_ms
     is_delete = part.magic & fmt.UNIT_DELETE != 0
-    superseded = part.message < floor
+    has_hopped = _has_hopped(view, part)
+    superseded = (part.message < view.floor) | has_hopped
     columns = slots, offsets, (part.prev << 2) | (superseded << 1) | is_delete
     findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
 
     known = sound & (part.queue_index >= 0)
-    word = np.where(slots >= read_slot, notes.LINK_WAITING, 0)
+    word = np.where((slots >= read_slot) & ~has_hopped, notes.LINK_WAITING, 0)
     # What is superseded is moved to a passed slot by a handover.
     early = (verdicts == kernels.TOO_EARLY) & ~superseded
     word |= np.where(early, notes.LINK_EARLY, 0)
     word |= np.where(part.magic & fmt.UNIT_ROLL != 0, notes.LINK_ROLL, 0)
+    word |= np.where(part.magic & fmt.UNIT_HOP != 0, notes.LINK_HOP, 0)
     key = notes.fold_identity(part.high, part.low)
     columns = key, part.message, (offsets << notes.LINK_SHIFT) | word
     findings.note(notes.LINK_NOTE, [column[known] for column in columns])
     if findings.tally.measured is not None:
         live = sound & (slots >= read_slot) & ~is_delete & ~superseded
         _measure(findings, findings.tally.measured, part[live], read_slot)
+
+
+def _has_hopped(view: StoreView, part: AuditedUnits) -> Flags:
+    """Tell of which units the timer has hopped on, so that a later one counts."""
+    message, last = hopped(view)
+    if not len(message):
+        return np.zeros(len(part), np.bool_)
+    at = np.minimum(np.searchsorted(message, part.message), len(message) - 1)
+    found: Flags = (message[at] == part.message) & (last[at] != part.offset)
+    return found
 
 
 def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_slot: int) -> None:
@@ -168,11 +182,14 @@ def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_sl
     if hop:
         # R may have been a few slots ahead of the clock when the unit was written.
         base = np.maximum(live.write_ms // precision_ms, 0)
-        for lead in (0, _LEAD_SLOTS):
-            hops = np.maximum((own - base - lead - window) // hop + 1, 0)
-            expected = np.where(expected == slots, expected, own - hops * hop)
-        expected = np.where(is_roll & ours, expected, own)
-    expected[is_roll & ~(ours & (hop > 0))] = slots[is_roll & ~(ours & (hop > 0))]
+        most = np.maximum((own - base - window) // hop + 1, 0)
+        least = np.maximum((own - base - _LEAD_SLOTS - window) // hop + 1, 0)
+        hops, off_grid = np.divmod(own - slots, hop)
+        fits = (off_grid == 0) & (hops >= least) & (hops <= most)
+        expected = np.where(is_roll & ours, np.where(fits, slots, own - least * hop), own)
+    # A hop's unit does not say from where it hopped: any slot on the grid is as good.
+    unsaid = is_roll & ~(ours & (hop > 0) & (live.magic & fmt.UNIT_HOP == 0))
+    expected[unsaid] = slots[unsaid]
     late = ~is_roll & (own < read_slot)
     size = live.size & ((1 << notes.LOAD_SIZE_BITS) - 1)
     topic_hash = live.topic_hash & 0xFFFFFFFF
@@ -184,8 +201,9 @@ def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_sl
     findings.note(notes.EXPECTED_NOTE, np.unique(expected[elsewhere], return_counts=True))
     left = own[is_roll] - slots[is_roll]
     count = hops_to_come(-(-left // hop), hop, window) if hop else np.ones(len(left), np.int64)
-    bytes_count = size[is_roll] + fmt.UNIT_BYTES + fmt.ENTRY_BYTES
-    measured.add(ROLLS, count, np.ones(len(left), np.int64), bytes_count)
+    # A broker appends the message again.
+    again = np.where(ours, 0, size + fmt.ENTRY_BYTES)[is_roll]
+    measured.add(ROLLS, count, np.ones(len(left), np.int64), again + fmt.UNIT_BYTES)
 
 
 def _judge_blanks(findings: Findings, start: int, stop: int) -> None:

@@ -144,13 +144,14 @@ class SlotMeeting:
         self.reached |= np.cumsum(edges[:-1]) > 0
         cut = self.prev[low] != _NO_UNIT
         ahead = slots[:, notes.SLOT_TIME] >= self.view.read_slot
-        ahead &= self.view.floor == 0
         first_offset = self.offset[low]
-        wrong = np.where(cut, ahead, first_offset != slots[:, notes.SLOT_FIRST])
+        wrong = ahead & np.where(
+            cut, self.view.floor == 0, first_offset != slots[:, notes.SLOT_FIRST]
+        )
         reason = "the chain does not end at the slot's first unit"
         self._fail("slot_first", WHEEL, at[chosen[wrong]] + fmt.SLOT_FIRST_AT, reason)
         net = np.concatenate([[0], np.cumsum(np.where(self.is_delete, -1, 1))])
-        other = ~cut & (net[place + 1] - net[low] != slots[:, notes.SLOT_COUNT])
+        other = ahead & ~cut & (net[place + 1] - net[low] != slots[:, notes.SLOT_COUNT])
         reason = "the slot's count is not that of its chain"
         self._fail("slot_count", WHEEL, at[chosen[other]] + fmt.SLOT_COUNT_AT, reason)
 
@@ -167,10 +168,10 @@ class SlotMeeting:
                 break
             step = found
         slot = self.slots[i]
-        if self._is_end(self.prev[end : end + 1])[0]:
+        is_ahead = slot[notes.SLOT_TIME] >= self.view.read_slot
+        if is_ahead and self._is_end(self.prev[end : end + 1])[0]:
             cut = self.prev[end] != _NO_UNIT
-            ahead = slot[notes.SLOT_TIME] >= self.view.read_slot and self.view.floor == 0
-            if ahead if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
+            if self.view.floor == 0 if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
                 reason = "the chain does not end at the slot's first unit"
                 first_at = np.array([at + fmt.SLOT_FIRST_AT])
                 self._fail("slot_first", WHEEL, first_at, reason)

@@ -51,7 +51,7 @@ class TimerMeeting:
         self.is_fired, self.waits = kind == notes.IS_FIRED, kind <= notes.IS_DELETE
         self.is_level = kind == notes.IS_LEVEL
         self.ours = self._has(notes.TIMER_OURS)
-        self.links = links
+        self.links = links[np.argsort(links[:, notes.LINK_UNIT], kind="stable")]
         self.salvaged_to = last_filler(self.view.reader)
         """What became of a message before that may have been lost, and covered."""
 
@@ -86,12 +86,15 @@ class TimerMeeting:
         place = self._find(self.links[:, notes.LINK_MESSAGE])
         met = place >= 0
         self.link_place = place
-        self.unit_count = np.bincount(place[met], minlength=len(self.offset))
-        self.waiting = np.zeros(len(self.offset), np.bool_)
-        self.rolling = np.zeros(len(self.offset), np.bool_)
         word = self.links[:, notes.LINK_UNIT]
-        self.waiting[place[met & (word & notes.LINK_WAITING != 0)]] = True
-        self.rolling[place[met & (word & notes.LINK_ROLL != 0)]] = True
+        self.has_unit = np.bincount(place[met], minlength=len(self.offset)) > 0
+        first = met & (word & notes.LINK_HOP == 0)
+        self.first_count = np.bincount(place[first], minlength=len(self.offset))
+        waiting = met & (word & notes.LINK_WAITING != 0)
+        self.waiting_count = np.bincount(place[waiting], minlength=len(self.offset))
+        self.waiting = self.waiting_count > 0
+        self.rolling = np.zeros(len(self.offset), np.bool_)
+        self.rolling[place[met]] = word[met] & notes.LINK_ROLL != 0  # the last unit says it
         self.in_slot = self.waiting.copy()
         self.waiting |= self._has(notes.TIMER_UNLINKED)
 
@@ -135,10 +138,13 @@ class TimerMeeting:
         excused = self._has(notes.TIMER_UNLINKED) | self._has(notes.TIMER_OLD)
         # A broker fires what is overdue without any unit, and drops such a delete.
         excused |= self.by_broker | (self.is_delete & ~self.ours)
-        missing = self.waits & (self.unit_count == 0) & ~excused
+        # A handover gives units up that nobody needs. What came of the timer, others ask.
+        read_ms = self.view.read_slot * self.view.reader.precision_ms
+        excused |= (self.copy_count > 0) | (self.due_ms < read_ms)
+        missing = self.waits & ~self.has_unit & ~excused
         torn = self.scope.is_wheel_torn
         self._fail("enqueued", missing, "no unit stands for this message", torn=torn)
-        twice = self.is_timer & (self.unit_count > 1)
+        twice = self.is_timer & ((self.first_count > 1) | (self.waiting_count > 1))
         self._fail("enqueued", twice, "more than one unit stands for this message", torn=torn)
         unit = self.links[:, notes.LINK_UNIT]
         early = unit & notes.LINK_EARLY != 0

@@ -167,9 +167,13 @@ def _first_index(view: StoreView) -> int:
 
 
 def _first_messages(view: StoreView) -> Iterator[int]:
+    """Yield the messages of the first units, but for those of hops, which may be of any age."""
     log = view.reader.timerlog
     for number in log.numbers:
         base = number * log.segment_bytes
         count = min(_UNITS_TRIED_MAX, log.segment_bytes // fmt.UNIT_BYTES)
         units = np.frombuffer(log.read(base, count * fmt.UNIT_BYTES), fmt.UNIT)
-        yield from units[units["size"] == fmt.UNIT_BYTES]["message_offset"].tolist()
+        # What a hop linked does not stand in the order of the queue; a blank may be as long.
+        first = (units["size"] == fmt.UNIT_BYTES) & (units["magic"] & ~fmt.UNIT_MAGIC_BITS == 0)
+        first &= units["magic"] & fmt.UNIT_HOP == 0
+        yield from units[first]["message_offset"].tolist()

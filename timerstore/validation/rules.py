@@ -74,14 +74,14 @@ RULES: Final = (
         "slot_first",
         SLOTS,
         "a used slot",
-        "The chain ends at the slot's first unit.",
+        "The chain ends at the slot's first unit, unless the slot is passed: nobody reads it then.",
         "The oldest timers of the slot were lost, or the slot was torn.",
     ),
     Rule(
         "slot_count",
         SLOTS,
         "a used slot",
-        "Its count is that of its units, less twice that of its deletes.",
+        "Its count is that of its units, less twice that of its deletes, unless it is passed.",
         "Only an estimate is wrong: nothing fires by it.",
         "warning",
     ),
@@ -167,8 +167,8 @@ RULES: Final = (
         "enqueued",
         TIMERS,
         "a message of the timer topic",
-        "One unit stands for it, unless it waits behind the queue cursor; a broker fires what is "
-        "overdue without any.",
+        "One unit stands for it that no hop linked, unless it waits behind the queue cursor, or is "
+        "done; one at most waits in a slot ahead; a broker fires what is overdue without any.",
         "Without a unit it never fires; with two it fires twice.",
     ),
     Rule(

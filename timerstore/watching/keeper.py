@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -50,13 +50,17 @@ def kept_by(core: Core) -> str:
 
 
 def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int] | None:
-    """Return a pending timer of a slot whose message lies in a segment; None where none is found.
+    """Return a pending timer due in a slot whose message lies in a segment; None where none is.
 
-    O(_LOOKED_AT_MAX).
+    It waits in that slot, or in one that its hops come to. O(_LOOKED_AT_MAX) for each.
     """
-    engine = core.engine
+    engine, settings = core.engine, core.engine.world.settings
     segment_bytes = engine.commitlog.segment_bytes
-    for units in islice(slot_units(engine, slot, chunk_rows=_LOOKED_AT_MAX), 1):
+    hop = int(settings.hop_slots)
+    top = int(engine.world.dequeue_get.claimed_slot + settings.window_slots)
+    first = slot - max(0, -(-(slot - top + 1) // hop)) * hop
+    chains = (slot_units(engine, each) for each in range(first, engine.read_slot - 1, -hop))
+    for units in islice(chain.from_iterable(chains), _TRIES_MAX):
         messages = units.message
         mine = (messages >= floor) & (messages // segment_bytes == number)
         mine &= units.magic & fmt.UNIT_DELETE == 0

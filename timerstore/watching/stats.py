@@ -13,6 +13,7 @@ from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
+from timerstore.timelog.bytes.format import UNIT_BYTES
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.keeper import kept_by
 from timerstore.watching.services import (
@@ -156,7 +157,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         pending_count=engine.pending_count(),
         linked_count=world.enqueue_put.linked_count,
         fired_count=sum(each.fired_count for each in copied),
-        rolled_count=world.dequeue_put.rolled_count,
+        rolled_count=world.dequeue_get.hop_count,
         **read_bytes(core),
         dropped_count=sum(each.dropped_count for each in copied),
         unreadable_count=sum(each.unreadable_count for each in engine.services)
@@ -205,8 +206,8 @@ def read_bytes(core: Core) -> dict[str, int]:
     with engine.locks:  # so what services appended is counted, and no value ever falls
         copied = world.dequeue_put.counts, world.deliver_levels.counts
         fired_bytes = sum(each.fired_bytes for each in copied)
-        rolled_bytes = world.dequeue_put.rolled_bytes
-        others = fired_bytes + rolled_bytes + world.cleaning.copied_bytes
+        rolled_bytes = world.dequeue_get.hop_count * UNIT_BYTES  # of the timer log
+        others = fired_bytes + world.cleaning.copied_bytes
         put_bytes = engine.commitlog.end - core.opened_end - others
     return {"put_bytes": put_bytes, "fired_bytes": fired_bytes, "rolled_bytes": rolled_bytes}
 

@@ -1,6 +1,6 @@
-"""The store of `hops_cleaning_model.py`: its services, passes, checkpoints, openings.
+"""The store of `cleaning_model.py`: its services, passes, checkpoints, openings.
 
-The rules, beyond those of `hops_model.py`. All but "remove" happen in bounded steps under locks.
+The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
 
 to      Where a message leads: the own slot of its timer, which a roll's unit says as well; where
         R stood in for that, the unit's slot. So all units of one message say the same, wherever
@@ -45,8 +45,8 @@ reopen  F is the checkpoint's, or the log's start if there is none. Files below 
 import random
 from collections import Counter
 
-from tests.models import hops_model
-from tests.models.hops_model import LEAD, SL, CrashError, N, P
+from tests.models import rules_model
+from tests.models.rules_model import LEAD, SL, CrashError, N, P
 
 SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
 
@@ -100,9 +100,9 @@ class File(list):  # a log of segments: what is before `start` was removed
         return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
 
 
-class Store(hops_model.Store):
+class Store(rules_model.Store):
     def __init__(self, seed, **v):
-        self.v = hops_model.RULES | RULES | {"clean": 1, "lose": 1} | v
+        self.v = rules_model.RULES | RULES | {"clean": 1, "lose": 1} | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5

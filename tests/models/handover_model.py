@@ -1,6 +1,6 @@
 """The rules of hops beside a broker: random histories of a store that a broker has in between.
 
-`hops_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
+`rules_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
 as they are, reads each slot from its R on, and rolls by appending the message again, with one roll
 more and no origin. Its queue cursor is one past the entry of the last unit's message. It matches
 deletes inside one slot alone.
@@ -14,13 +14,15 @@ files   A broker removes the oldest file of the timer log once the message of it
         before the log's start: it counts on units in the order of messages, and hops are not. So
         the last unit of each full file that has a live unit of a later message is made to name the
         empty delete, in a slot that is passed; if it is live itself, it is linked anew before.
+beside  A delete that was linked into its target's slot says nothing once we have the store back:
+        its target hops on from there, and stays cancelled.
 match   Opening scans the whole log. A broker's copy stands for the last message before it that
         bears its name, with one roll less; hops count no rolls. All units of what has a copy are
         done.
 """
 
-from tests.models import hops_model
-from tests.models.hops_model import SL, P, W
+from tests.models import rules_model
+from tests.models.rules_model import SL, P, W
 
 TSEG = 4  # units in a file of the timer log
 RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "named", "match": "copies"}
@@ -30,16 +32,17 @@ WRONG = [
     {"last": "hop"},
     {"files": "as they are"},
     {"match": "origins"},
+    {"beside": "forget", "roll": "begun"},
 ]
 
 
-class History(hops_model.Store):
+class History(rules_model.Store):
     """One random history of a store that a broker has now and then."""
 
     def __init__(self, seed, **v):
         self.limit = None  # S: nothing is taken from later slots
         self.start = 0  # of the timer log
-        super().__init__(seed, **hops_model.RULES | RULES | {"old": 0} | v)
+        super().__init__(seed, **rules_model.RULES | RULES | {"old": 0} | v)
 
     def someone(self):
         self.hand_over() if self.rnd.random() < 0.1 else super().someone()

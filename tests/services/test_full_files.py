@@ -1,0 +1,114 @@
+"""What a broker removes by itself, by a file's last unit or its age, goes once nobody needs it."""
+
+import dataclasses
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.as_broker import AsBroker
+from tests.services.test_cleaning import SECOND, SMALL, START_MS, drain, open_small
+from timerstore import ManualClock, TimerStore, verify
+from timerstore.closing import handover
+from timerstore.services.broker.full_files import misleading_units
+from timerstore.services.engine.engine import Engine
+from timerstore.validation import validate
+
+FEW_UNITS = dataclasses.replace(SMALL, timerlog_segment_bytes=52 * 4 + 16)
+
+
+def hopped_store(path: Path, clock: ManualClock, rnd: random.Random) -> tuple[TimerStore, set[str]]:
+    """A store whose timers have hopped among those that were put since; and which are pending."""
+    store = open_small(path, clock, FEW_UNITS)
+    ids: list[str] = []
+    for _ in range(rnd.randrange(8, 14)):
+        for _ in range(rnd.randrange(1, 9)):
+            delay = rnd.choice((1, 30, 100, 300, 900)) + rnd.randrange(9)
+            ids.append(store.put(b"%d" % len(ids), delay=delay * SECOND))
+        store.cancel(rnd.choice(ids))
+        clock.advance(rnd.randrange(1, 40) * SECOND)
+        drain(store)
+        if rnd.random() < 0.5:
+            store.flush()
+    return store, {timer.id for timer in store.pending()}
+
+
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broker_keeps_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    clock, path, counts = ManualClock(START_MS, force=True), tmp_path / "s", []
+    store, ids = hopped_store(path, clock, random.Random(seed))
+    name_units = handover.name_units
+
+    def named(engine: Engine, offsets: np.ndarray, *delete: Any) -> None:
+        counts.append(len(offsets))
+        name_units(engine, offsets, *delete)
+
+    monkeypatch.setattr(handover, "name_units", named)
+    hours_ago = time.time() - 100 * 3_600
+    for file in (path / "commitlog").glob("0*"):
+        os.utime(file, (hours_ago, hours_ago))
+    store.handover()
+    assert sum(counts) > 0
+    assert min(file.stat().st_mtime for file in (path / "commitlog").glob("0*")) > hours_ago + 3_600
+    broker = AsBroker(path)
+    assert broker.misled_files() == []
+    due = {id for id in ids if int(id[:12], 16) > clock.now_ms}  # others fired meanwhile
+    assert due <= set(broker.keys()) <= ids and len(broker.keys()) == len(set(broker.keys()))
+    assert validate(path).ok, str(validate(path))
+    assert verify(path).ok, str(verify(path))
+    with open_small(path, clock, FEW_UNITS) as store:
+        assert {timer.id for timer in store.pending()} == set(broker.keys())
+        left = store.count()
+        drain(store)
+        clock.advance(1_000 * SECOND)
+        assert len(drain(store)) == left and store.count() == 0
+
+
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("step", ["link_again", "cut_chains", "name_units", "_link_last"])
+@pytest.mark.parametrize("after", [True, False])
+def test_it_may_be_killed_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    """Whoever opens the store then has the same timers, and fires each once."""
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    store, _ = hopped_store(path, clock, random.Random(3))
+    original, calls = getattr(handover, step), []
+
+    def killed(*given: object) -> object:
+        calls.append(given)
+        if step == "cut_chains" and len(calls) == 1:  # the next one is of what was linked again
+            return original(*given)
+        if after:
+            original(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handover, step, killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.handover()
+    monkeypatch.undo()
+    drain(store)
+    ids = sorted(timer.id for timer in store.pending())
+    store.abandon()
+    with open_small(path, clock, FEW_UNITS) as store:
+        assert sorted(timer.id for timer in store.pending()) == ids
+        assert store.health().ok
+        clock.advance(1_000 * SECOND)
+        assert len(drain(store)) == len(ids)
+    if step != "cut_chains":  # the wheel may still say where chains ended that were cut
+        assert verify(path).ok, str(verify(path))
+
+
+def test_files_in_order_mislead_nobody(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock, FEW_UNITS) as store:
+        store.put_many([b"far"] * 30, delay_ms=50_000)
+        store.core.play_now()
+        assert [len(each) for each in misleading_units(store.core.engine)] == [0, 0]

@@ -1,0 +1,99 @@
+"""What runs have written, as tables of a session's catalog: Iceberg's, Delta's."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_kind, check_place
+from timerstore.pipeline.resulttables import TABLES, ResultTable
+from timerstore.pipeline.tablefiles import RUNS, check_run, files_of, finished_runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PLACE: Final = re.compile(r"\w+(\.\w+)*")
+_FORMS: Final = ("iceberg", "delta")
+
+
+def publish(
+    spark: SparkSession,
+    out: str | os.PathLike[str],
+    into: str,
+    *,
+    form: str,
+    run: str | None = None,
+) -> list[str]:
+    """Have a catalog's tables hold what runs have written below `out`; return which runs.
+
+    `into`: a namespace of the session's catalog, as "lake.timers". It is made if needed, as its
+    tables are, which have the names of the result tables and their columns, with `day` and `store`,
+    by which they are partitioned. `form`: "iceberg" or "delta"; the session must have its jars.
+    `run`: that one; None: all that came to their end and are not in the catalog's table `runs`,
+    the oldest first. Each table takes a run's rows, or replaces them, in one commit; `runs` comes
+    last. So what was interrupted is done again, and then nothing is missing or doubled. Workers
+    must see `out`. Raises InvalidArgumentError where a run has not come to its end, or where the
+    catalog cannot replace rows. O(bytes).
+
+    >>> timerstore.pipeline.publish(spark, "tables/", "lake.timers", form="iceberg")
+    ['nightly-1', 'nightly-2']
+    """
+    place = check_place(out)
+    check_kind(into, str, "into")
+    if not _PLACE.fullmatch(into):
+        raise InvalidArgumentError(f"into is {into!r}. Name a namespace, as lake.timers.")
+    if form not in _FORMS:
+        raise InvalidArgumentError(f"form is {form!r}. Use iceberg or delta.")
+    days = finished_runs(place)
+    if run is None:
+        there = _names_there(spark, f"{into}.{RUNS}")
+        wanted = sorted((day, name) for name, day in days.items() if name not in there)
+    elif check_run(run) in days:
+        wanted = [(days[run], run)]
+    else:
+        raise InvalidArgumentError(f"No run {run!r} has come to its end below {place}.")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {into}")
+    for _, name in wanted:
+        for table in (*(each for each in TABLES.values() if each.name != RUNS), TABLES[RUNS]):
+            _replace(spark, str(place), f"{into}.{table.name}", table, name, form)
+    return [name for _, name in wanted]
+
+
+def _names_there(spark: SparkSession, table: str) -> set[str]:
+    if not spark.catalog.tableExists(table):
+        return set()
+    return {row["run"] for row in spark.table(table).select("run").distinct().collect()}
+
+
+def _replace(
+    spark: SparkSession, out: str, name: str, table: ResultTable, run: str, form: str
+) -> None:
+    """Put a run's rows in the place of those that it had before, in one commit."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import col
+
+    parts = ["day"] if table.name == RUNS else ["day", "store"]
+    rows = _rows(spark, out, table, run, parts)
+    if not spark.catalog.tableExists(name):
+        first, *others = (col(each) for each in parts)
+        rows.limit(0).writeTo(name).using(form).partitionedBy(first, *others).create()
+    try:
+        rows.writeTo(name).overwrite(col("run") == run)
+    except PySparkException as e:
+        if "UNSUPPORTED_FEATURE" not in (e.getCondition() or ""):
+            raise
+        raise InvalidArgumentError(
+            f"{name} cannot replace rows. Give the session a catalog of Iceberg or Delta."
+        ) from e
+
+
+def _rows(spark: SparkSession, out: str, table: ResultTable, run: str, parts: list[str]) -> Any:
+    """Return the rows of a run as a DataFrame; what an older version lacks is null."""
+    columns = [f"{each.name} {each.kind_name}" for each in table.columns]
+    schema = ", ".join([*columns, *(f"{each} string" for each in parts)])
+    files = [str(path) for path in files_of(out, table.name, run)]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", f"{out}/{table.name}").parquet(*files)
