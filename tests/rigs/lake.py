@@ -1,4 +1,4 @@
-"""Publishes result tables into a catalog of Iceberg or Delta, and reads them back.
+"""Holds what was published into a catalog of Iceberg or Delta against the files.
 
     python -m tests.rigs.lake delta JARS FOLDER       JARS: paths of jar files, with commas between
 

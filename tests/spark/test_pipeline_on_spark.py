@@ -87,6 +87,16 @@ def test_spark_reads_what_was_written(spark: Any, stores: Path, tmp_path: Path) 
         assert {"day"} | ({"store"} if name != "runs" else set()) <= set(kinds)
 
 
+def test_spark_reads_the_names_of_stores(spark: Any, stores: Path, tmp_path: Path) -> None:
+    names = {"a/b", "100 % {x} [y]*?", "zwei ü 名=#+"}
+    pipeline.run(dict.fromkeys(names, stores / "small"), tmp_path, run="one")
+    frame = spark.read.parquet(str(tmp_path / "stores"))
+    assert {row["store"] for row in frame.select("store").collect()} == names
+    for name in names:
+        (row,) = pipeline.read(tmp_path, "stores", store=name).to_pylist()
+        assert row["store"] == name
+
+
 def test_many_small_stores_are_one_job(spark: Any, stores: Path, tmp_path: Path) -> None:
     """With a few tasks for each core, however many stores."""
     many = {f"store-{i}": str(stores / "small") for i in range(60)}

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.kinds import check_kind, check_path
 from timerstore.pipeline.resulttables import readable
+from timerstore.pipeline.tablefiles import quote_store
 from timerstore.tables.stores import find_stores
 
 _PATTERN: Final = frozenset("*?[")
@@ -108,7 +108,7 @@ def _check_name(name: str) -> None:
     """Check that a folder of the tables can have the name of a store."""
     if readable(name) != name:
         raise InvalidArgumentError(f"A store's name is {name!r}, which is no text. Name it anew.")
-    if len(quote(name, safe="")) > _NAME_BYTES_MAX:
+    if len(os.fsencode(quote_store(name))) > _NAME_BYTES_MAX:
         raise InvalidArgumentError(
             f"{name!r} is too long for the name of a store. Pass a shorter one with its path."
         )

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow as pa
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_bool, check_int, check_kind, check_place
 from timerstore.pipeline.resulttables import FIRED_LATENESS
-from timerstore.pipeline.tablefiles import TableFiles, remove_unfinished
+from timerstore.pipeline.tablefiles import TableFiles, quote_store, remove_unfinished
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.measured import Measured
@@ -73,7 +72,7 @@ def follow(
     store = place.name if name is None else name
     check_kind(store, str, "name")
     target = check_place(out)
-    at = target / _CHECKPOINTS / quote(store, safe="")
+    at = target / _CHECKPOINTS / quote_store(store)
     if checkpoint is not None:
         at = check_place(checkpoint)
     with told_of(str(target)):
@@ -108,7 +107,7 @@ def write_batch(rows: Any, number: int, out: str, store: str) -> None:
         for table, each in ((FIRED_LATENESS.name, lateness_of(part)), (FIRED, part)):
             written.add(files.write_plainly(table, each, store))
     for table in (FIRED_LATENESS.name, FIRED):
-        folder = f"day=*/store={quote(store, safe='')}/{name}.parquet"
+        folder = f"day=*/store={quote_store(store)}/{name}.parquet"
         for path in Path(out, table).glob(folder):
             if str(path) not in written:
                 path.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _PLACE: Final = re.compile(r"\w+(\.\w+)*")
 _FORMS: Final = ("iceberg", "delta")
+_NO_CATALOG: Final = ("DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_FEATURE")
+"""What Spark says if a session lacks the jars, or has them but not their catalog."""
 
 
 def publish(
@@ -71,18 +73,17 @@ def _replace(
     spark: SparkSession, out: str, name: str, table: ResultTable, run: str, form: str
 ) -> None:
     """Put a run's rows in the place of those that it had before, in one commit."""
-    from pyspark.errors import PySparkException
     from pyspark.sql.functions import col
 
     parts = ["day"] if table.name == RUNS else ["day", "store"]
     rows = _rows(spark, out, table, run, parts)
-    if not spark.catalog.tableExists(name):
-        first, *others = (col(each) for each in parts)
-        rows.limit(0).writeTo(name).using(form).partitionedBy(first, *others).create()
     try:
+        if not spark.catalog.tableExists(name):
+            first, *others = (col(each) for each in parts)
+            rows.limit(0).writeTo(name).using(form).partitionedBy(first, *others).create()
         rows.writeTo(name).overwrite(col("run") == run)
-    except PySparkException as e:
-        if "UNSUPPORTED_FEATURE" not in (e.getCondition() or ""):
+    except Exception as e:  # PySpark's own class, Py4J's or Spark Connect's
+        if not any(each in str(e) for each in _NO_CATALOG):
             raise
         raise InvalidArgumentError(
             f"{name} cannot replace rows. Give the session a catalog of Iceberg or Delta."

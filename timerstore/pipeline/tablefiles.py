@@ -49,6 +49,15 @@ def check_run(run: str) -> str:
     return run
 
 
+def quote_store(store: str) -> str:
+    """Return the name of a store as part of a folder's name.
+
+    Only ASCII is escaped, byte for byte as in a URI. Letters beyond ASCII stay as they are, because
+    Spark reads each escaped byte as a letter of its own.
+    """
+    return "".join(each if ord(each) > 0x7F else quote(each, safe="") for each in store)
+
+
 class TableFiles:
     """The files of one run on one day, below one folder; any process can write its share."""
 
@@ -60,7 +69,7 @@ class TableFiles:
         """Return where the rows of a table lie."""
         folder = Path(self.out) / table / f"day={self.day}"
         if store is not None:
-            folder /= f"store={quote(store, safe='')}"
+            folder /= f"store={quote_store(store)}"
         return folder / (self.run + _SUFFIX)
 
     def write(self, table: str, rows: Any, store: str | None = None) -> str:
@@ -139,7 +148,7 @@ def history_of(out: str, store: str, run: str, before_day: str) -> list[dict[str
     found: list[dict[str, Any]] = []
     days = sorted(_folders(Path(out, "stores"), "day="), reverse=True)
     for day in [each for each in days if each <= before_day][:HISTORY_DAYS]:
-        folder = Path(out, "stores", f"day={day}", f"store={quote(store, safe='')}")
+        folder = Path(out, "stores", f"day={day}", f"store={quote_store(store)}")
         files = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != run]
         rows = [row for path in files for row in _rows(path)]
         rows = [row for row in rows if row["due_profile"] is not None]
@@ -222,7 +231,7 @@ def files_of(
 ) -> list[Path]:
     """Return the files of a table: of all runs or one, of all stores or one."""
     name = f"{'*' if run is None else check_run(run)}{_SUFFIX}"
-    folder = "" if table == RUNS else f"store={'*' if store is None else quote(store, safe='')}/"
+    folder = "" if table == RUNS else f"store={'*' if store is None else quote_store(store)}/"
     return sorted(path for path in Path(out, table).glob(f"day=*/{folder}{name}"))
 
 
