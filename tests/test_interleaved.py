@@ -79,6 +79,9 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "reschedule in two appends": ("reschedule against put", 0),
     "cancel passes ring B by": ("cancel of what is overdue", 3),
     "cancel passes ring C by": ("cancel of what is overdue", 1),
+    "R passes what has not hopped": ("R against a hop", 0),
+    "R before T": ("flush against a hop", 0),
+    "T forgets what hopped": ("hop, flush", 0),
     "R passes what was put aside": 0,
 }
 SHOWN_BY: dict[str, Callable[[Path], None]] = {

@@ -105,7 +105,7 @@ SCENES: dict[str, Scene] = {
         ((("put", 2_600), *LINKED, ("tick", 500), REST, ("flush",), END),),
     ),
     "flush against a hop": Scene(
-        ((("put", 2_600), *LINKED, ("tick", 400), REST, ("flush",), END), (REST, ("tick", 110)))
+        ((("put", 2_600), *LINKED, ("tick", 500), REST, ("flush",), END), (REST, ("tick", 160)))
     ),
     "R against a hop": Scene(
         (

@@ -286,25 +286,27 @@ _CAPTURE_OFFSETS: Final = """\
         level_offsets[level] = world.levels.offset[level]
 """
 
+_R_BEFORE: Final = [
+    Change(
+        *(CAPTURE, "_capture"),
+        "    lock_acquire(world.fire_lock)\n",
+        "    early = world.dequeue_put.passed_slot\n    pause()\n"
+        "    lock_acquire(world.fire_lock)\n",
+    ),
+    Change(
+        *(CAPTURE, "_capture"),
+        "cursors[_READ] = world.dequeue_put.passed_slot",
+        "cursors[_READ] = early",
+    ),
+]
 _CRASHES: Final[dict[str, list[Change]]] = {
     "L without fire": [
         Change(*(CAPTURE, "_capture"), "    lock_acquire(world.fire_lock)\n", ""),
         Change(*(CAPTURE, "_capture"), "    lock_release(world.fire_lock)\n    # Pages", "    #"),
         Change(*(PUT, "_append_taken"), "    done = _settle(", "    pause()\n    done = _settle("),
     ],
-    "R before L": [
-        Change(
-            *(CAPTURE, "_capture"),
-            "    lock_acquire(world.fire_lock)\n",
-            "    early = world.dequeue_put.passed_slot\n    pause()\n"
-            "    lock_acquire(world.fire_lock)\n",
-        ),
-        Change(
-            *(CAPTURE, "_capture"),
-            "cursors[_READ] = world.dequeue_put.passed_slot",
-            "cursors[_READ] = early",
-        ),
-    ],
+    "R before L": _R_BEFORE,
+    "R before T": _R_BEFORE,
     "pages before Q": [
         Change(*(CAPTURE, "_capture"), _CAPTURE_PAGES, "        pass\n"),
         Change(
@@ -337,19 +339,6 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             pause()
             hopped = _hop_on(""",
         )
-    ],
-    "T is captured before": [
-        Change(
-            *(CAPTURE, "_capture"),
-            "    lock_acquire(world.fire_lock)\n",
-            """    early = world.timerlog.end
-    for place in range(PLACES):
-        early = min(early, near.first_hop[place])
-    pause()
-    lock_acquire(world.fire_lock)
-""",
-        ),
-        Change(*(CAPTURE, "_capture"), "= hops_from\n", "= early\n"),
     ],
     "T forgets what hopped": [
         Change(
