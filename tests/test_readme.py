@@ -1,4 +1,4 @@
-"""The examples of the README do what it says, twice each; those of some pages do, once."""
+"""The examples of the README, or of a page, do what it says there."""
 
 import json
 import os
@@ -54,11 +54,12 @@ def run(name: str, times: int, folder: Path) -> dict[str, list[list[Any]]]:
 
 
 @pytest.mark.slow
-def test_the_readme_s_examples_do_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["README.md", "docs/short-programs.md"])
+def test_the_examples_do_what_the_page_says(name: str, tmp_path: Path) -> None:
     """Twice in a row: each prints what stands below it, and leaves nothing pending, nor a file."""
-    runs = run("README.md", 2, tmp_path)
-    for line, _, wanted in programs("README.md"):
-        where = f"README.md:{line}"
+    runs = run(name, 2, tmp_path)
+    for line, _, wanted in programs(name):
+        where = f"{name}:{line}"
         assert wanted is not None, f"{where}: say what it prints"
         assert len(runs[str(line)]) == 2, where
         for said, left, pending in runs[str(line)]:

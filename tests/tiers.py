@@ -100,7 +100,7 @@ PROMISED: Final = (
     "spark/test_pipeline_on_spark.py::test_the_tables_are_those_of_one_process[100000]",
     "pipeline/test_distribution.py::test_it_fails_and_barely_does_not[slots_mapped]",
     "pipeline/test_pipeline_runs.py::test_killed_it_does_not_count_until_it_is_repeated",
-    "test_readme.py::test_the_readme_s_examples_do_what_it_says",
+    "test_readme.py::test_the_examples_do_what_the_page_says",
     "test_kill.py::test_killed_again_and_again[cleaned]",
     "test_storm.py::test_nothing_freezes_and_counts_are_exact[4]",
     "test_live.py::test_openings[full]",

@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = {"README.md": "tour.md"}
+NAMED = {"README.md": "about.md"}
 """Pages that have another place on the site."""
 FOUND_FIRST = {"reference/store.md", "tutorial.md"}
 """Pages that search shows before others that have the same words, asyncio's calls say."""

@@ -1,4 +1,4 @@
-"""Help: what it shows is what the commands take, as is what the README shows."""
+"""Help: what it shows is what the commands take, as is what a page shows."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ COMMANDS = {(name,): GROUP.commands[name] for name in NAMES}  # type: ignore[att
 PIPELINE = GROUP.commands["pipeline"].commands  # type: ignore[attr-defined]
 COMMANDS |= {("dead", name): command for name, command in DEAD.items()}
 COMMANDS |= {("pipeline", name): command for name, command in PIPELINE.items()}
-_SHELL_BLOCK = re.compile(r"### At the shell\n+```\n(.*?)```", re.DOTALL)
+_SHELL_BLOCK = re.compile(r"## At the shell\n+```\n(.*?)```", re.DOTALL)
 
 
 def check(line: str) -> None:
@@ -44,8 +44,8 @@ def test_each_command_says_what_it_does_with_an_example(names: tuple[str, ...]) 
     check(example)
 
 
-def test_the_readme_s_lines_are_commands() -> None:
-    (block,) = _SHELL_BLOCK.findall((ROOT / "README.md").read_text())
+def test_the_lines_of_the_page_are_commands() -> None:
+    (block,) = _SHELL_BLOCK.findall((ROOT / "docs/short-programs.md").read_text())
     shown = set()
     for line in block.splitlines():
         command, *rest = re.split(r" {2,}", line)
