@@ -9,9 +9,11 @@ from tests.markdown import ROOT
 from tests.page_player import PageError, is_said, play, steps
 
 PAGES = sorted(
-    path
-    for path in [ROOT / "docs/tutorial.md", ROOT / "docs/faq.md", *ROOT.glob("docs/howto/*.md")]
-    if path.exists()
+    [
+        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "faq")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("asyncio", "processes", "recurring")),
+        *ROOT.glob("docs/howto/*.md"),
+    ]
 )
 
 

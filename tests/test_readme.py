@@ -69,13 +69,7 @@ def test_the_examples_do_what_the_page_says(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("docs/processes.md", "docs/consumer.md", "docs/asyncio.md"),
-        *("docs/recurring.md", "docs/exactly-once.md"),
-    ],
-)
+@pytest.mark.parametrize("name", ["docs/consumer.md", "docs/exactly-once.md"])
 def test_the_examples_of_a_page_run(name: str, tmp_path: Path) -> None:
     """In an empty folder each; a block that is only shown says so: ```python run="no"."""
     runs = run(name, 1, tmp_path)
