@@ -6,6 +6,22 @@ its units is superseded, its message being below the durable F, or settled, its 
 the durable R; a consume queue segment when the messages of all its entries are gone. Each removal
 is durable before the next, the oldest first, and the commit log's come before those of the queues,
 so a crash at any point leaves a store that only begins somewhat earlier.
+
+A commit log segment that goes becomes the next one if that is of use: as many as are filled within
+three checkpoints, at most four or 512 MiB, none if the store takes half of `max_bytes`. The rules,
+each of which `tests/models/reuse_model.py` shows to be needed:
+
+1. Only a file with one name, which nobody of this process has mapped and no other process reads
+   (they share a lock on the folder, `timelog/files/sharing.py`). A broker's file is not used again,
+   because its blanks do not say where they stand.
+2. It is renamed, never over another, to the next number, the folder is synced, and only then a byte
+   is written into it. One at a time, the oldest first, by the flush thread.
+3. Before a message is copied, the *apron* behind its end is zeros: 64 KiB, an eighth of a small
+   segment. So after a kill the log ends in zeros, where a broker stops as well.
+4. A message counts only at its own offset, with its CRC; behind the durable offset a blank counts
+   only with its seal, unless a broker may have written it.
+5. Before anything is appended, recovery zeroes what is behind the log's end, and removes later
+   segments that hold anything, the last first. A clean close does the same.
 """
 
 from __future__ import annotations

@@ -3,6 +3,17 @@
 One loop for each level, in the order of arrival; its offset passes a message once its copy is
 appended, or once it turned out cancelled, copied by an earlier life, or unreadable. After
 RocketMQ's `ScheduleMessageService` and its `DeliverDelayedMessageTimerTask`.
+
+A level's offset is in the checkpoint; `delayOffset.json` is its copy for brokers. A message is due
+when its queue entry says: stored + level, as the level was when it was put. If that is further
+ahead than now + level + 1 s, and the message was stored later than now, the clock went back, and it
+is due now. The end of a queue is read before the clock, so that what a put with a later clock
+appends in between is not delivered early. An offset outside its queue is corrected to the nearest
+end. A copy gets its due time as `TIMER_OUT_MS` and loses `DELAY`. If an append fails, its level
+waits half a precision, then twice as long each time, up to a minute; the others go on.
+
+A cancelled message stays in the cancelled set until its loop drops it. If R passes the slot of its
+delete before, the delete is *held*: L stays there, so that recovery finds it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,22 @@ order of due time, to the dequeue-put queue; a slot's plain deletes follow once 
 of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. What was put aside
 when the store was opened is a second range of slots beside that, see `aside.py`. After RocketMQ's
 `TimerMessageStore.TimerDequeueGetService`.
+
+How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
+
+- A roll hops while its slot's chain is walked, whatever the clock says; so does a delete, and what
+  was cancelled. What is overdue fires from its own slot, so no roll ever waits in the near wheel.
+- Of the units of one message the one linked last counts. The checkpoint holds T, the oldest unit
+  that a hop linked from a slot that R has not passed; opening reads hops from T on.
+- A unit does not say from where it hopped. So T of an earlier life stays in each checkpoint until R
+  has passed all that was claimed when that T was captured.
+- A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so R passes
+  a slot only once every hop from it has its unit.
+- The new slot is behind all that is claimed (`wheel/place.py`). There is always room for it: a
+  window is at least 60 slots shorter than the wheel, and R is never further from its checkpoint
+  than the wheel is long. If it were, the claim would stop and ask for a checkpoint.
+- A hop reads no message if the unit says in which second its timer is due. A broker's roll, one of
+  the year 2106 or later, and one in a store with very short hops do not say it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of docs/design.md as an executable model: random histories of one small store.
+"""The rules that timers keep, as an executable model: random histories of one small store.
 
 Slots, clock, crashes (between any two appends), power cuts (a prefix of the log, torn flushes of
 the wheel), long stops, clock steps. Without delay levels, retention, consumers, brokers:

@@ -1,6 +1,22 @@
 """The blocks of a log: allocated ahead of whoever writes, opened before a write, counted.
 
 A file has its whole length from the beginning; a block it gets in steps that grow with the rate.
+
+A step is a 64th of a segment (4 KiB to 1 MiB), or what is written in three seconds, up to a whole
+segment. `append` and enqueue-put look how far there are blocks before they write; if there are none
+left, they stop with a need, as for a segment that is not mapped. So a full disk is an error that
+waits for room, never a SIGBUS.
+
+Blocks alone are not enough for that. XFS, and ext4 since Linux 6.16, keep files in folios of up to
+2 MiB, and making one page of a folio writable asks for room for all of it. So in a segment without
+all its blocks, whoever writes has the system open the pages first (`MADV_POPULATE_WRITE`), which is
+an error where the write would be a SIGBUS. Not taken: `MADV_RANDOM` (it does not keep other readers
+from making large folios), granting whole folios (200 topics would take 270 MB instead of 7),
+`pwrite` (a system call and a second copy for each message).
+
+A message leaves 24 bytes free behind it, a unit 16, so that a segment can always be closed. Opening
+asks for no more than those bytes, and does without if there are none. Allocating asks first whether
+there is room, because a file system may keep what it got when it fails half-way.
 """
 
 from __future__ import annotations

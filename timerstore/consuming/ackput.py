@@ -1,4 +1,22 @@
-"""Acknowledging a message with what is put in its place, as one."""
+"""Acknowledging a message with what is put in its place, as one.
+
+The message is acknowledged if and only if the next one is there. So one append decides: a *record*,
+a message of a topic of our own that names group, topic, queue, index and how many puts follow; then
+the puts, all under one taking of the append lock. Recovery cuts off a batch that is not whole, as
+it cuts off half a message.
+
+Offsets are written at checkpoints only, so opening applies the records behind what the offsets file
+knows. Up to which record that is, is itself an offset in that file, of a group in the records'
+topic. The file can say it because it also holds what is done behind the committed index, in runs. A
+checkpoint reads that offset first, then what is ahead, then what is committed, and waits until the
+log is durable as far as these say. `tests/models/ack_model.py` tries all orders with all crashes,
+and fails if one of these rules is taken away.
+
+A message is *claimed* before anything is appended in its place, so only one of a put, a `nack` and
+a consumer whose handler took too long comes. With `if_absent` the look at the key and the append
+are one hold of the key index's lock. A property of the put that names what it acknowledges would
+need no record, but each kernel that copies messages would have to drop it.
+"""
 
 from __future__ import annotations
 

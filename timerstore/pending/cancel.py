@@ -1,4 +1,19 @@
-"""Cancelling timers, many at a time; `byid.py` is the short way of one."""
+"""Cancelling timers, many at a time; `byid.py` is the short way of one.
+
+A cancel appends a *delete*: a message of the timer topic that names its target (topic, unique key)
+and has its due time, so that it stands on the same grid of slots. The verdict falls under fire, the
+lock under which dequeue-put looks into the cancelled set and appends, as one step:
+
+- If the timer was not appended yet, it joins the cancelled set, the delete is appended: True.
+- If it was cancelled before and its due time is still to come: True again, once that delete is
+  durable. Nothing is appended. Whoever lost an answer may ask again.
+- If it was taken or has fired: False.
+- If its message is damaged: False. It was taken off the count when the damage was met.
+
+A broker's timer is cancelled by its own unique key, which does not say where it waits; so pending
+timers are searched, without a lock. A key that two topics use stands for both timers. What a broker
+put into a delay level cannot be cancelled.
+"""
 
 from __future__ import annotations
 
