@@ -1,10 +1,12 @@
-"""Draws the pictures of the architecture page as SVG: `.venv/bin/python docs/img/drawings.py`.
+"""Draws the pictures of the pages as SVG: `.venv/bin/python docs/img/drawings.py`.
 
 Look at them afterwards as PNG, for example with `chromium --headless --screenshot`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from html import escape
 from pathlib import Path
 
@@ -237,8 +239,82 @@ def _dot(d: Drawing, x: int, y: int, fill: str) -> None:
     d.parts.append(f'<circle cx="{x}" cy="{y}" r="8" fill="{fill}" stroke="{INK}"/>')
 
 
+def draw_what() -> None:
+    """Draw what timerstore is: a library in a program, with a folder."""
+    d = Drawing(760, 160, "timerstore is a library in your program, with a folder on your disk")
+    d.parts.append(
+        f'<rect x="10" y="10" width="740" height="76" rx="8" fill="none" stroke="{FAINT}" '
+        'stroke-dasharray="5 4"/>'
+    )
+    d.text(380, 28, "your program", faint=True)
+    d.box(25, 34, 210, 42, CALL, 'put(b"order:42", …)', "with a delay or a time")
+    d.box(290, 34, 180, 42, MEMORY, "timerstore", "no server, no polling")
+    d.box(525, 34, 210, 42, CALL, "your handler", "when it is due")
+    d.arrow((235, 55), (290, 55))
+    d.arrow((470, 55), (525, 55))
+    d.box(240, 112, 280, 40, TRUTH, "timers/", "a folder on your disk")
+    d.arrow((350, 76), (350, 112))
+    d.arrow((410, 112), (410, 76))
+    d.text(532, 129, "outlives a restart, kill -9,", anchor="start", faint=True)
+    d.text(532, 144, "a power cut", anchor="start", faint=True)
+    d.save("what.svg")
+
+
+_ROW = re.compile(r"^\| lateness in the handler.*?\|[^|]*\|[^|]*\|(?P<measured>[^|]*)\|", re.M)
+_PEER = re.compile(r"(?P<name>\w+) (?P<median>[0-9.]+) / (?P<p99>[0-9.]+) ms")
+PEERS = {
+    "Ours": ("timerstore", ""),
+    "ApScheduler": ("APScheduler 3", "jobs in SQLite"),
+    "Huey": ("a table that is polled", "huey on SQLite, each second"),
+}
+
+
+def draw_lateness() -> None:
+    """Draw how late a handler was called, as docs/benchmarks.md says that it was measured."""
+    row = _ROW.search((FOLDER.parent / "benchmarks.md").read_text())
+    assert row, "docs/benchmarks.md has no row of lateness in the handler"
+    measured = {each["name"]: each for each in _PEER.finditer(row["measured"])}
+    d = Drawing(760, 250, "How late a handler is called, median to 99th percentile")
+    left, right, low_ms, high_ms = 210, 730, 0.1, 2000.0
+
+    def x_of(ms: float) -> int:
+        share = math.log(ms / low_ms) / math.log(high_ms / low_ms)
+        return round(left + share * (right - left))
+
+    d.text(20, 26, "How late a handler is called", anchor="start", bold=True)
+    words = "median to 99th percentile, 250 jobs a second; each step is ten times as late"
+    d.text(20, 44, words, anchor="start", faint=True)
+    for ms, words in ((0.1, "0.1 ms"), (1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1000, "1 s")):
+        x = x_of(ms)
+        d.parts.append(f'<line x1="{x}" x2="{x}" y1="60" y2="215" stroke="#d5dde0"/>')
+        d.text(x, 234, words, faint=True)
+    for i, (name, (who, what)) in enumerate(PEERS.items()):
+        y = 85 + 50 * i
+        median, p99 = float(measured[name]["median"]), float(measured[name]["p99"])
+        d.text(20, y + (0 if what else 5), who, anchor="start", bold=True)
+        if what:
+            d.text(20, y + 16, what, anchor="start", faint=True)
+        x1, x2 = x_of(median), x_of(p99)
+        fill = "#128277" if name == "Ours" else "#9fb0b8"
+        d.parts.append(
+            f'<rect x="{x1}" y="{y - 8}" width="{x2 - x1}" height="16" rx="4" fill="{fill}"/>'
+        )
+        said = f"{_short(median)} to {_short(p99)}"
+        if x2 < right - 130:
+            d.text(x2 + 8, y + 5, said, anchor="start", faint=True)
+        else:
+            d.text(x1 - 8, y + 5, said, anchor="end", faint=True)
+    d.save("late.svg")
+
+
+def _short(ms: float) -> str:
+    return f"{ms:g} ms" if ms < 100 else f"{ms / 1000:.1f} s"
+
+
 def main() -> None:
     """Draw all of them."""
+    draw_what()
+    draw_lateness()
     draw_way()
     draw_disk()
     draw_locks()
