@@ -1,4 +1,4 @@
-"""The rules of retrying, with handlers that are coroutines: the rows of docs/consumer.md."""
+"""The rules of retrying, with handlers that are coroutines: the rows of the consumer's rules.md."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The ordered consumer: the rows of its table in docs/consumer.md, then each promise by itself."""
+"""The ordered consumer: the rows of its table in rules.md, then each promise by itself."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""The rules of retrying: each row of the tables in docs/consumer.md is played in a real store."""
+"""The rules of retrying: each row of the tables in rules.md is played in a real store."""
 
 import logging
 import re
@@ -27,9 +27,12 @@ LEVELS_MS = SMALL.delay_levels_ms()
 TIMEOUT = timedelta(minutes=15)
 
 
-def table(name: str) -> list[list[str]]:
+IN_FULL = Path(__file__).with_name("rules.md")
+
+
+def table(name: str, path: Path = IN_FULL) -> list[list[str]]:
     """The cells of a table of the document, a list for each row."""
-    text = (ROOT / "docs" / "consumer.md").read_text()
+    text = path.read_text()
     match = re.search(rf"<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->", text, re.DOTALL)
     assert match is not None
     lines = match[1].strip().splitlines()[2:]
@@ -37,6 +40,12 @@ def table(name: str) -> list[list[str]]:
 
 
 RULES, LISTS = table("rules"), table("lists")
+
+
+@pytest.mark.parametrize("name", ["rules", "lists", "ordered"])
+def test_the_page_shows_rows_that_are_played(name: str) -> None:
+    shown, played = table(name, ROOT / "docs" / "consumer.md"), table(name)
+    assert shown == [row for row in played if row in shown]
 
 
 def handler(what: str, clock: ManualClock) -> Callable[[Any], Any]:

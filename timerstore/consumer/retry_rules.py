@@ -1,6 +1,6 @@
 """The rules of retrying: what becomes of a message that a handler has had.
 
-They are a table in docs/consumer.md, which the tests read.
+docs/consumer.md shows them; tests/consumer/rules.md has all of them, and is played.
 """
 
 from __future__ import annotations
