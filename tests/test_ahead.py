@@ -26,15 +26,15 @@ import pyarrow as pa
 
 import timerstore
 from timerstore import Config, Consumer, ManualClock, Retry
+from timerstore.timelog.jit.later import Kernel
 
 
 def in_memory():
     found = set()
     for module in [each for name, each in sys.modules.items() if name[:11] == "timerstore."]:
         for name, value in vars(module).items():
-            helper = getattr(value, "targetoptions", {}).get("no_cpython_wrapper")
-            if hasattr(value, "overloads") and not helper:
-                found |= {(value.py_func.__module__, name, str(each)) for each in value.overloads}
+            if isinstance(value, Kernel):
+                found |= {(value.__module__, name, str(each)) for each in value.made.overloads}
     return found
 
 

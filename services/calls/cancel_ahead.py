@@ -21,10 +21,10 @@ from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.acting import act_as
+from timerstore.timelog.jit.arraytypes import known_tuple, read_only
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Int8s, ReadByteRows, Words, observe
-from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (

@@ -14,9 +14,9 @@ import numpy as np
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.jit.arraytypes import known_tuple, read_only
 from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
-from timerstore.timelog.jit.signatures import known_tuple, read_only
 from timerstore.timelog.writing.append import QueueTable, Stage, append
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import (

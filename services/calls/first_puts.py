@@ -23,10 +23,10 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Words
-from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from timerstore.timelog.jit.kernel import AHEAD, LATER
+from timerstore.timelog.jit.later import Kernel
 from timerstore.timelog.jit.signatures import signature_of
 
 
@@ -13,11 +14,9 @@ def overloads() -> Iterator[tuple[str, tuple[Any, ...]]]:
     for name, module in list(sys.modules.items()):
         if name.startswith("timerstore."):
             for value in vars(module).values():
-                helper = getattr(value, "targetoptions", {}).get("no_cpython_wrapper")
-                if hasattr(value, "overloads") and not helper:
-                    python = value.py_func
-                    for types in value.overloads:
-                        yield f"{python.__module__}.{python.__qualname__}", types
+                if isinstance(value, Kernel):
+                    for types in value.made.overloads:
+                        yield f"{value.__module__}.{value.__qualname__}", types
 
 
 def not_said_ahead() -> list[str]:

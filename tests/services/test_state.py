@@ -57,9 +57,9 @@ OWNERS = {
 
 def words_of(each: Any, where: str) -> Iterator[tuple[Any, str, str, bool]]:
     """Yield (record, where it is, a word's name, is it shared) of a record and those in it."""
-    for name, word in each.numba_type.words.items():
+    for name, word in each.layout.words.items():
         yield each, where, name, word.shared
-    for name, (kind, _) in each.numba_type.places.items():
+    for name, (kind, _) in each.layout.places.items():
         if hasattr(kind, "words"):
             yield from words_of(getattr(each, name), where)
 
@@ -69,8 +69,8 @@ def test_every_word_has_its_owners(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         found = [
             each
-            for name in store.core.engine.world.numba_type.places  # type: ignore[attr-defined]
-            if hasattr(getattr(store.core.engine.world, name), "numba_type")
+            for name in store.core.engine.world.layout.places  # type: ignore[attr-defined]
+            if hasattr(getattr(store.core.engine.world, name), "layout")
             for each in words_of(getattr(store.core.engine.world, name), name)
         ]
         assert {where for _, where, _, shared in found if not shared} == set(OWNERS)
@@ -93,8 +93,8 @@ def test_records_share_no_cache_line(tmp_path: Path) -> None:
         world = store.core.engine.world
         records = {
             id(each): each
-            for name in world.numba_type.places  # type: ignore[attr-defined]
-            if hasattr(getattr(world, name), "numba_type")
+            for name in world.layout.places  # type: ignore[attr-defined]
+            if hasattr(getattr(world, name), "layout")
             for each, *_ in words_of(getattr(world, name), name)
         }
         lines = [
@@ -109,7 +109,7 @@ def test_records_share_no_cache_line(tmp_path: Path) -> None:
 
 def test_what_threads_wait_on_has_lines_of_its_own() -> None:
     thread: Any = new_thread(DEQUEUE_PUT, 7)
-    lines = {name: word.place // 8 for name, word in thread.numba_type.words.items()}
+    lines = {name: word.place // 8 for name, word in thread.layout.words.items()}
     assert lines["sleeping_until_ms"] == lines["blocked"]
     apart = ["need", "sleeping_until_ms", "token", "step", "eventfd"]
     assert len({lines[name] for name in apart}) == len(apart)

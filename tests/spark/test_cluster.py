@@ -39,7 +39,7 @@ def look(batches):
     from timerstore.timelog.jit.kernel import AHEAD, LATER
     from timerstore.validation import validate
     assert validate(stores + "/store").ok
-    made = [each.dispatcher.stats for each in AHEAD + LATER if each.dispatcher is not None]
+    made = [each.dispatcher.made.stats for each in AHEAD + LATER if each.dispatcher is not None]
     hits, misses = (sum(sum(getattr(each, name).values()) for each in made)
                     for name in ("cache_hits", "cache_misses"))
     yield pyarrow.record_batch(

@@ -13,7 +13,7 @@ from tests.strategies import TAG, messages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.signatures import read_only
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.reading import audit
 from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.scan import LoggedMessages

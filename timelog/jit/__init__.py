@@ -1,25 +1,33 @@
 """The compiler's corner: all that touches Numba or LLVM, what kernels are made with.
 
-No other folder imports either. What is taken of their internals may be missing in another version:
-then kernels are compiled more slowly, see `compilers.py`.
+No other folder imports either, and here those modules alone that are marked (n), which are
+imported when something has to be compiled. What is taken of their internals may be missing in
+another version: then kernels are compiled more slowly, see `compilers.py`.
 
     kernel.py       the decorator that compiles one
-    signatures.py   its types, read off its annotations
-    compilers.py    which of two ways of linking is taken
-    linking.py      ours: how helpers become part of it
-    trial.py        a trial of it, for a Numba that is new
+    later.py        what stands for what Numba makes until it is needed
+    dispatchers.py  what Numba makes of it (n)
+    signatures.py   its types, read off its annotations (n)
+    arraytypes.py   the arrays that annotations name
+    compilers.py    which of two ways of linking is taken (n)
+    linking.py      ours: how helpers become part of it (n)
+    trial.py        a trial of it, for a Numba that is new (n)
     apart.py        work that no exception of its caller reaches
     stamp.py        the digest of what it sees
-    cachefolder.py  where it is cached if nothing of ours can be written
+    cachefile.py    the file in which it is cached (n)
+    cachefolder.py  where that is if nothing of ours can be written (n)
+    installed.py    where the package is
     entrypoint.py   calling it by its bare entry point
     record.py       groups of fields that it receives as one pointer
+    recordtype.py   their type for Numba (n)
     table.py        such groups whose fields are columns
     acting.py       who may write them
     objects.py      where CPython keeps the bytes of its objects
     mapping.py      mappings, each with its owner
     locks.py        locks that it takes
     intrinsics.py   what only an instruction can say
+    codegen.py      the LLVM code of that (n)
     crc.py          CRC-32 of bytes
-    crcfold.py      the same by carry-less multiplication, as LLVM code
+    crcfold.py      the same by carry-less multiplication, as LLVM code (n)
     system.py       its own calls to the operating system
 """

@@ -10,20 +10,16 @@ A *register* is the CRC before its final inversion, so that a CRC can be continu
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core.extending import intrinsic
 
-from timerstore.timelog.jit.crcfold import FOLDINGS, POLYNOMIAL
-from timerstore.timelog.jit.intrinsics import _pointer, get_u8, get_word
+from timerstore.timelog.jit.intrinsics import get_u8, get_word
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit.later import Instruction
 
+POLYNOMIAL: Final = 0xEDB88320
 START = 0xFFFFFFFF
-
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _tables() -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -41,25 +37,6 @@ def _tables() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 _TABLE = _tables()
-
-
-def new_fold(folding: Any) -> Any:
-    """Return the intrinsic (buf, at, count >= 16, register) -> register that folds in this way."""
-
-    @intrinsic
-    def fold(typingctx: Any, buf: Any, at: Any, count: Any, register: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            known = builder.module.globals.get(folding.name())
-            function = known or folding(builder.module).emit()
-            last = builder.add(args[1], builder.sub(args[2], _I64(1)))
-            _pointer(context, builder, sig, args, 0, last, 1)
-            pointer = builder.ptrtoint(_pointer(context, builder, sig, args, 0, args[1], 1), _I64)
-            result = builder.call(function, [pointer, args[2], builder.trunc(args[3], _I32)])
-            return builder.zext(result, _I64)
-
-        return types.int64(buf, types.int64, types.int64, types.int64), codegen
-
-    return fold
 
 
 @inlined
@@ -95,18 +72,15 @@ if INTERPRETED:
         assert len(data) == count
         return zlib.crc32(data, int(register) ^ START) ^ START
 
-elif FOLDINGS:
-    _fold = new_fold(FOLDINGS[-1])
+else:
+    _folds, _fold = Instruction("crcfold.folds"), Instruction("crcfold.fold")
 
     @inlined
     def crc_register(buf: Any, at: int, count: int, register: int) -> int:
         """Return the register after `count` bytes at `at`."""
-        if count >= 16:
+        if _folds() and count >= 16:
             return _fold(buf, at, count, register)
         return register_by_table(buf, at, count, register)
-
-else:
-    crc_register = register_by_table
 
 
 @inlined

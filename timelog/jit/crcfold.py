@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import llvmlite.binding as llvm
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+from numba.core.extending import intrinsic
+from numba.core.registry import cpu_target
 
-POLYNOMIAL: Final = 0xEDB88320
+from timerstore.timelog.jit.codegen import pointer_to
+from timerstore.timelog.jit.crc import POLYNOMIAL
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _PAIR, _BYTES_16, _QUADS = ir.VectorType(_I64, 2), ir.VectorType(_I8, 16), ir.VectorType(_I32, 4)
@@ -330,15 +333,51 @@ class Wide(_Folding):
         return self.builder.shuffle_vector(value, value, which)
 
 
-def _foldings() -> list[type[Narrow] | type[Wide]]:
-    features = llvm.get_host_cpu_features()
+def foldings_with(features: str) -> list[type[Narrow] | type[Wide]]:
+    """Return what a processor of these features can do, the fastest last.
+
+    `features`: as LLVM has them, "+avx2,-avx512f,…".
+    """
+    has = {name[1:] for name in features.split(",") if name[:1] == "+"}
     found: list[type[Narrow] | type[Wide]] = []
-    if all(features.get(name) for name in ("pclmul", "ssse3")):
+    if has >= {"pclmul", "ssse3"}:
         found.append(Narrow)
-    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512vbmi2", "vpclmulqdq")):
+    if has >= {"avx512f", "avx512bw", "avx512vbmi2", "vpclmulqdq"}:
         found.append(Wide)
     return found
 
 
-FOLDINGS: Final = _foldings()
-"""What this processor can do, the fastest last."""
+FOLDINGS: Final = foldings_with(cpu_target.target_context.codegen().magic_tuple()[2])
+"""What the processor that kernels are compiled for can do, the fastest last."""
+
+
+def new_fold(folding: Any) -> Any:
+    """Return the intrinsic (buf, at, count >= 16, register) -> register that folds in this way."""
+
+    @intrinsic
+    def fold(typingctx: Any, buf: Any, at: Any, count: Any, register: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            known = builder.module.globals.get(folding.name())
+            function = known or folding(builder.module).emit()
+            last = builder.add(args[1], builder.sub(args[2], _I64(1)))
+            pointer_to(context, builder, sig, args, 0, last, 1)
+            pointer = builder.ptrtoint(pointer_to(context, builder, sig, args, 0, args[1], 1), _I64)
+            result = builder.call(function, [pointer, args[2], builder.trunc(args[3], _I32)])
+            return builder.zext(result, _I64)
+
+        return types.int64(buf, types.int64, types.int64, types.int64), codegen
+
+    return fold
+
+
+fold = new_fold(FOLDINGS[-1]) if FOLDINGS else None
+
+
+@intrinsic
+def folds(typingctx: Any) -> Any:
+    """Tell whether there is `fold`: a constant, so that LLVM drops the other way."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.get_constant(types.boolean, bool(FOLDINGS))
+
+    return types.boolean(), codegen

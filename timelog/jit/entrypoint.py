@@ -10,9 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from timerstore.timelog.jit.apart import apart
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
-from timerstore.timelog.jit.signatures import signature_of
 
 
 @cache
@@ -24,16 +22,14 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     """
     if INTERPRETED:
         return function
-    dispatcher = _dispatcher(function, keeps_gil)
-    entry = apart(lambda: dispatcher.compile(signature_of(function)))
-    return entry if callable(entry) else dispatcher
+    entry: Callable[..., int] = _dispatcher(function, keeps_gil).load()
+    return entry
 
 
 def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:
     """Have `entry_point` find it compiled."""
     if not INTERPRETED:
-        dispatcher = _dispatcher(function, keeps_gil)
-        load_ahead(function, lambda: dispatcher.compile(signature_of(function)), dispatcher)
+        load_ahead(function, _dispatcher(function, keeps_gil))
 
 
 @cache

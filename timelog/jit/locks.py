@@ -23,7 +23,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import types
 
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.jit.intrinsics import (
@@ -166,14 +165,14 @@ def section_entry(function: Callable[..., None], *, waits: bool) -> Any:
     count = function.__code__.co_argcount
     if INTERPRETED:
         return function
-    made = c_function(function, types.void(*(types.int64,) * count))
+    made = c_function(function)
     prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
     return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
 
 
 def section_ahead(function: Callable[..., None], *, waits: bool) -> None:
     """Have `section_entry` find it compiled."""
-    load_ahead(function, partial(section_entry, function, waits=waits))
+    load_ahead(function, load=partial(section_entry, function, waits=waits))
 
 
 for _each in (_acquire, _acquire_all):

@@ -41,24 +41,11 @@ from typing import (
 )
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.extending import (
-    NativeValue,
-    intrinsic,
-    models,
-    register_model,
-    typeof_impl,
-    unbox,
-)
-from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
-from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.np.arrayobj import make_array, populate_array
 
 from timerstore.timelog.jit.acting import actor, may_write
+from timerstore.timelog.jit.arraytypes import READ_ONLY, TWO_AXES
 from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.signatures import READ_ONLY, TWO_AXES
+from timerstore.timelog.jit.later import Announced, Instruction
 
 T = TypeVar("T")
 
@@ -72,12 +59,7 @@ Rows = Annotated[Words, TWO_AXES]
 Int32Rows = Annotated[Int32s, TWO_AXES]
 ReadBytes = Annotated[Bytes, READ_ONLY]
 ReadByteRows = Annotated[Bytes, READ_ONLY, TWO_AXES]
-_ITEMS: tuple[tuple[Any, Any], ...] = (
-    (Words, types.int64),
-    (Int32s, types.int32),
-    (Bytes, types.uint8),
-)
-_I64 = ir.IntType(64)
+_ITEMS: Final = (Words, Int32s, Bytes)
 
 LINE: Final = "begins a cache line"
 SHARED: Final = "written by several, atomically"
@@ -87,107 +69,42 @@ _by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary
 _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
 
 
+RECORDS: Final = Announced()
+"""All record classes, for whoever makes Numba's types of them."""
+
+
 class NotTheOwnerError(AssertionError):
     """A word was written by one who does not own it."""
 
 
-class _Word(NamedTuple):
+class Word(NamedTuple):
     """An integer field: its place in the record's own memory."""
 
     place: int
     shared: bool
 
 
-class RecordType(types.Type):
-    """The Numba type of a record class: its fields with their place in the block."""
+class Layout:
+    """The fields of a record class with their place in the block."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any], ...]) -> None:
-        """`fields`: (name, array type, RecordType or _Word)."""
+        """`fields`: (name, what an array holds, the layout of a record within, or Word)."""
         self.fields = fields
         self.places: dict[str, tuple[Any, int]] = {}
-        self.words = {field: kind for field, kind in fields if isinstance(kind, _Word)}
+        self.words = {field: kind for field, kind in fields if isinstance(kind, Word)}
         place = 2 if self.words else 0  # the record's own memory comes first
         for field, kind in fields:
-            if not isinstance(kind, _Word):
+            if not isinstance(kind, Word):
                 self.places[field] = kind, place
-                place += kind.length if isinstance(kind, RecordType) else 2
+                place += kind.length if isinstance(kind, Layout) else 2
         self.length: int = place
         # A digest stands for the fields: the name is part of every symbol that takes a record.
         text = ", ".join(f"{n}: {getattr(k, 'name', k)}" for n, k in fields)
-        super().__init__(name=f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+        self.name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
-
-@register_model(RecordType)
-class _RecordModel(models.PrimitiveModel):
-    """A record is the address of its block."""
-
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _I64)
-
-
-@infer_getattr
-class _RecordAttributes(AttributeTemplate):
-    key = RecordType
-
-    def generic_resolve(self, record: Any, name: str) -> Any:
-        if name in record.words:
-            return types.int64
-        place = record.places.get(name)
-        return None if place is None else place[0]
-
-
-def _of_block(builder: Any, address: Any, offset: int) -> Any:
-    """Load a word of a block; it never changes, so that one load serves for a whole function."""
-    pointer = builder.inttoptr(builder.add(address, _I64(offset)), _I64.as_pointer())
-    word = builder.load(pointer, align=8)
-    word.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return word
-
-
-def _word_pointer(builder: Any, record: Any, value: Any, name: str) -> Any:
-    """Return where an integer field stands."""
-    memory = _of_block(builder, value, 0)
-    at = builder.add(memory, _I64(8 * record.words[name].place))
-    return builder.inttoptr(at, _I64.as_pointer())
-
-
-@lower_getattr_generic(RecordType)
-def _lower_field(context: Any, builder: Any, record: Any, value: Any, name: str) -> Any:
-    if name in record.words:
-        return builder.load(_word_pointer(builder, record, value, name), align=8)
-    kind, place = record.places[name]
-    address = builder.add(value, _I64(8 * place))
-    if isinstance(kind, RecordType):
-        return address
-    loaded = [_of_block(builder, address, offset) for offset in (0, 8)]
-    array = make_array(kind)(context, builder)
-    element = context.get_data_type(kind.dtype)
-    itemsize = _I64(context.get_abi_sizeof(element))
-    populate_array(
-        array,
-        data=builder.inttoptr(loaded[0], element.as_pointer()),
-        shape=cgutils.pack_array(builder, [loaded[1]]),
-        strides=cgutils.pack_array(builder, [itemsize]),
-        itemsize=itemsize,
-        meminfo=None,
-    )
-    return array._getvalue()
-
-
-@lower_setattr_generic(RecordType)
-def _lower_set(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
-    record = sig.args[0]
-    if name not in record.words or record.words[name].shared:
-        raise TypeError(f"{record.name}.{name} is no word that a kernel may assign to")
-    builder.store(args[1], _word_pointer(builder, record, args[0], name), align=8)
-
-
-@unbox(RecordType)
-def _unbox_record(kind: Any, value: Any, c: Any) -> Any:
-    address = c.pyapi.object_getattr_string(value, "block_address")
-    native = c.pyapi.long_as_longlong(address)
-    c.pyapi.decref(address)
-    return NativeValue(native)
+    def __repr__(self) -> str:
+        """Return its name."""
+        return self.name
 
 
 @dataclass_transform()
@@ -196,16 +113,16 @@ def record(cls: type[T]) -> type[T]:
     hints = get_type_hints(cls, include_extras=True)
     assert not _RESERVED & set(hints), cls
     fields = _fields(hints)
-    kind = RecordType(cls.__name__, fields)
+    kind = Layout(cls.__name__, fields)
     names = tuple(hints)
     word_count = _rounded(max((word.place + 1 for word in kind.words.values()), default=0))
     defaults = np.zeros(word_count, np.int64)
     for name, word in kind.words.items():
         defaults[word.place] = getattr(cls, name, 0)
     parts = [
-        (name, None if isinstance(field, RecordType) else np.dtype(field.dtype.name))
+        (name, None if isinstance(field, Layout) else field)
         for name, field in fields
-        if not isinstance(field, _Word)
+        if not isinstance(field, Word)
     ]
 
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -235,10 +152,10 @@ def record(cls: type[T]) -> type[T]:
             _by_address[self.block_address] = self
 
     cls.__init__ = initialise  # type: ignore[method-assign]
-    cls.numba_type = cls._numba_type_ = kind  # type: ignore[attr-defined]
+    cls.layout = kind  # type: ignore[attr-defined]
     for name, word in kind.words.items():
         setattr(cls, name, _word_property(f"{cls.__name__}.{name}", word))
-    typeof_impl.register(cls)(lambda value, context: kind)
+    RECORDS.add(cls)
     return cls
 
 
@@ -256,7 +173,7 @@ def _fields(hints: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
         if hint is int or marks:
             if LINE in marks:
                 words = _rounded(words)
-            fields.append((name, _Word(words, SHARED in marks)))
+            fields.append((name, Word(words, SHARED in marks)))
             words += 1
         else:
             fields.append((name, _kind(hint)))
@@ -264,10 +181,9 @@ def _fields(hints: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _kind(hint: Any) -> Any:
-    for alias, item in _ITEMS:
-        if hint == alias:
-            return types.Array(item, 1, "C")
-    return hint.numba_type
+    if hint in _ITEMS:
+        return np.dtype(get_args(get_args(hint)[1])[0])
+    return hint.layout
 
 
 def _rounded(words: int) -> int:
@@ -281,7 +197,7 @@ def _aligned(words: int) -> Words:
     return room[skipped : skipped + words]
 
 
-def _word_property(name: str, word: _Word) -> property:
+def _word_property(name: str, word: Word) -> property:
     index = word.place
 
     def get(self: Any) -> int:
@@ -299,44 +215,6 @@ def _word_property(name: str, word: _Word) -> property:
 
 
 # --- atomics on fields, by their name as a literal: what threads share without the GIL
-
-
-def _is_word(record: Any, name: Any) -> bool:
-    known = isinstance(record, RecordType) and isinstance(name, types.StringLiteral)
-    return known and name.literal_value in record.words
-
-
-def _pointer(builder: Any, sig: Any, args: Any) -> Any:
-    return _word_pointer(builder, sig.args[0], args[0], sig.args[1].literal_value)
-
-
-@intrinsic(prefer_literal=True)
-def _observe(typingctx: Any, record: Any, name: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, sig, args), "acquire", 8)
-
-    return (types.int64(record, name), codegen) if _is_word(record, name) else None
-
-
-@intrinsic(prefer_literal=True)
-def _publish(typingctx: Any, record: Any, name: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _pointer(builder, sig, args), "release", 8)
-        return context.get_dummy_value()
-
-    return (types.void(record, name, types.int64), codegen) if _is_word(record, name) else None
-
-
-def _changer(operation: str) -> Any:
-    @intrinsic(prefer_literal=True)
-    def change(typingctx: Any, record: Any, name: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            pointer = _pointer(builder, sig, args)
-            return builder.atomic_rmw(operation, pointer, args[2], "seq_cst")
-
-        return (types.int64(record, name, types.int64), codegen) if _is_word(record, name) else None
-
-    return change
 
 
 _one_at_a_time = threading.Lock()
@@ -365,24 +243,20 @@ def _add_twin(record: Any, name: str, value: int) -> int:
         return before
 
 
-observe = _observe_twin if INTERPRETED else _observe
+observe = _observe_twin if INTERPRETED else Instruction("recordtype.observe")
 """observe(record, "field"): load with acquire order. Python reads the attribute."""
-publish = _publish_twin if INTERPRETED else _publish
+publish = _publish_twin if INTERPRETED else Instruction("recordtype.publish")
 """publish(record, "field", value): store with release order. Python sets the attribute."""
-exchange_word = _exchange_twin if INTERPRETED else _changer("xchg")
+exchange_word = _exchange_twin if INTERPRETED else Instruction("recordtype.changer", "xchg")
 """exchange_word(record, "field", value): store, and return what stood there; a full fence."""
-add_to_word = _add_twin if INTERPRETED else _changer("add")
+add_to_word = _add_twin if INTERPRETED else Instruction("recordtype.changer", "add")
 """add_to_word(record, "field", value): add, and return what stood there; a full fence."""
 
 
 def record_at(kind: Any) -> Any:
     """Return what kernels turn an address, a record's `block_address`, into that record with."""
 
-    @intrinsic
-    def at(typingctx: Any, address: Any) -> Any:
-        return kind.numba_type(types.int64), lambda context, builder, sig, args: args[0]
-
     def twin(address: int) -> Any:
         return _by_address[address]
 
-    return twin if INTERPRETED else at
+    return twin if INTERPRETED else Instruction("recordtype.at_address", kind)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numba import types
 from numba.core.extending import typeof_impl
 from numba.np.numpy_support import from_dtype
 
-READ_ONLY: Final = "an array that may not be written"
-TWO_AXES: Final = "an array of rows"
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-T = TypeVar("T")
+from timerstore.timelog.jit.arraytypes import READ_ONLY, TUPLES, TWO_AXES
+from timerstore.timelog.jit.recordtype import record_type
 
 _SCALARS: Final = {int: types.int64, bool: types.boolean}
 
@@ -40,8 +36,8 @@ def _type_of(hint: Any, place: str) -> Any:
         marks = tuple(rest)
     if hint in _SCALARS:
         return _SCALARS[hint]
-    if hasattr(hint, "numba_type"):
-        return hint.numba_type
+    if hasattr(hint, "layout"):
+        return record_type(hint.layout)
     if get_origin(hint) is np.ndarray:
         (item,) = get_args(get_args(hint)[1])
         axes = 2 if TWO_AXES in marks else 1
@@ -54,13 +50,13 @@ def _type_of(hint: Any, place: str) -> Any:
 _fits: Final[dict[type, Callable[[Any], bool]]] = {}
 
 
-def known_tuple(cls: type[T]) -> type[T]:
-    """Let Numba take a NamedTuple's type from its annotations, if the arrays in it are such.
+def announce_tuples() -> None:
+    """Let Numba know all tuples that `known_tuple` was called with, those to come as well."""
+    TUPLES.tell(_announce)
 
-    Numba would find out the type of each array at each call, in a microsecond or more for each. Any
-    other arrays than the annotations say have the type that it finds.
-    """
-    signature = signature_of(cast(Any, cls))
+
+def _announce(cls: Any) -> None:
+    signature = signature_of(cls)
     kind = types.BaseTuple.from_types(signature, cls)
     arrays = [
         (i, np.dtype(str(each.dtype)), each.ndim, each.mutable)
@@ -87,11 +83,3 @@ def known_tuple(cls: type[T]) -> type[T]:
 
     _fits[cls] = fits
     typeof_impl.register(cls)(type_of)
-    return cls
-
-
-def read_only(array: Bytes) -> Bytes:
-    """Return a view that may not be written: another type to Numba, the one that kernels take."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -20,18 +18,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.cachefolder import (
-    IN_ARCHIVE,
-    PACKAGE,
-    add_locators,
-    content_of,
-    index_in,
-    is_nowhere,
-    tell_unwritten,
-    without_cache,
-)
+from timerstore.timelog.jit.installed import content_of
+from timerstore.timelog.jit.later import Instruction
 
-_GENERATORS: Final = ("crc.py", "intrinsics.py", "kernel.py", "linking.py", "record.py")
+_GENERATORS: Final = (
+    "codegen.py",
+    "crc.py",
+    "crcfold.py",
+    "dispatchers.py",
+    "intrinsics.py",
+    "linking.py",
+    "record.py",
+    "recordtype.py",
+)
 _OTHERS: Final = ("numpy", "numba", "math")
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
@@ -63,7 +62,7 @@ def _parts(function: Callable[..., Any]) -> Iterator[bytes]:
     waiting: list[tuple[str, Any]] = [("", function)]
     while waiting:
         name, value = waiting.pop()
-        python = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
+        python = getattr(value, "py_func", value)
         if isinstance(python, FunctionType):
             yield f"{name}:{python.__module__}.{python.__qualname__};".encode()
             if id(python) not in seen:
@@ -80,7 +79,7 @@ def _of_itself(function: FunctionType) -> tuple[bytes, list[tuple[str, Any]]]:
     """Return what one function is, and what it names; most are reached by many kernels."""
     code = function.__code__
     if os.path.basename(code.co_filename) in _GENERATORS:
-        return b"", [each for each in _enclosed(function) if hasattr(each[1], "numba_type")]
+        return b"", []
     text = repr(function.__defaults__).encode() + b"".join(_instructions(code))
     return text, _named(function)
 
@@ -125,92 +124,8 @@ def _text(value: Any) -> str:
         return f"({','.join(map(_text, value))})"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if hasattr(value, "numba_type"):
-        return str(value.numba_type)
-    if hasattr(value, "symbol"):  # an external function
-        return f"{value.symbol}{getattr(value, 'sig', '')}"
+    if isinstance(value, Instruction):
+        return repr(value)
+    if hasattr(value, "layout"):
+        return str(value.layout)
     return str(getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__)))
-
-
-class _Stamped:
-    """What a cache file becomes: its stamp is the kernel's, found when it is first asked for.
-
-    Not when the kernel is decorated, for the helpers that stand below it are not known then.
-    """
-
-    kernel: Callable[..., Any]
-    _cache_path: str
-    _index_path: str
-
-    def _load_index(self) -> Any:
-        """Return what machine code there is; none where the list of it cannot be read.
-
-        An earlier version of ours may have written it, whose records stood in other modules.
-        """
-        try:
-            if not self._is_packed:
-                return super()._load_index()  # type: ignore[misc]
-            stamp, codes = index_in(content_of(self._index_path))
-            return codes if stamp == self._source_stamp else {}
-        except Exception:
-            return {}
-
-    def _load_data(self, name: str) -> Any:
-        """Return machine code."""
-        if not self._is_packed:
-            return super()._load_data(name)  # type: ignore[misc]
-        return pickle.loads(content_of(os.path.join(self._cache_path, name)))
-
-    @property
-    def _is_packed(self) -> bool:
-        """Tell whether the machine code lies in the archive that the package is in."""
-        return IN_ARCHIVE and os.path.abspath(self._cache_path).startswith(PACKAGE)
-
-    def save(self, key: Any, data: Any) -> None:
-        """Keep machine code for the next process; where it cannot be written, go on without."""
-        try:
-            super().save(key, data)  # type: ignore[misc]
-        except OSError as e:
-            tell_unwritten(self._cache_path, e)
-
-    @property
-    def _source_stamp(self) -> str:
-        stamp = self.__dict__.get("stamp")
-        if stamp is None:
-            stamp = self.__dict__["stamp"] = stamp_of(self.kernel)
-        return str(stamp)
-
-
-_stamped_classes: dict[str, type] = {}
-
-
-def stamped_class(plain: type) -> type:
-    """Return the class of a cache file that knows stamps, made once for each of Numba's."""
-    made = type("StampedCacheFile", (_Stamped, plain), {})
-    return _stamped_classes.setdefault(plain.__qualname__, made)
-
-
-def use_stamp(dispatcher: Any, function: Callable[..., Any]) -> None:
-    """Make a dispatcher's cache depend on what its kernel sees.
-
-    These are internals of Numba. Without them the cache only loses its notice of changes in other
-    files, which concerns those who edit kernels.
-    """
-    if is_nowhere(getattr(dispatcher, "_cache", None)):
-        without_cache(dispatcher)
-        return
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    names = ("_source_stamp", "_index_name", "_index_path", "_data_name_pattern", "_cache_path")
-    if cache_file is None or not all(hasattr(cache_file, name) for name in names):
-        return
-    line = f"-{function.__code__.co_firstlineno}.py{sys.version_info[0]}{sys.version_info[1]}"
-    if line in cache_file._index_name:  # else a line above the kernel would recompile it
-        for name in ("_index_name", "_index_path", "_data_name_pattern"):
-            text = getattr(cache_file, name)
-            setattr(cache_file, name, text.replace(line, line[line.rindex(".") :]))
-    kind: Any = stamped_class(type(cache_file))
-    stamped = dispatcher._cache._cache_file = kind.__new__(kind)
-    vars(stamped).update(vars(cache_file), kernel=function)
-
-
-add_locators()  # before the first kernel is made

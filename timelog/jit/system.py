@@ -10,14 +10,15 @@ import platform
 import select
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 
 from timerstore.timelog.jit import mapping
 from timerstore.timelog.jit.intrinsics import get_u8, view_bytes
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
+from timerstore.timelog.jit.later import Instruction
 
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
@@ -30,6 +31,9 @@ _NAP_US: Final = 200
 _PAGE: Final = mmap.PAGESIZE
 _POPULATE: Final = mapping.MADV_POPULATE_WRITE
 _EFAULT: Final = errno.EFAULT
+
+_external: Any = partial(Instruction, "dispatchers.external")
+"""A function in C: its name, the types of its result and of its arguments."""
 
 if INTERPRETED:
 
@@ -80,21 +84,16 @@ if INTERPRETED:
         return mapping.open_pages(int(address), int(count))
 
 else:
-    yield_processor = types.ExternalFunction("sched_yield", types.int32())
-    thread_id = types.ExternalFunction("pthread_self", types.int64())
-    nap_us = types.ExternalFunction("usleep", types.int32(types.uint32))
-    _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
-    _ppoll = types.ExternalFunction(
-        "ppoll", types.int32(types.uintp, types.uint64, types.uintp, types.uintp)
-    )
-    _write = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
-    _read = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
-
-    _madvise = types.ExternalFunction(
-        "madvise", types.int32(types.uintp, types.uint64, types.int32)
-    )
-    _errno_place = types.ExternalFunction("__errno_location", types.int64())
-    _syscall = types.ExternalFunction("syscall", types.int64(*(types.int64,) * 7))
+    yield_processor = _external("sched_yield", "int32")
+    thread_id = _external("pthread_self", "int64")
+    nap_us = _external("usleep", "int32", "uint32")
+    _clock_gettime = _external("clock_gettime", "int32", "int32", "uintp")
+    _ppoll = _external("ppoll", "int32", "uintp", "uint64", "uintp", "uintp")
+    _write = _external("write", "int64", "int32", "uintp", "uint64")
+    _read = _external("read", "int64", "int32", "uintp", "uint64")
+    _madvise = _external("madvise", "int32", "uintp", "uint64", "int32")
+    _errno_place = _external("__errno_location", "int64")
+    _syscall = _external("syscall", "int64", *("int64",) * 7)
 
     @inlined
     def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:

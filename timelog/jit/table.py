@@ -38,7 +38,7 @@ class Table:
     def columns(cls) -> list[str]:
         """Return the names of the columns, in order."""
         kind: Any = cls
-        return list(kind.numba_type.places)
+        return list(kind.layout.places)
 
     def __len__(self) -> int:
         """Return how many rows there are."""

@@ -7,7 +7,6 @@ import zlib
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from timerstore.timelog.jit.crc import START, crc32, crc_register
 from timerstore.timelog.jit.kernel import c_function, inlined, inlined_always, kernel
@@ -72,11 +71,11 @@ def main() -> None:
     register = go_on(values, half, START)
     in_two = go_on(values[half:].copy(), half, register) ^ START
     _check("a helper that another kernel brings too", in_two, whole)
-    made = c_function(_callback, types.int64(types.int64))
+    made = c_function(_callback)
     _check("a callback", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(made.address)(4), 7)
     again = kernel(_with_constant)
     _check("a kernel from the cache", again(7), 8)
-    _check("hits of the cache", sum(again.stats.cache_hits.values()), 1)  # type: ignore[attr-defined]
+    _check("hits of the cache", sum(again.made.stats.cache_hits.values()), 1)  # type: ignore[attr-defined]
 
 
 def _check(what: str, found: int, expected: int) -> None:

@@ -16,6 +16,7 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_decimal_13, hex_8_word
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import (
     as_word,
     copy_bytes,
@@ -27,7 +28,6 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Int32Rows, ReadBytes, Rows, Words, observe
-from timerstore.timelog.jit.signatures import known_tuple
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448

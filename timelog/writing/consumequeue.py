@@ -23,10 +23,10 @@ from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
-from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading.scan import QueueNames
 from timerstore.timelog.writing.append import (
     NAME_STRIDE,

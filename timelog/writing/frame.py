@@ -23,6 +23,7 @@ from timerstore.timelog.bytes.text import (
     put_hex_8,
     put_hex_12,
 )
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.intrinsics import (
     as_word,
@@ -40,7 +41,6 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_always
 from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.jit.signatures import known_tuple
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     NOT_TOLD,

@@ -26,9 +26,8 @@ from typing import Final
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.jit.apart import apart, is_ending
-from timerstore.timelog.jit.cachefolder import unwritten_folders
-from timerstore.timelog.jit.compilers import environment
 from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
+from timerstore.timelog.jit.later import compiler
 from timerstore.timelog.jit.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
@@ -174,7 +173,7 @@ def _compile_side_by_side(missing: list[Ahead]) -> None:
         for _ in range(_worker_count(missing)):
             worker = subprocess.Popen(
                 command,
-                env=os.environ | environment(),
+                env=os.environ | compiler("compilers").environment(),
                 stdin=numbers,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -200,5 +199,5 @@ def work(names: list[str]) -> None:
         name = names[number[0]]
         if name in kernels:
             kernels[name].load()
-        if unwritten_folders:
+        if compiler("cachefolder").unwritten_folders:
             return

@@ -11,8 +11,8 @@ from timerstore.tables.queues import find_queue, queue_stop
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.jit.signatures import read_only
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.pull import QueueRun

@@ -25,7 +25,7 @@ assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
 import numpy as np
 from timerstore.timelog.writing.consumequeue import load_acquire_word
 load_acquire_word(np.zeros(1, np.int64), 0)
-print(sum(load_acquire_word.stats.cache_hits.values()))
+print(sum(load_acquire_word.made.stats.cache_hits.values()))
 """
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
-from timerstore.timelog.jit.crc import START, crc32, crc_register, new_fold, register_by_table
-from timerstore.timelog.jit.crcfold import FOLDINGS
+from timerstore.timelog.jit.crc import START, crc32, crc_register, register_by_table
+from timerstore.timelog.jit.crcfold import FOLDINGS, new_fold
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.jit.linking import KernelCompiler
 

@@ -69,8 +69,8 @@ if not INTERPRETED:
 
     def test_a_helper_has_no_machine_code() -> None:
         assert _of_one(1) == 2
-        _add.compile((types.int64, types.int64))
-        (helper,), (kernel,) = _add.overloads.values(), _of_one.overloads.values()
+        _add.made.compile((types.int64, types.int64))
+        (helper,), (kernel,) = _add.made.overloads.values(), _of_one.made.overloads.values()
         engine = kernel.library.codegen._engine
         assert engine.is_symbol_defined(kernel.fndesc.mangled_name)
         assert not engine.is_symbol_defined(helper.fndesc.mangled_name)

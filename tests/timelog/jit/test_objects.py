@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timerstore.timelog.jit import objects
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.objects import (
     OBJECTS_ARE_READABLE,
@@ -25,6 +26,7 @@ def test_an_address_leads_to_the_bytes(data: bytes) -> None:
 @given(values=st.lists(st.binary()))
 def test_addresses_and_lengths_of_many(values: list[bytes]) -> None:
     kept = tuple(values)
+    objects._read_objects.load()  # type: ignore[attr-defined]
     read = read_bytes_objects(kept)
     assert read is not None
     address, length = (each.tolist() for each in read)

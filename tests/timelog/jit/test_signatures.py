@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from numba import types
 
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.record import Bytes, Flags, ReadByteRows, ReadBytes, Rows, Words, record
-from timerstore.timelog.jit.signatures import read_only, signature_of
+from timerstore.timelog.jit.recordtype import record_type
+from timerstore.timelog.jit.signatures import signature_of
 
 
 @record
@@ -40,7 +42,7 @@ def _vague(at: int, found: Any) -> None:
 
 def test_annotations_are_types() -> None:
     assert signature_of(_some) == (
-        Place.numba_type,  # type: ignore[attr-defined]
+        record_type(Place.layout),  # type: ignore[attr-defined]
         types.int64,
         types.boolean,
         types.Array(types.int64, 1, "C"),

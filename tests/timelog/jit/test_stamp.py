@@ -10,8 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from timerstore.timelog.jit.cachefile import stamped_class
 from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.stamp import stamp_of, stamped_class
+from timerstore.timelog.jit.stamp import stamp_of
 
 SOURCE = """
 import numpy as np

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import typeof
 
+from timerstore.timelog.jit.arraytypes import known_tuple, read_only
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
-from timerstore.timelog.jit.signatures import known_tuple, read_only, signature_of
+from timerstore.timelog.jit.signatures import signature_of
 from timerstore.timelog.jit.table import Table
 
 

@@ -1,0 +1,92 @@
+"""What Numba makes when it is first needed, not before."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import timerstore
+from timerstore.timelog.jit.intrinsics import get_u8
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.jit.later import Announced, Instruction, Kernel
+from timerstore.timelog.jit.record import Bytes
+
+LOADED = "print(*sorted({'numba', 'llvmlite'} & set(sys.modules)))\n"
+
+
+def ran(program: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys\n" + program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_no_module_that_a_program_imports_imports_the_compiler() -> None:
+    program = "import timerstore, timerstore.aio, timerstore.store.store, timerstore.cli\n" + LOADED
+    assert ran(program) == "\n"
+
+
+CLIENT = """
+import timerstore
+from datetime import timedelta
+timerstore.connect(sys.argv[1]).close()
+with timerstore.open(sys.argv[1], share=True) as store:
+    assert not store.is_owner
+    id = store.put(b"a", delay=timedelta(milliseconds=1), key="k")
+    moved = store.put(b"b", delay=timedelta(hours=1))
+    assert store.cancel(store.reschedule(moved, delay=timedelta(hours=2)))
+    store.put_many([b"c"] * 3, delay_ms=[1, 2, 60_000], keys=["k", "l", "m"])
+    assert store.count() >= 0 and store.stats() is not None
+    assert store.horizon(bucket_ms=60_000) is not None
+    list(store.pending(topic="default"))
+    batch = store.pull("default", group="h", timeout=20)
+    batch.to_arrow()
+    batch.ack()
+    for delivery in store.consume("default", group="g", timeout=20):
+        if delivery.id == id:
+            delivery.ack()
+            break
+"""
+
+
+@pytest.mark.timeout(170)
+def test_a_client_needs_no_compiler(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path) as store, timerstore.serve(store):
+        assert ran(CLIENT + LOADED, str(tmp_path)) == "\n"
+
+
+def test_classes_are_announced_to_who_asks_first_and_to_who_asks_later() -> None:
+    announced, seen = Announced(), []
+    announced.add(int)
+    announced.tell(seen.append)
+    announced.add(str)
+    assert seen == [int, str]
+
+
+if not INTERPRETED:
+
+    @kernel
+    def _first(data: Bytes) -> int:
+        return get_u8(data, 0)
+
+    def test_several_threads_make_one() -> None:
+        data, made = np.array([7], np.uint8), []
+        threads = [threading.Thread(target=lambda: made.append(_first(data))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [7] * 4
+        assert isinstance(_first, Kernel) and len(_first.made.overloads) == 1
+
+    def test_python_cannot_say_what_kernels_say() -> None:
+        assert isinstance(get_u8, Instruction)
+        with pytest.raises(NotImplementedError, match=r"codegen.loader\(1, True, False\)"):
+            get_u8(np.zeros(1, np.uint8), 0)
