@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 from timerstore.ground.lazy import loader as _loader
 
 if TYPE_CHECKING:
-    from timerstore.backups.backup import BackupReport, backup
+    from timerstore.backups.backup import backup
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.report import Problem, Report
+    from timerstore.backups.taken import BackupReport
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
     from timerstore.consumer.retry_rules import Outcome, Retry
@@ -78,9 +79,10 @@ if TYPE_CHECKING:
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
-    "backups.backup": "BackupReport backup",
+    "backups.backup": "backup",
     "backups.points": "BackupPoint",
     "backups.report": "Problem Report",
+    "backups.taken": "BackupReport",
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
     "consumer.retry_rules": "Outcome Retry",

@@ -15,93 +15,57 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.backups.building import remove_tree, write_files
+from timerstore.backups.destination import Destination, Place, find_place
 from timerstore.backups.points import (
     EARLIER_FOLDER,
     POINTS_FOLDER,
     BackupList,
     BackupLock,
     BackupPoint,
+    numbers_of,
     read_list,
 )
-from timerstore.backups.report import Problem, shown_problems
+from timerstore.backups.report import Problem
 from timerstore.backups.segmentcopies import append_bytes
-from timerstore.backups.timeline import find_divergence
+from timerstore.backups.ship import ship_once
+from timerstore.backups.taken import BackupReport, Progress
+from timerstore.backups.taking import (
+    check_continued,
+    check_same_store,
+    check_whole,
+    flushed_end,
+    make_durable,
+    refuse_inside,
+    sizes_of,
+    small_files_of,
+    sound_log,
+)
+from timerstore.backups.timeline import find_divergence, read_restores
 from timerstore.core.directory import LIST_FILE, is_backup
-from timerstore.errors import CorruptStoreError, InvalidArgumentError, MissingFileError
+from timerstore.errors import InvalidArgumentError, MissingFileError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import number_of, segment_offset
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.timelog.jit.mapping import sync_mapping
-from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
-Progress = Callable[[int, int], None]
-"""Takes how many bytes are done, of how many."""
-
-_LEFT_OUT: Final = frozenset(
-    f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json")
-)
-"""They belong to the indexes."""
 _SAME_BYTES: Final = 1 << 16
 """So much before its end is compared with the store before a log is continued."""
 _KEEP_MAX: Final = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BackupReport:
-    """What a backup did."""
-
-    path: str
-    dest: str
-    point: BackupPoint
-    copied_bytes: int
-    """Of the log; what the backup held before was not copied again."""
-    message_count: int
-    """Messages in what was copied."""
-    problems: tuple[Problem, ...]
-    """Damage in what was copied: it is in the store, and in the backup as it is there."""
-    point_count: int
-    """Points that the backup holds now."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether no damage was met."""
-        return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["point"] = self.point.to_dict()
-        values["problems"] = [each.to_dict() for each in self.problems]
-        return {"ok": self.ok} | values
-
-    def __str__(self) -> str:
-        """Return a sentence, with what is damaged."""
-        end = f"point {self.point.number} of {self.point_count} in {self.dest}"
-        lines = [
-            f"{self.path}: {end}; {self.message_count:,} messages, {self.copied_bytes:,} bytes "
-            f"were new, of {self.point.bytes_count:,}"
-        ]
-        return "\n".join(
-            [*lines, *shown_problems("  DAMAGED: ", self.problems, len(self.problems))]
-        )
-
-
 @telling
 def backup(
     path: str | os.PathLike[str],
-    dest: str | os.PathLike[str],
+    dest: Place,
     *,
     keep: int | None = None,
     config: Config | None = None,
@@ -113,20 +77,24 @@ def backup(
     not changed. Everything whose put had returned before is in it. `keep`: so many points stay, the
     newest ones. O(bytes that were appended since the last point). Durable on return.
 
+    `dest`: a folder; or an address such as s3://bucket/timers, gs://…, abfs://…, file:///folder, or
+    a pyarrow.fs.FileSystem: then what is new is written there as objects, which never change.
+
     Raises InvalidArgumentError where `dest` is something else, or another store's; StoreFullError,
-    StoreLockedError, CorruptStoreError where segments are missing: then the earlier points stay.
+    StoreLockedError, StoreAccessError where it cannot be reached, CorruptStoreError where segments
+    are missing: then the earlier points stay.
 
     >>> timerstore.backup("timers/", "backup/").ok
     True
     """
     return take_point(
-        check_path(path), check_path(dest), keep=keep, config=config, progress=progress
+        check_path(path), find_place(dest), keep=keep, config=config, progress=progress
     )
 
 
 def take_point(
     path: Path,
-    dest: Path,
+    dest: Path | Destination,
     *,
     keep: int | None = None,
     config: Config | None = None,
@@ -140,12 +108,16 @@ def take_point(
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     disk = Disk() if disk is None else disk
-    refuse_inside(path, dest)
+    folder = dest.folder if isinstance(dest, Destination) else dest
+    if folder is not None:
+        refuse_inside(path, folder)
     if is_backup(path):
         raise InvalidArgumentError(f"{path} is a backup. Copy the folder, or restore it.")
     levels = np.array(config.delay_levels_ms(), np.int64)
     reader = StoreReader(path, levels)
     check_whole(reader)
+    if isinstance(dest, Destination):
+        return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
     with told_of(dest):
         _prepare(disk, dest)
         lock = BackupLock(dest, alone=True)
@@ -154,21 +126,6 @@ def take_point(
             return _Run(reader, found, disk, progress, now_ms).take(keep)
         finally:
             lock.release()
-
-
-def refuse_inside(path: Path, dest: Path) -> None:
-    """Refuse a folder that is the store's own, or lies in it, or around it."""
-    store, target = path.resolve(), dest.resolve()
-    if store == target or store in target.parents or target in store.parents:
-        raise InvalidArgumentError(
-            f"{dest} and {path} lie in one another. Pass a folder elsewhere, on another disk."
-        )
-
-
-def check_whole(reader: StoreReader) -> None:
-    """Raise CorruptStoreError where segments of the commit log are missing, or cut."""
-    for fault in reader.commitlog.faults:
-        raise CorruptStoreError(*fault)
 
 
 def _prepare(disk: Disk, dest: Path) -> None:
@@ -181,27 +138,11 @@ def _prepare(disk: Disk, dest: Path) -> None:
 
 
 def _list_of(reader: StoreReader, dest: Path) -> BackupList:
-    sizes = reader.sizes
     if not is_backup(dest):
-        names = ("commitlog", "consumequeue", "timerlog")
-        measured: dict[str, int | None] = {
-            f"{name}_segment_bytes": getattr(sizes, f"{name}_segment_bytes") for name in names
-        }
-        measured["wheel_slot_count"] = sizes.wheel_slot_count
-        measured["precision_ms"] = reader.precision_ms
-        measured["roll_window_slots"] = sizes.roll_window_slots
-        return BackupList(dest, sizes.store_tag, measured)
+        return BackupList(dest, reader.sizes.store_tag, sizes_of(reader))
     found = read_list(dest)
-    if found.store_tag not in (sizes.store_tag, -1):
-        raise InvalidArgumentError(
-            f"{dest} is a backup of another store than {reader.path}. Pass another folder."
-        )
-    if found.segment_bytes != sizes.commitlog_segment_bytes:
-        raise InvalidArgumentError(
-            f"{dest} has segments of {found.segment_bytes} bytes, {reader.path} has them of "
-            f"{sizes.commitlog_segment_bytes}: that is another store. Pass another folder."
-        )
-    found.store_tag = sizes.store_tag  # a broker's store may have become ours
+    check_same_store(reader, found.store_tag, found.segment_bytes, dest)
+    found.store_tag = reader.sizes.store_tag  # a broker's store may have become ours
     return found
 
 
@@ -235,7 +176,7 @@ class _Run:
                 self._told(max(part[1] - end, 0))
                 end = max(end, part[1])
         self._total = 2 * (end - start)
-        self._make_durable(end)
+        make_durable(reader, end)
         if going_on is None:
             self._begin_chain()
         self._copy(start, end)
@@ -268,7 +209,8 @@ class _Run:
         if not points:
             return None
         end = points[-1].log_end
-        find_divergence(self.reader, listed, points[-1])
+        before = read_restores(listed.point_folder(points[-1].number))
+        find_divergence(self.reader, before, end, listed.path)
         if end < log.start:
             return None
         first = max(points[-1].log_start, log.start, end - _SAME_BYTES)
@@ -276,12 +218,8 @@ class _Run:
         first = max(first, number * log.segment_bytes)
         if first < end:
             ours = self._read_copy(number, first - number * log.segment_bytes, end - first)
-            if end > log.files_end or log.read(first, end - first) != ours:
-                raise InvalidArgumentError(
-                    f"The log of {self.reader.path} is not the one that {listed.path} holds up to "
-                    f"offset {end}: it was restored to an earlier point, or is another copy of the "
-                    "store, or the backup was changed. Pass a new folder for it."
-                )
+            is_same = log.read(first, end - first) == ours
+            check_continued(self.reader, end, is_same, listed.path)
         return end
 
     def _read_copy(self, number: int, position: int, count: int) -> bytes:
@@ -292,17 +230,6 @@ class _Run:
                 return file.read(count)
         except FileNotFoundError:
             return b""
-
-    def _make_durable(self, end: int) -> None:
-        """Have the store's log durable up to `end`, or a power cut would leave it behind ours."""
-        reader, log = self.reader, self.reader.commitlog
-        checkpoint = reader.checkpoint
-        if not reader.is_open or checkpoint is None:
-            return
-        flushed = max(checkpoint.commitlog_flushed, log.start)
-        for number in range(flushed // log.segment_bytes, -(-end // log.segment_bytes)):
-            view = log.map(number)
-            sync_mapping(view.ctypes.data, len(view))
 
     def _begin_chain(self) -> None:
         """Move the segments of the chain before out of the way."""
@@ -348,16 +275,8 @@ class _Run:
 
     # --- the point
 
-    def _files(self) -> dict[str, bytes]:
-        files = self.reader.steady.files()
-        return {
-            name: data
-            for name, data in files.items()
-            if name not in _LEFT_OUT and not name.endswith(".tmp")
-        }
-
     def _write_point(self, end: int) -> BackupPoint:
-        listed, disk, files = self.list, self.disk, self._files()
+        listed, disk, files = self.list, self.disk, small_files_of(self.reader)
         number = max((point.number for point in listed.points), default=0) + 1
         folder = listed.point_folder(number)
         if folder.is_dir():
@@ -379,7 +298,7 @@ class _Run:
 
     def _write_top(self, point: BackupPoint) -> None:
         """Let the folder look like the store at its last point; the cursors come last."""
-        path, files = self.list.path, self._files()
+        path, files = self.list.path, small_files_of(self.reader)
         for name in ("abort", "checkpoint", "timerstore.json"):
             if name not in files and (path / name).exists():
                 self.disk.remove(path / name)
@@ -407,7 +326,8 @@ class _Run:
     def _needed(self) -> dict[int, set[int]]:
         needed: dict[int, set[int]] = {}
         for point in self.list.points:
-            needed.setdefault(point.chain, set()).update(self.list.numbers_of(point))
+            numbers = numbers_of(point, self.list.segment_bytes, point.log_end)
+            needed.setdefault(point.chain, set()).update(numbers)
         return needed
 
     def _prune(self) -> None:
@@ -427,41 +347,6 @@ class _Run:
                 offset = segment_offset(path.name)
                 if offset is not None and offset // size not in numbers:
                     disk.remove(path)
-
-
-def flushed_end(reader: StoreReader) -> int:
-    """Return up to where a log was flushed; of a broker's, which does not say it, its end."""
-    log, checkpoint = reader.commitlog, reader.checkpoint
-    if checkpoint is None or checkpoint.by_broker:
-        return log.files_end
-    return min(max(checkpoint.commitlog_flushed, log.start), log.files_end)
-
-
-def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Problem]:
-    """Yield (messages, where the last one ends) of the log from `start` on, and each Problem.
-
-    It ends with the last message that is whole. Before what was flushed, anything that is none is
-    damage, and passed by; behind it, it is the end. A broker does not say how much it flushed.
-    """
-    checkpoint, flushed = reader.checkpoint, flushed_end(reader)
-    ours = checkpoint is not None and not checkpoint.by_broker
-    waiting: list[Problem] = []
-    for part in read_past_damage(reader, start, flushed):
-        if isinstance(part, Damage):
-            problem = Problem("commitlog", part.offset, part.reason)
-            if ours:
-                yield problem
-            elif not part.is_empty:
-                waiting.append(problem)
-            continue
-        yield from waiting
-        waiting.clear()
-        yield len(part), int(part.offset[-1] + part.size[-1])
-    if ours:
-        scanned = reader.scan(max(start, flushed))
-        for rows in scanned:
-            yield len(rows), int(rows.offset[-1] + rows.size[-1])
-        yield 0, scanned.end
 
 
 def _content(path: Path) -> bytes | None:

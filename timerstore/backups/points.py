@@ -57,7 +57,7 @@ class BackupPoint:
     log_end: int
     """The commit log as it was: from its first segment to the end of its last message."""
     files: dict[str, int]
-    """The small files, with the CRC-32 of each."""
+    """The small files, with the CRC-32 of each; of a remote backup they are not listed."""
 
     @property
     def bytes_count(self) -> int:
@@ -108,10 +108,14 @@ class BackupList:
         """Return the points of the chain that goes on."""
         return [point for point in self.points if point.chain == self.chain]
 
-    def numbers_of(self, point: BackupPoint, log_end: int = -1) -> range:
-        """Return the numbers of the segments that a point needs, or that lie before `log_end`."""
-        end = point.log_end if log_end < 0 else log_end
-        return range(point.log_start // self.segment_bytes, -(-end // self.segment_bytes))
+    def run_of(self, point: BackupPoint) -> int:
+        """Return the number of the log, without a gap, that a point is in."""
+        return point.chain
+
+    @property
+    def shown(self) -> str:
+        """Return what people are told of the place."""
+        return os.fspath(self.path)
 
     def write(self, disk: Disk) -> None:
         """Replace the file; durable on return."""
@@ -128,6 +132,11 @@ class BackupList:
             "marks": marks,
         }
         write_json(disk, self.path / LIST_FILE, sealed(content))
+
+
+def numbers_of(point: BackupPoint, segment_bytes: int, log_end: int) -> range:
+    """Return the numbers of the segments of a point's log that begin before `log_end`."""
+    return range(point.log_start // segment_bytes, -(-log_end // segment_bytes))
 
 
 def read_list(path: Path) -> BackupList:

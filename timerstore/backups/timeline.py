@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.backups.points import BackupList, BackupPoint
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, write_json
@@ -25,7 +24,11 @@ Restores = list[dict[str, Any]]
 def read_restores(path: Path, read: Read = read_file) -> Restores:
     """Return how a store was restored, the first time first; nothing where it never was."""
     content = read_json(path / RESTORED_FILE, read) or {}
-    restores = content.get("restores", [])
+    return check_restores(content.get("restores", []))
+
+
+def check_restores(restores: object) -> Restores:
+    """Return a list of restores that was read. Raises CorruptStoreError where it is none."""
     if not isinstance(restores, list) or not all(
         isinstance(each, dict) and isinstance(each.get("log_end"), int) for each in restores
     ):
@@ -39,14 +42,16 @@ def note_restore(disk: Disk, path: Path, log_end: int) -> None:
     write_json(disk, path / RESTORED_FILE, {"restores": restores})
 
 
-def find_divergence(reader: StoreReader, listed: BackupList, point: BackupPoint) -> None:
-    """Raise InvalidArgumentError where the store is not what became of a point."""
-    before = read_restores(listed.point_folder(point.number))
+def find_divergence(reader: StoreReader, before: Restores, log_end: int, backup: object) -> None:
+    """Raise InvalidArgumentError where the store is not what became of a point in `backup`.
+
+    `before`, `log_end`: how the store had been restored by then, and where its log ended.
+    """
     since = read_restores(reader.path, reader.steady.read)
     if since[: len(before)] == before:
-        if all(each["log_end"] >= point.log_end for each in since[len(before) :]):
+        if all(each["log_end"] >= log_end for each in since[len(before) :]):
             return
     raise InvalidArgumentError(
-        f"{reader.path} was restored to a time before the last point in {listed.path}: their logs "
+        f"{reader.path} was restored to a time before the last point in {backup}: their logs "
         "are two by now. Pass a new folder for it."
     )

@@ -78,6 +78,9 @@ def topics_of(ctx: typer.Context, incomplete: str) -> list[str]:
 StorePath = Annotated[
     Path, typer.Argument(metavar="PATH", help="The store's folder.", readable=False)
 ]
+AnyPath = Annotated[
+    str, typer.Argument(metavar="PATH", help="The store's folder, or a backup: s3://… too.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
 ConfigFile = Annotated[
     Path | None,

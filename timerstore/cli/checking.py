@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
+from timerstore.cli.app import (
+    CHECK,
+    AnyPath,
+    AsJson,
+    ConfigFile,
+    StorePath,
+    answering,
+    app,
+    settings,
+)
 from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
@@ -61,9 +70,9 @@ def tell_live(out: Output, path: Path) -> int | None:
 
 @app.command(rich_help_panel=CHECK)
 def verify(
-    path: StorePath, show_all: All = False, as_json: AsJson = False, config: ConfigFile = None
+    path: AnyPath, show_all: All = False, as_json: AsJson = False, config: ConfigFile = None
 ) -> None:
-    """Check every byte of a store; change nothing. Exit status 1: there is damage.
+    """Check every byte of a store, or a backup; change nothing. Exit status 1: there is damage.
 
     A store that a process has open is checked as of its last checkpoint: what is being written
     behind that is no damage.
@@ -71,7 +80,9 @@ def verify(
     Example: timerstore verify timers/
     """
     with answering(as_json=as_json) as out:
-        as_of_ms = tell_live(out, path)
+        from timerstore.backups.destination import is_address
+
+        as_of_ms = None if is_address(path) else tell_live(out, Path(path))
         from timerstore.offline.verify import verify as run
 
         with out.progress(f"checking {path}", "bytes") as update:

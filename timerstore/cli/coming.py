@@ -153,11 +153,26 @@ def check_is_there(path: Path) -> None:
 
 
 @contextmanager
-def looking(out: Output, path: Path, config_file: Path | None = None) -> Iterator[Look]:
-    """Look at a store; say as of when, where that is not plain."""
-    check_is_there(path)
-    with closing(Look(out, path, config_file)) as look:
-        yield look
+def looking(out: Output, path: str | Path, config_file: Path | None = None) -> Iterator[Look]:
+    """Look at a store, or a backup; say as of when, where that is not plain."""
+    with ExitStack() as stack:
+        if isinstance(path, str) and "://" in path:
+            folder = stack.enter_context(_fetched(out, path))
+        else:
+            folder = Path(path)
+            check_is_there(folder)
+        yield stack.enter_context(closing(Look(out, folder, config_file)))
+
+
+@contextmanager
+def _fetched(out: Output, address: str) -> Iterator[Path]:
+    """Lay down the last point of a remote backup, for as long as the block runs."""
+    from timerstore.backups.fetching import as_folder
+
+    with ExitStack() as stack:
+        with out.progress(f"fetching {address}", "bytes") as update:
+            folder = stack.enter_context(as_folder(address, only_last=True, progress=update))
+        yield folder
 
 
 def open_to_change(

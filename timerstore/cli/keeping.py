@@ -25,13 +25,13 @@ from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.ground.amounts import shown_bytes
 
 if TYPE_CHECKING:
-    from timerstore.backups.backup import BackupReport
     from timerstore.backups.points import BackupPoint
+    from timerstore.backups.taken import BackupReport
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
 
 BackupPath = Annotated[
-    Path, typer.Argument(metavar="BACKUP", help="The backup's folder.", readable=False)
+    str, typer.Argument(metavar="BACKUP", help="A folder, or s3://…, gs://…, file://….")
 ]
 
 
@@ -95,9 +95,7 @@ def restore(
 
 @app.command(rich_help_panel=CHECK)
 def salvage(
-    path: Annotated[
-        Path, typer.Argument(metavar="SRC", help="What is left of a store.", readable=False)
-    ],
+    path: Annotated[str, typer.Argument(metavar="SRC", help="What is left of a store, or s3://….")],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="A new folder.")],
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -110,7 +108,9 @@ def salvage(
     Example: timerstore salvage broken/ salvaged/
     """
     with answering(as_json=as_json) as out:
-        who = held_by(path)
+        from timerstore.backups.destination import is_address
+
+        who = None if is_address(path) else held_by(Path(path))
         if who is not None:
             raise StoreLockedError(f"{path} is open in another process{who}. Stop it first.")
         from timerstore.offline.salvage import salvage as run

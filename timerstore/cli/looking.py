@@ -11,6 +11,7 @@ import typer
 
 from timerstore.cli.app import (
     LOOK,
+    AnyPath,
     AsJson,
     ConfigFile,
     End,
@@ -198,7 +199,7 @@ def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 @app.command(rich_help_panel=LOOK)
 def pending(
-    path: StorePath,
+    path: AnyPath,
     topic: OfTopic = None,
     start: Start = None,
     end: End = None,

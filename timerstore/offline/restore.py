@@ -17,18 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.backups.backup import refuse_inside
 from timerstore.backups.building import bring_to_life, built_beside, write_files
+from timerstore.backups.catalog import Catalog, read_catalog
+from timerstore.backups.destination import Destination, Place, find_place
+from timerstore.backups.fetching import Summed, lay_log
 from timerstore.backups.points import (
     TIME_MS_MAX,
     BackupList,
     BackupLock,
     BackupPoint,
+    numbers_of,
     read_list,
     shown_time,
 )
 from timerstore.backups.report import Problem, shown_problems
 from timerstore.backups.segmentcopies import CheckedFile, copy_checked
+from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
@@ -91,14 +95,23 @@ class RestoreReport:
 
 
 @telling
-def backup_points(path: str | os.PathLike[str]) -> list[BackupPoint]:
-    """Return the points of a backup, the oldest first. Raises NotAStoreError, CorruptStoreError."""
-    return read_list(check_path(path)).points
+def backup_points(path: Place) -> list[BackupPoint]:
+    """Return the points of a backup, the oldest first.
+
+    `path`: its folder or its address, as `backup` takes it. Raises NotAStoreError,
+    CorruptStoreError, StoreAccessError.
+    """
+    return read_backup(find_place(path)).points
+
+
+def read_backup(place: Path | Destination) -> BackupList | Catalog:
+    """Return what is listed of a backup. Raises NotAStoreError, CorruptStoreError."""
+    return read_catalog(place) if isinstance(place, Destination) else read_list(place)
 
 
 @telling
 def restore(
-    path: str | os.PathLike[str],
+    path: Place,
     dest: str | os.PathLike[str],
     *,
     at: datetime | int | None = None,
@@ -108,6 +121,7 @@ def restore(
 ) -> RestoreReport:
     """Make a store in `dest` out of the backup in `path`, and check it; return what it holds.
 
+    `path`: its folder or its address, as `backup` takes it.
     `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. Where the
     log between two points is there, that is exact; where it is not, and without `at`, the store is
     as of the last point before. `dest` must not exist, or be empty. Nothing fires before somebody
@@ -121,12 +135,12 @@ def restore(
     0
     """
     return restore_point(
-        check_path(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
+        find_place(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
     )
 
 
 def restore_point(
-    source: Path,
+    source: Path | Destination,
     target: Path,
     *,
     at: datetime | int | None = None,
@@ -140,18 +154,21 @@ def restore_point(
     check_kind(config, Config, "config")
     disk = Disk() if disk is None else disk
     at_ms = None if at is None else floor_ms(at)
-    refuse_inside(source, target)
-    listed = read_list(source)
+    folder = source.folder if isinstance(source, Destination) else source
+    if folder is not None:
+        refuse_inside(folder, target)
+    listed = read_backup(source)
     chosen = choose(listed, at_ms)
     with told_of(target):
-        lock = BackupLock(source, alone=False)
+        lock = BackupLock(source, alone=False) if isinstance(source, Path) else None
         try:
             with built_beside(disk, target) as building:
                 run = _Restoring(listed, chosen, building, disk, progress)
                 log_end = run.lay_down(config)
                 return run.bring_to_life(config, clock, log_end, target)
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
 
 
 def floor_ms(at: object) -> int:
@@ -173,21 +190,21 @@ class Chosen:
     at_ms: int | None
 
 
-def choose(listed: BackupList, at_ms: int | None) -> Chosen:
+def choose(listed: BackupList | Catalog, at_ms: int | None) -> Chosen:
     """Return the last point at or before a time, and how far the log behind it may be needed."""
     points = listed.points
     if not points:
-        raise InvalidArgumentError(f"{listed.path} holds no point yet. Take a backup first.")
+        raise InvalidArgumentError(f"{listed.shown} holds no point yet. Take a backup first.")
     if at_ms is None or at_ms >= points[-1].time_ms:
         return Chosen(points[-1], points[-1].log_end, None)
     before = [i for i, point in enumerate(points) if point.time_ms <= at_ms]
     if not before:
         raise InvalidArgumentError(
-            f"The earliest point in {listed.path} is of {shown_time(points[0].time_ms)}. "
+            f"The earliest point in {listed.shown} is of {shown_time(points[0].time_ms)}. "
             "Ask for that time, or a later one."
         )
     point, following = points[before[-1]], points[before[-1] + 1]
-    if following.chain != point.chain:  # what was stored between them is not there
+    if listed.run_of(following) != listed.run_of(point):  # what came between is not there
         return Chosen(point, point.log_end, None)
     return Chosen(point, following.log_end, at_ms)
 
@@ -197,33 +214,26 @@ class _Restoring:
 
     def __init__(
         self,
-        listed: BackupList,
+        listed: BackupList | Catalog,
         chosen: Chosen,
         building: Path,
         disk: Disk,
         progress: Progress | None,
     ) -> None:
         self.list, self.chosen, self.path, self.disk = listed, chosen, building, disk
-        self._progress = progress
-        self._done, self._total = 0, chosen.log_end - chosen.point.log_start
-
-    def _told(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        self._told = Summed(progress, chosen.log_end - chosen.point.log_start)
 
     def lay_down(self, config: Config) -> int:
         """Write the log and the small files; return where the log ends."""
-        listed, disk, point = self.list, self.disk, self.chosen.point
-        folder, size = self.path / "commitlog", listed.segment_bytes
-        disk.make_folder(folder)
-        for number in listed.numbers_of(point, self.chosen.log_end):
-            path = listed.segment_path(point.chain, number)
-            marks = listed.marks_of(point.chain, number)
-            stop = min(self.chosen.log_end - number * size, size)
-            with CheckedFile(path, f"{path.parent.name}/{path.name}", number * size, marks) as file:
-                copy_checked(disk, file, folder / path.name, size, stop, self._told)
-        write_files(disk, self.path, self._read_files())
+        disk, folder = self.disk, self.path / "commitlog"
+        if isinstance(self.list, Catalog):
+            run, point = self.list.run_of(self.chosen.point), self.chosen.point
+            start, end = point.log_start, self.chosen.log_end
+            lay_log(self.list, run, start, end, folder, disk=disk, told=self._told)
+            write_files(disk, self.path, self.list.read_files(point))
+        else:
+            self._copy_log(self.list, folder)
+            write_files(disk, self.path, self._read_files(self.list))
         log_end = self.chosen.log_end
         if self.chosen.at_ms is not None:
             log_end = self._find_cut(self.chosen.at_ms, config)
@@ -232,14 +242,24 @@ class _Restoring:
         note_restore(disk, self.path, log_end)
         return log_end
 
-    def _read_files(self) -> dict[str, bytes]:
+    def _copy_log(self, listed: BackupList, folder: Path) -> None:
+        disk, point, size = self.disk, self.chosen.point, listed.segment_bytes
+        disk.make_folder(folder)
+        for number in numbers_of(point, size, self.chosen.log_end):
+            path = listed.segment_path(point.chain, number)
+            marks = listed.marks_of(point.chain, number)
+            stop = min(self.chosen.log_end - number * size, size)
+            with CheckedFile(path, f"{path.parent.name}/{path.name}", number * size, marks) as file:
+                copy_checked(disk, file, folder / path.name, size, stop, self._told)
+
+    def _read_files(self, listed: BackupList) -> dict[str, bytes]:
         point, files = self.chosen.point, {}
-        folder = self.list.point_folder(point.number)
+        folder = listed.point_folder(point.number)
         for name, crc in point.files.items():
             data = read_file(folder / name)
             if data is None or zlib.crc32(data) != crc:
                 reason = "it is missing" if data is None else "its checksum does not match"
-                raise CorruptStoreError(str((folder / name).relative_to(self.list.path)), 0, reason)
+                raise CorruptStoreError(str((folder / name).relative_to(listed.path)), 0, reason)
             files[name] = data
         return files
 
@@ -255,7 +275,7 @@ class _Restoring:
     def _cut(self, log_end: int) -> None:
         """Leave nothing behind the log's end."""
         size = self.list.segment_bytes
-        for number in self.list.numbers_of(self.chosen.point, self.chosen.log_end):
+        for number in numbers_of(self.chosen.point, size, self.chosen.log_end):
             path = self.path / "commitlog" / segment_name(number * size)
             if number * size >= log_end and number * size > self.chosen.point.log_start:
                 self.disk.remove(path)
@@ -281,7 +301,7 @@ class _Restoring:
         groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms
         return RestoreReport(
-            path=os.fspath(self.list.path),
+            path=self.list.shown,
             dest=os.fspath(target),
             point=point.number,
             as_of_ms=point.time_ms if at_ms is None else at_ms,

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.backups.backup import refuse_inside
 from timerstore.backups.building import bring_to_life, built_beside, write_files
+from timerstore.backups.destination import Place, is_address, shown_place
+from timerstore.backups.fetching import as_folder
 from timerstore.backups.report import Problem, shown_problems
+from timerstore.backups.taking import refuse_inside
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_path
 from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
@@ -35,7 +37,7 @@ from timerstore.timelog.files.jsonfile import parse_json
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
-from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 
 Progress = Callable[[int, int], None]
@@ -92,7 +94,7 @@ class SalvageReport:
 
 @telling
 def salvage(
-    path: str | os.PathLike[str],
+    path: Place,
     dest: str | os.PathLike[str],
     *,
     config: Config | None = None,
@@ -104,16 +106,21 @@ def salvage(
     `path` may lack any file, hold damaged, cut, unreadable ones, or be a backup; it is not changed.
     No process may have it open. `dest` must not exist, or be empty. `config`: the sizes, precision
     and window that the store was made with, where nothing of it says them any more. Nothing fires
-    before somebody opens it. O(bytes), read four times. Durable on return.
+    before somebody opens it. O(bytes), read four times. Durable on return. A remote backup
+    (s3://…) is laid down below TMPDIR first: as much of it as can be read.
 
     Raises NotAStoreError where nothing of a commit log is left, StoreFullError.
 
     >>> timerstore.salvage("timers/", "salvaged/").lost_bytes
     0
     """
-    return salvage_to(
-        check_path(path), check_path(dest), config=config, clock=clock, progress=progress
-    )
+    target, faults = check_path(dest), list[Fault]()
+    with as_folder(path, on_fault=faults.append) as folder:
+        report = salvage_to(folder, target, config=config, clock=clock, progress=progress)
+    if not is_address(path):
+        return report
+    files = tuple(Problem(*fault) for fault in faults)
+    return replace(report, path=shown_place(path), files=files + report.files)
 
 
 def salvage_to(

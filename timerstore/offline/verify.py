@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
+from timerstore.backups.destination import Place, is_address, shown_place
+from timerstore.backups.fetching import as_folder
 from timerstore.backups.report import PROBLEMS_MAX, Problem, Report
 from timerstore.core.directory import is_backup
 from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind, check_path
+from timerstore.ground.kinds import check_kind
 from timerstore.offline.auditbackup import backup_faults
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
+from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example, RulePlaces
 from timerstore.validation.files import finish
 from timerstore.validation.plain import run
@@ -34,7 +38,7 @@ _PARTS: Final = (LOG, "consumequeue", UNITS, WHEEL)
 
 @telling
 def verify(
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     config: Config | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -42,7 +46,8 @@ def verify(
     """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
     Of a store that is open it checks what its last checkpoint made durable; what lies behind that
-    is a warning at most, for it may be half written. Of a backup it checks all points. Reads
+    is a warning at most, for it may be half written. Of a backup it checks all points; one that is
+    remote (s3://…) is laid down below TMPDIR for that. Reads
     RocketMQ's own stores as well. `config` says the delay levels where they are not RocketMQ's.
     `progress`: is told how many bytes are done, of how many. Raises NotAStoreError where there is
     no store; damage is in the report. O(bytes), in bounded memory, with some 80 bytes for each
@@ -53,7 +58,20 @@ def verify(
     """
     config = Config() if config is None else config
     check_kind(config, Config, "config")
-    folder = check_path(path)
+    faults = list[Fault]()
+    with as_folder(path, on_fault=faults.append) as folder:
+        shown = shown_place(path) if is_address(path) else os.fspath(path)
+        return _verify(folder, shown, faults, config, progress)
+
+
+def _verify(
+    folder: Path,
+    shown: str,
+    faults: list[Fault],
+    config: Config,
+    progress: Callable[[int, int], None] | None,
+) -> Report:
+    """Check a folder; `faults` were found on the way to it."""
     of_backup = is_backup(folder)
     plan = make_plan(
         folder,
@@ -65,12 +83,12 @@ def verify(
     try:
         tally = run(plan, _stepper(plan, progress))
         if of_backup:
-            for fault in backup_faults(folder):
+            for fault in (*faults, *backup_faults(folder)):
                 tally.fail("files", 1, [Example(*fault)])
         elif not _failed(tally):
             tally.counts["pending"] = count_pending(plan.scope.view)
         finish(plan.scope, tally)
-        return _report(os.fspath(path), plan.scope, tally)
+        return _report(shown, plan.scope, tally)
     finally:
         forget(plan.scope.cut)
 

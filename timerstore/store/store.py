@@ -6,14 +6,16 @@ import os
 from functools import partial
 from pathlib import Path
 
-from timerstore.backups.backup import BackupReport, Progress, take_point
+from timerstore.backups.backup import take_point
+from timerstore.backups.destination import Place, find_place
+from timerstore.backups.taken import BackupReport, Progress
 from timerstore.closing.close import close
 from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, redrive
 from timerstore.core.core import Core
 from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind, check_path, check_place
+from timerstore.ground.kinds import check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
@@ -131,7 +133,7 @@ class TimerStore(Stays, AnyStore):
 
     def backup(
         self,
-        dest: str | os.PathLike[str],
+        dest: Place,
         *,
         keep: int | None = None,
         progress: Progress | None = None,
@@ -143,7 +145,7 @@ class TimerStore(Stays, AnyStore):
         self.core.flush()
         core = self.core
         return take_point(
-            *(core.path, check_path(dest)),
+            *(core.path, find_place(dest)),
             keep=keep,
             config=core.engine.config,
             progress=progress,

@@ -1,0 +1,92 @@
+"""How objects are packed, which pieces make up a log."""
+
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.backups.frames import FRAME_BYTES, pack, unpack, unpack_whole
+from timerstore.backups.pieces import (
+    BLOCK_BYTES,
+    Piece,
+    Slice,
+    block_ranges,
+    cover,
+    parts_of,
+    piece_of,
+)
+from timerstore.errors import CorruptStoreError
+
+
+@given(st.binary(max_size=300), st.integers(0, 2_600_000))
+def test_what_was_packed_comes_back(head: bytes, zeros: int) -> None:
+    data = head + bytes(zeros) + head
+    packed = pack(data)
+    assert unpack_whole(packed, "x") == data
+    assert all(0 < len(raw) <= FRAME_BYTES for raw in unpack(packed, "x"))
+
+
+def test_a_prefix_can_be_read() -> None:
+    data = bytes(range(256)) * 4 * 4_096
+    frames = unpack(pack(data)[:-1], "x")
+    found = b"".join(next(frames) for _ in range(3))
+    assert len(found) == 3 * FRAME_BYTES and data.startswith(found)
+    with pytest.raises(CorruptStoreError, match="length, or is cut"):
+        next(frames)
+
+
+@given(st.binary(min_size=1, max_size=400), st.data())
+def test_a_piece_that_was_changed_is_refused(content: bytes, data: st.DataObject) -> None:
+    piece = Piece(4_096, 4_096 + len(content), 1, zlib.crc32(content))
+    packed = bytearray(pack(content))
+    assert list(parts_of(piece, bytes(packed))) == [(4_096, content)]
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at] ^= 1 << data.draw(st.integers(0, 7))
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    for wrong in (bytes(packed), bytes(packed[:cut]), pack(content + b"x"), pack(b"")):
+        found = list[tuple[int, memoryview]]()
+        with suppress(CorruptStoreError):  # zstd does not look at every bit
+            found = list(parts_of(piece, wrong))
+        assert found in ([], [(4_096, content)])
+
+
+def test_names_are_read_as_they_are_written() -> None:
+    piece = Piece(7, 4_096, 12, 0xABCDEF)
+    assert piece_of(piece.name.removeprefix("log/")) == piece
+    wrong = ["x", "00000001/1-2-3.zst", piece.name]
+    for start, end in ((7, 7), (9, 7), (0, 1 << 63)):
+        wrong.append(f"00000001/{start:020d}-{end:020d}-00000000.zst")
+    wrong.append(f"00000000/{0:020d}-{1:020d}-00000000.zst")
+    assert [piece_of(each) for each in wrong] == [None] * len(wrong)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=30)
+
+
+@given(SPANS, st.integers(0, 60), st.integers(1, 40))
+def test_a_cover_holds_each_byte_once(spans: list[tuple[int, int]], start: int, count: int) -> None:
+    parts = [Slice(Piece(at, at + n, 1, i), at, at + n) for i, (at, n) in enumerate(spans)]
+    end, held = start + count, {at for first, n in spans for at in range(first, first + n)}
+    missing = [at for at in range(start, end) if at not in held]
+    if missing:
+        with pytest.raises(CorruptStoreError) as caught:
+            cover(parts, start, end)
+        assert caught.value.offset == missing[0]
+        return
+    found = cover(parts, start, end)
+    assert [at for part in found for at in range(part.start, part.end)] == [*range(start, end)]
+    assert all(p.piece.start <= p.start < p.end <= p.piece.end for p in found)
+
+
+@given(st.integers(0, 5 * BLOCK_BYTES), st.integers(0, 3 * BLOCK_BYTES), st.integers(1, 3))
+def test_no_piece_crosses_a_block(start: int, count: int, segments: int) -> None:
+    size = BLOCK_BYTES * segments // 2 + 4_096
+    at = start
+    for first, stop in block_ranges(start, start + count, size):
+        assert first == at < stop and stop - first <= BLOCK_BYTES
+        assert first // size == (stop - 1) // size
+        assert first % size // BLOCK_BYTES == (stop - 1) % size // BLOCK_BYTES
+        at = stop
+    assert at == start + count

@@ -1,0 +1,120 @@
+"""Places for remote backups: a server of S3 on loopback, a file system whose calls can fail."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.fs
+from pyarrow.fs import FileSystemHandler, LocalFileSystem, PyFileSystem
+
+BUCKET: Final = "bucket"
+ENVIRONMENT: Final = {
+    "AWS_ACCESS_KEY_ID": "somebody",
+    "AWS_SECRET_ACCESS_KEY": "whatever",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """Run moto's server on loopback, with a bucket; yield the environment that leads to it."""
+    import logging
+
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        address = f"http://{host}:{port}"
+        filesystem = pyarrow.fs.S3FileSystem(
+            access_key="somebody",
+            secret_key="whatever",
+            region="us-east-1",
+            endpoint_override=address,
+            allow_bucket_creation=True,
+        )
+        filesystem.create_dir(BUCKET)
+        yield ENVIRONMENT | {"AWS_ENDPOINT_URL": address}
+    finally:
+        server.stop()
+
+
+Watch = Callable[[str, str], None]
+"""Takes what is done ("put", "get", "list", "remove", "rename") with which path, before it is."""
+
+
+class _Handler(FileSystemHandler):  # type: ignore[misc]
+    """A local folder that is asked as an object store; whoever watches may raise."""
+
+    def __init__(self, root: Path, watch: Watch) -> None:
+        self._inner, self._root, self._watch = LocalFileSystem(), root, watch
+        self._lock = threading.Lock()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def _place(self, path: str) -> str:
+        return os.fspath(self._root / path.lstrip("/"))
+
+    def _told(self, what: str, path: str) -> None:
+        with self._lock:
+            self._watch(what, path)
+
+    def get_type_name(self) -> str:
+        return "watched"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        raise NotImplementedError
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        self._told("list", selector.base_dir)
+        base = self._place(selector.base_dir)
+        wanted = pyarrow.fs.FileSelector(base, recursive=True, allow_not_found=True)
+        return [
+            pyarrow.fs.FileInfo(
+                os.path.relpath(each.path, self._root), type=each.type, size=each.size
+            )
+            for each in self._inner.get_file_info(wanted)
+        ]
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._inner.create_dir(self._place(path), recursive=recursive)
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        self._told("put", path)
+        return self._inner.open_output_stream(self._place(path), compression=None)
+
+    def open_input_stream(self, path: str) -> Any:
+        self._told("get", path)
+        return self._inner.open_input_stream(self._place(path), compression=None)
+
+    def move(self, source: str, target: str) -> None:
+        self._told("rename", target)
+        self._inner.move(self._place(source), self._place(target))
+
+    def delete_file(self, path: str) -> None:
+        self._told("remove", path)
+        self._inner.delete_file(self._place(path))
+
+    def _refuse(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    copy_file = open_input_file = open_append_stream = _refuse
+
+
+def watched_filesystem(root: Path, watch: Watch) -> PyFileSystem:
+    """Return a file system over a folder, which tells what it is about to do."""
+    root.mkdir(exist_ok=True)
+    return PyFileSystem(_Handler(root, watch))

@@ -1,0 +1,156 @@
+"""Who may write to a remote backup: its chains, of which the newest one alone grows.
+
+A *chain* is what one line of a store's life has written, one after the other. A new one begins
+with the first point, where the store had removed what followed the last point, and where a copy
+became the store (`promote`). It says from which offset on the log's bytes are its own, and up to
+which point what stood there before goes on to hold. What an older chain's writer adds after that
+is seen by nobody.
+
+    chains/NUMBER-NAME.claim     written first; then all claims are listed
+    chains/NUMBER-NAME.json      written by who found no other claim of that number
+
+Two that claim the same number at once both see it, or one does: who sees another gives up. This
+asks of the file system that a list shows what was written before it, as all object stores do by
+now, and no conditional write, which pyarrow does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.backups.destination import CHAINS_FOLDER, Destination
+from timerstore.backups.timeline import Restores, check_restores
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
+from timerstore.timelog.files.identity import SIZES
+from timerstore.timelog.files.jsonfile import check_seal, read_json, sealed, understood, whole
+from timerstore.timelog.files.names import INT32_MAX
+
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One chain of a remote backup."""
+
+    number: int
+    name: str
+    store_tag: int
+    sizes: dict[str, int | None]
+    base: int
+    """From this offset on the log's bytes are its own; before it, the chain before has them."""
+    last_point: int
+    """Points of the chains before are seen up to this number; 0 where there is none."""
+    restores: Restores
+    """How the store was restored that writes it."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Return the length of a commit log segment."""
+        size = self.sizes["commitlog_segment_bytes"]
+        assert size is not None
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What is known of a destination's chains at one moment."""
+
+    known: list[Chain]
+    """Those that were begun, the oldest one first."""
+    newest_claim: tuple[int, str]
+    """Number and name of the newest claim, (0, "") where there is none."""
+
+
+def read_chains(dest: Destination) -> Chains:
+    """Read all chains. Raises CorruptStoreError, NotAStoreError, StoreAccessError."""
+    claims, begun = _listed(dest)
+    known = [_read(dest, number, name) for number, name in sorted(begun)]
+    for before, after in pairwise(known):
+        if before.number == after.number:
+            reason = f"two chains have the number {after.number}"
+            raise CorruptStoreError(CHAINS_FOLDER, 0, reason)
+    return Chains(known, max(claims | begun, default=(0, "")))
+
+
+def newest_claim(dest: Destination) -> tuple[int, str]:
+    """Return number and name of the newest claim; (0, "") where there is none. One request."""
+    claims, begun = _listed(dest)
+    return max(claims | begun, default=(0, ""))
+
+
+def _listed(dest: Destination) -> tuple[set[tuple[int, str]], set[tuple[int, str]]]:
+    claims, begun = set[tuple[int, str]](), set[tuple[int, str]]()
+    for each in dest.names(CHAINS_FOLDER):
+        found = _NAME.fullmatch(each)
+        if found is not None and 0 < int(found[1]) <= INT32_MAX:
+            (begun if found[3] == "json" else claims).add((int(found[1]), found[2]))
+    return claims, begun
+
+
+def claim_chain(dest: Destination, after: int) -> tuple[int, str]:
+    """Claim the next chain; who wrote before is refused from now on. Return its number and name.
+
+    Raises StoreLockedError where somebody else claims one at the same time.
+    """
+    claim = (after + 1, uuid.uuid4().hex)
+    dest.put(_object(*claim, "claim"), b"{}")
+    claims, begun = _listed(dest)
+    if any(each != claim and each[0] >= claim[0] for each in claims | begun):
+        dest.remove(_object(*claim, "claim"))
+        raise StoreLockedError(
+            f"Somebody else begins to write to {dest} at this moment. Look who it is: one store "
+            "writes to one destination. Then try again."
+        )
+    return claim
+
+
+def begin_chain(dest: Destination, chain: Chain) -> None:
+    """Say what a chain is that was claimed."""
+    content: dict[str, Any] = {
+        "version": _VERSION,
+        "store_tag": chain.store_tag,
+        "sizes": chain.sizes,
+        "base": chain.base,
+        "last_point": chain.last_point,
+        "restores": chain.restores,
+    }
+    text = json.dumps(sealed(content), indent=1)
+    dest.put(_object(chain.number, chain.name, "json"), text.encode())
+
+
+def _object(number: int, name: str, kind: str) -> str:
+    return f"{CHAINS_FOLDER}/{number:08d}-{name}.{kind}"
+
+
+def _read(dest: Destination, number: int, name: str) -> Chain:
+    file = Path(_object(number, name, "json"))
+    data = dest.get(str(file))
+    content = read_json(file, lambda _: data) or {}
+    check_seal(file, content)
+    if content.get("version") != _VERSION:
+        raise NotAStoreError(
+            f"{dest} has a chain of version {content.get('version')!r}; this program knows "
+            f"{_VERSION}. Use the version that made it."
+        )
+    with understood(str(file)):
+        sizes = {
+            each: None if content["sizes"][each] is None else whole(content["sizes"][each], 1)
+            for each in SIZES
+        }
+        whole(sizes["commitlog_segment_bytes"], 1)
+        return Chain(
+            number=number,
+            name=name,
+            store_tag=whole(content["store_tag"], -1),
+            sizes=sizes,
+            base=whole(content["base"]),
+            last_point=whole(content["last_point"], 0, INT32_MAX),
+            restores=check_restores(content["restores"]),
+        )

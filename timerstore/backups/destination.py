@@ -1,0 +1,264 @@
+"""Where objects of a remote backup lie: a folder in any file system that pyarrow has.
+
+An object is written once, whole, and never changed. S3, Google's and Azure's stores show an object
+once all of it is there; in any other file system it is written under another name, then renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+from timerstore.core.directory import is_backup
+from timerstore.errors import InvalidArgumentError, StoreAccessError, StoreFullError
+from timerstore.ground.kinds import check_path
+from timerstore.timelog.files.disk import Disk
+
+Place: TypeAlias = "str | os.PathLike[str] | Any"
+"""A folder, an address such as s3://bucket/timers, or a pyarrow.fs.FileSystem."""
+
+CHAINS_FOLDER: Final = "chains"
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_WHOLE_AT_ONCE: Final = frozenset(("s3", "gcs", "abfs"))
+"""File systems that show a new object once all of it is there."""
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_REASON_CHARACTERS_MAX: Final = 300
+_CONNECT_S: Final = 10.0
+_REQUEST_S: Final = 30.0
+_YES: Final = frozenset(("true", "1"))
+
+
+class Destination:
+    """A folder of objects. Names have `/` between their parts; any thread may use it.
+
+    What the file system refuses is a StoreAccessError, or a StoreFullError; an object that is not
+    there is a FileNotFoundError.
+    """
+
+    def __init__(self, filesystem: Any, root: str, shown: str) -> None:
+        """Take a pyarrow file system, a folder in it, what people are told of both."""
+        self.fs, self.root, self.shown = filesystem, root.rstrip("/"), shown
+        self.request_count = 0
+        """Calls of the file system; each is one request or a few."""
+        self.sent_bytes = 0
+        inner, base = filesystem, self.root
+        while inner.type_name == "subtree":
+            base = f"{inner.base_path}/{base}"
+            inner = inner.base_fs
+        self.folder = Path(base) if inner.type_name == "local" else None
+        """The folder, where it is one of this machine."""
+        self._at_once = inner.type_name in _WHOLE_AT_ONCE
+
+    def __str__(self) -> str:
+        """Return what people are told, without options of the address."""
+        return self.shown
+
+    def put(self, name: str, data: Any) -> None:
+        """Write an object; once this returns it is there, whole. O(bytes)."""
+        self.request_count += 1
+        self.sent_bytes += len(data)
+        with self._telling():
+            if self.folder is not None:
+                disk, file = Disk(), self.folder / name
+                disk.make_folder(file.parent)
+                disk.replace(file, data)
+            elif self._at_once:
+                self._write(self._path(name), data)
+            else:
+                path = self._path(name)
+                self.fs.create_dir(path.rpartition("/")[0], recursive=True)
+                self._write(f"{path}.tmp", data)
+                self.fs.move(f"{path}.tmp", path)
+
+    def _write(self, path: str, data: Any) -> None:
+        stream = self.fs.open_output_stream(path, compression=None)
+        stream.write(data)
+        stream.close()  # not in a `with`: that would make an object of what was written so far
+
+    def get(self, name: str) -> bytes:
+        """Return an object. Raises FileNotFoundError."""
+        self.request_count += 1
+        path = self._path(name)
+        with self._telling(), self.fs.open_input_stream(path, compression=None) as stream:
+            data: bytes = stream.read()
+            return data
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of all objects below a folder, in order, without the folder's own."""
+        from pyarrow.fs import FileSelector, FileType
+
+        self.request_count += 1
+        base = self._path(folder)
+        with self._telling():
+            found = self.fs.get_file_info(FileSelector(base, recursive=True, allow_not_found=True))
+        names = [each.path for each in found if each.type == FileType.File]
+        at = base.lstrip("/") + "/"  # some file systems leave out the slash that a root begins with
+        cut = [each[each.find(at) + len(at) :] for each in names if at in each]
+        return sorted(each for each in cut if not each.endswith(".tmp"))
+
+    def remove(self, name: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+        self.request_count += 1
+        try:
+            with self._telling():
+                self.fs.delete_file(self._path(name))
+        except FileNotFoundError:
+            pass
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if self.root else name
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Turn what the file system says into errors of ours."""
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except (FileNotFoundError, StoreAccessError, StoreFullError):
+            raise
+        except (OSError, ArrowException) as e:
+            reason = " ".join(str(e).split())[:_REASON_CHARACTERS_MAX]
+            if getattr(e, "errno", None) in _FULL:
+                raise StoreFullError(f"No space left in {self}. Free some and try again.") from e
+            raise StoreAccessError(
+                f"{self} could not be used: {reason}. Check its address, the network, and the "
+                "credentials in the environment; then try again."
+            ) from e
+
+
+def find_place(place: Place) -> Path | Destination:
+    """Return the folder of a backup, or its destination where it is one of objects.
+
+    A folder of this machine that holds a remote backup is a destination, however it is named.
+    Raises InvalidArgumentError; StoreAccessError where a file system does not answer.
+    """
+    if _is_filesystem(place):
+        return Destination(place, "", shown_place(place))
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else place
+    found = _ADDRESS.match(text) if isinstance(text, str) else None
+    if found is None:
+        path = check_path(place)
+        if is_backup(path) or not (path / CHAINS_FOLDER).is_dir():
+            return path
+        return _local(path)
+    scheme = found[1]
+    if scheme == "file":
+        return _of_file_address(text)
+    shown = _shown(text)
+    try:
+        if scheme == "s3":
+            filesystem, root = _s3(text)
+        else:
+            from pyarrow.fs import FileSystem
+
+            filesystem, root = FileSystem.from_uri(text)
+    except (ValueError, TypeError, NotImplementedError) as e:
+        raise InvalidArgumentError(f"{shown} is no address that pyarrow takes: {e}.") from e
+    except OSError as e:
+        raise StoreAccessError(f"{shown} could not be used: {e}. Check the address.") from e
+    if not root.strip("/"):
+        raise InvalidArgumentError(f"{shown} names no bucket. Pass one, with a folder in it.")
+    return Destination(filesystem, root, shown)
+
+
+def find_destination(place: Place) -> Destination:
+    """Return the destination that an address, or a folder, is meant to be.
+
+    Raises InvalidArgumentError where a backup in the form of a folder lies there.
+    """
+    found = find_place(place)
+    if isinstance(found, Destination):
+        return found
+    if is_backup(found):
+        raise InvalidArgumentError(
+            f"{found} is a backup made of a folder's files, which nothing can follow into. "
+            "Pass another folder."
+        )
+    return _local(found)
+
+
+def is_address(place: object) -> bool:
+    """Tell whether a place is named by an address, or is a file system.
+
+    >>> is_address("s3://bucket/timers"), is_address("timers/")
+    (True, False)
+    """
+    return _is_filesystem(place) or (isinstance(place, str) and _ADDRESS.match(place) is not None)
+
+
+def shown_place(place: Place) -> str:
+    """Return a place as people are told of it, without secrets or options."""
+    if _is_filesystem(place):
+        return f"{getattr(place, 'type_name', 'a')} file system"
+    return _shown(str(place))
+
+
+def _is_filesystem(place: object) -> bool:
+    module = sys.modules.get("pyarrow.fs")  # who has one has imported it
+    return module is not None and isinstance(place, module.FileSystem)
+
+
+def _local(path: Path) -> Destination:
+    from pyarrow.fs import LocalFileSystem
+
+    return Destination(LocalFileSystem(), os.fspath(path.absolute()), os.fspath(path))
+
+
+def _of_file_address(text: str) -> Path | Destination:
+    """Return what file:///path means: a backup's folder that is there, else a destination."""
+    from pyarrow.fs import FileSystem
+
+    try:
+        _, root = FileSystem.from_uri(text)
+    except (ValueError, OSError) as e:
+        raise InvalidArgumentError(f"{text} is no address of a file: {e}.") from e
+    path = check_path(root)
+    return path if is_backup(path) else _local(path)
+
+
+def _shown(text: str) -> str:
+    """Return an address as it may be seen by anybody; refuse one that tells a secret."""
+    parts = urlsplit(text)
+    if parts.password is not None:
+        raise InvalidArgumentError(
+            f"The address {parts.scheme}://… has a password in it, which others would see. Leave "
+            "it to the environment, or to the files in which that store's tools look for it."
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _s3(text: str) -> tuple[Any, str]:
+    """Return the file system of an address of S3, with limits of time, and its path."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    parts = urlsplit(text)
+    told: dict[str, Any] = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    for name in ("allow_bucket_creation", "anonymous", "force_virtual_addressing"):
+        if name in told:
+            told[name] = told[name].lower() in _YES
+    environ = os.environ.get
+    endpoint = environ("AWS_ENDPOINT_URL_S3") or environ("AWS_ENDPOINT_URL")
+    if endpoint:
+        told.setdefault("endpoint_override", endpoint)
+    known = told.get("region") or environ("AWS_REGION") or environ("AWS_DEFAULT_REGION")
+    if known:
+        told["region"] = known
+    elif "endpoint_override" not in told:
+        with suppress(OSError):  # then the first request tells what is wrong
+            told["region"] = resolve_s3_region(parts.netloc)
+    filesystem = S3FileSystem(
+        **told,
+        allow_delayed_open=True,
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_S,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+    )
+    return filesystem, parts.netloc + parts.path

@@ -1,0 +1,283 @@
+"""Laying down a remote backup: its log as segments, or all of it as a backup in a folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+
+from timerstore.backups.building import write_files
+from timerstore.backups.catalog import Catalog, read_catalog
+from timerstore.backups.destination import Destination, Place, find_place
+from timerstore.backups.pieces import Slice, cover, parts_of
+from timerstore.backups.points import EARLIER_FOLDER, BackupList, BackupPoint
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.reading.reader import Fault
+
+DOWNLOAD_COUNT: Final = 4
+"""Pieces that are fetched side by side; each is a block at most, 32 MiB, in memory."""
+_TRIES_MAX: Final = 3
+"""Of one object that does not come as it was written, and of a list of pieces."""
+
+Told = Callable[[int], None]
+"""Takes how many bytes were done since the last call; any thread may call it."""
+OnFault = Callable[[Fault], None]
+"""Takes what is damaged, or missing; where it is given, zeros stay in that place."""
+
+
+def lay_log(
+    catalog: Catalog,
+    run: int,
+    start: int,
+    end: int,
+    folder: Path,
+    *,
+    disk: Disk,
+    told: Told,
+    on_fault: OnFault | None = None,
+) -> None:
+    """Write bytes [start, end) of a log as segments into a folder; every byte is checked.
+
+    Zeros follow up to the end of the last segment; zeros stay holes. Durable on return, the names
+    included. O(bytes). Raises CorruptStoreError, StoreAccessError, StoreFullError.
+    """
+    size = catalog.segment_bytes
+    disk.make_folder(folder)
+    files = {
+        number: disk.open_file(folder / segment_name(number * size), create=True)
+        for number in range(start // size, -(-end // size))
+    }
+    try:
+        for number, fd in files.items():
+            _set_length(disk, fd, size, folder / segment_name(number * size))
+        fetch = _Fetch(catalog, run, files, folder, disk, told, on_fault)
+        fetch.all(start, end)
+        for number, fd in files.items():
+            disk.sync(fd, folder / segment_name(number * size))
+    finally:
+        for fd in files.values():
+            os.close(fd)
+    disk.sync_folder(folder)
+
+
+def _set_length(disk: Disk, fd: int, length: int, path: Path) -> None:
+    try:
+        os.ftruncate(fd, length)
+    except OSError as e:
+        raise disk.full(e, path) from e
+
+
+class _Fetch:
+    """Fetches pieces into segments that are open."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        run: int,
+        files: dict[int, int],
+        folder: Path,
+        disk: Disk,
+        told: Told,
+        on_fault: OnFault | None,
+    ) -> None:
+        self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
+        self.disk, self._told, self._on_fault = disk, told, on_fault
+        self._lock = threading.Lock()
+
+    def all(self, start: int, end: int) -> None:
+        """Fetch a range; where pieces were merged meanwhile, look for what holds it now."""
+        wanted = [(start, end)]
+        for number in range(1, _TRIES_MAX + 1):
+            is_last, missing = number == _TRIES_MAX, list[Slice]()
+            with ThreadPoolExecutor(DOWNLOAD_COUNT) as pool:
+                parts = [part for span in wanted for part in self._parts(*span)]
+                for part, was_there in zip(parts, pool.map(self._fetch, parts), strict=True):
+                    if not was_there:
+                        missing.append(part)
+            if not missing:
+                return
+            if is_last:
+                break
+            self.catalog.refresh()
+            wanted = [(part.start, part.end) for part in missing]
+        for part in missing:
+            self._damaged(CorruptStoreError(part.piece.name, 0, "it is missing"))
+
+    def _parts(self, start: int, end: int) -> list[Slice]:
+        """Return what makes up a range; what no piece holds is told, and left out."""
+        parts = list(self.catalog.parts(self.run))
+        if self._on_fault is None:
+            return cover(parts, start, end)
+        found = list[Slice]()
+        while start < end:
+            try:
+                return found + cover(parts, start, end)
+            except CorruptStoreError as e:
+                found += cover(parts, start, e.offset) if e.offset > start else []
+                self._damaged(e)
+                start = min((p.start for p in parts if p.start > e.offset), default=end)
+        return found
+
+    def _fetch(self, part: Slice) -> bool:
+        """Fetch a part of a piece; return whether the piece was there."""
+        for number in range(1, _TRIES_MAX + 1):
+            try:
+                data = self.catalog.dest.get(part.piece.name)
+            except FileNotFoundError:
+                return False
+            try:
+                for at, raw in parts_of(part.piece, data):
+                    first, stop = max(at, part.start), min(at + len(raw), part.end)
+                    if first < stop:
+                        self._write(first, raw[first - at : stop - at])
+            except CorruptStoreError as e:
+                if number == _TRIES_MAX:
+                    self._damaged(e)
+            else:
+                break
+        self._told(part.end - part.start)
+        return True
+
+    def _write(self, at: int, raw: memoryview) -> None:
+        size = self.catalog.segment_bytes
+        while raw:
+            number, position = divmod(at, size)
+            piece = np.frombuffer(raw[: size - position], np.uint8)
+            if piece.any():
+                path = self.folder / segment_name(number * size)
+                self.disk.write_at(self.files[number], piece, position, path)
+            at, raw = at + len(piece), raw[len(piece) :]
+
+    def _damaged(self, error: CorruptStoreError) -> None:
+        if self._on_fault is None:
+            raise error
+        with self._lock:
+            self._on_fault(Fault(error.file, error.offset, error.reason))
+
+
+def lay_backup(
+    catalog: Catalog,
+    folder: Path,
+    points: list[BackupPoint],
+    *,
+    disk: Disk,
+    told: Told,
+    on_fault: OnFault | None = None,
+) -> None:
+    """Make a backup in a folder, as `backup` does, of some points of a remote one; durable.
+
+    The folder must be empty. A point of which the object is damaged is told, and left out.
+    """
+    laid: list[tuple[BackupPoint, dict[str, bytes]]] = []
+    for point in points:
+        try:
+            laid.append((point, catalog.read_files(point)))
+        except CorruptStoreError as e:
+            if on_fault is None:
+                raise
+            on_fault(Fault(e.file, e.offset, e.reason))
+    chain = catalog.chain
+    assert chain is not None
+    last_run = catalog.run_of(points[-1]) if points else chain.number
+    listed = BackupList(folder, chain.store_tag, dict(chain.sizes), last_run)
+    for run in sorted({catalog.run_of(point) for point in points}):
+        own = [point for point in points if catalog.run_of(point) == run]
+        first, end = min(p.log_start for p in own), max(p.log_end for p in own)
+        target = folder / "commitlog" if run == last_run else folder / EARLIER_FOLDER / str(run)
+        lay_log(catalog, run, first, end, target, disk=disk, told=told, on_fault=on_fault)
+        _mark(listed, run, sorted({p.log_end for p in own}), first, end)
+    for point, files in laid:
+        write_files(disk, listed.point_folder(point.number), files)
+        crcs = {name: zlib.crc32(data) for name, data in files.items()}
+        listed.points.append(replace(point, chain=catalog.run_of(point), files=crcs))
+    if laid:
+        write_files(disk, folder, laid[-1][1])
+    listed.write(disk)
+
+
+def _mark(listed: BackupList, run: int, ends: list[int], start: int, end: int) -> None:
+    """Note the checksums of segments that were laid down, up to each point's end in them."""
+    size = listed.segment_bytes
+    for number in range(start // size, -(-end // size)):
+        base = number * size
+        stops = sorted({min(each - base, size) for each in (*ends, end) if each > base})
+        marks, at, crc = listed.marks_of(run, number), 0, 0
+        with listed.segment_path(run, number).open("rb") as file:
+            for stop in stops:
+                while at < stop:
+                    piece = file.read(min(1 << 20, stop - at))
+                    at, crc = at + len(piece), zlib.crc32(piece, crc)
+                marks.append((stop, crc))
+
+
+@contextmanager
+def as_folder(
+    place: Place,
+    *,
+    only_last: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    on_fault: OnFault | None = None,
+) -> Iterator[Path]:
+    """Yield a folder in which a store or a backup lies, for as long as the block runs.
+
+    A remote backup is laid down below TMPDIR, which takes as much room as its log has bytes; with
+    `only_last` its last point alone. Else the folder is the one that was named.
+    """
+    found = find_place(place)
+    if isinstance(found, Path):
+        yield found
+        return
+    with TemporaryDirectory(prefix="timerstore-") as folder:
+        lay_destination(
+            found, Path(folder), only_last=only_last, progress=progress, on_fault=on_fault
+        )
+        yield Path(folder)
+
+
+def lay_destination(
+    dest: Destination,
+    folder: Path,
+    *,
+    only_last: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    on_fault: OnFault | None = None,
+) -> None:
+    """Make a backup in an empty folder of what a destination holds."""
+    catalog = read_catalog(dest)
+    points = catalog.points[-1:] if only_last else catalog.points
+    if not points:
+        raise InvalidArgumentError(f"{dest} holds no point yet. Take a backup first.")
+    lay_backup(
+        catalog,
+        folder,
+        points,
+        disk=Disk(),
+        told=Summed(progress, sum(point.bytes_count for point in points[-1:])),
+        on_fault=on_fault,
+    )
+
+
+class Summed:
+    """Adds up what threads have done."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self._progress, self._done, self._total = progress, 0, total
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        """Add what was done since the last call."""
+        with self._lock:
+            self._done += count
+            if self._progress is not None:
+                self._progress(self._done, max(self._total, self._done))

@@ -1,0 +1,223 @@
+"""Adding points to a remote backup: what is new of the log, then the object that makes it a point.
+
+Order: pieces of the log, side by side; then a look whether this chain is still the newest; then the
+point. Whatever ends a run, the points that were there stay whole, and pieces that no point needs
+yet are the beginning of the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.backups.catalog import Catalog, point_object
+from timerstore.backups.chains import Chain, begin_chain, claim_chain, newest_claim, read_chains
+from timerstore.backups.destination import Destination
+from timerstore.backups.frames import pack
+from timerstore.backups.pieces import Piece, block_ranges, crc_of
+from timerstore.backups.points import BackupPoint
+from timerstore.backups.report import Problem
+from timerstore.backups.taken import BackupReport, Progress
+from timerstore.backups.taking import (
+    check_continued,
+    check_same_store,
+    flushed_end,
+    make_durable,
+    sizes_of,
+    small_files_of,
+    sound_log,
+)
+from timerstore.backups.thinning import keep_newest, remove_needless
+from timerstore.backups.timeline import Restores, find_divergence, read_restores
+from timerstore.errors import StoreLockedError
+from timerstore.timelog.reading.reader import StoreReader
+
+UPLOAD_COUNT: Final = 4
+"""Pieces that are sent side by side; each is a block at most, 32 MiB, in memory."""
+
+
+def ship_once(
+    reader: StoreReader,
+    dest: Destination,
+    *,
+    keep: int | None = None,
+    progress: Progress | None = None,
+    now_ms: int | None = None,
+) -> BackupReport:
+    """Add one point, and keep the newest `keep`; return what was done. Durable on return."""
+    shipper = Shipper(dest)
+    report = shipper.ship(reader, progress=progress, now_ms=now_ms)
+    if keep is not None:
+        keep_newest(shipper.catalog, keep)
+        remove_needless(shipper.catalog)
+    return replace(report, point_count=len(shipper.catalog.points))
+
+
+class Shipper:
+    """Writes the points of one store; what is in the destination is listed once."""
+
+    def __init__(self, dest: Destination) -> None:
+        """List what is there. Raises CorruptStoreError, StoreAccessError."""
+        self.dest = dest
+        self.catalog = Catalog(dest, read_chains(dest))
+        self._claim = self.catalog.chains.newest_claim
+        self._restores: Restores | None = None
+        """How the store had been restored by the last point."""
+        self._is_same = False
+
+    @property
+    def last(self) -> BackupPoint | None:
+        """The last point, None where there is none."""
+        points = self.catalog.points
+        return points[-1] if points else None
+
+    def ship(
+        self, reader: StoreReader, *, progress: Progress | None = None, now_ms: int | None = None
+    ) -> BackupReport:
+        """Add a point. O(bytes that were appended since the last one). Durable on return."""
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        start, chain = self._begin(reader)
+        end, message_count, problems, told = start, 0, list[Problem](), _Told(progress)
+        told.total = 2 * max(flushed_end(reader) - start, 1)
+        for part in sound_log(reader, start):
+            if isinstance(part, Problem):
+                problems.append(part)
+            else:
+                message_count += part[0]
+                told(max(part[1] - end, 0))
+                end = max(end, part[1])
+        told.total = 2 * (end - start)
+        make_durable(reader, end)
+        files = small_files_of(reader)
+        self._send(reader, chain.number, start, end, told)
+        point = BackupPoint(
+            number=1 + max(chain.last_point, self.last.number if self.last is not None else 0),
+            time_ms=now_ms,
+            chain=chain.number,
+            log_start=max(reader.commitlog.start, self._first_kept(chain)),
+            log_end=end,
+            files={},
+        )
+        self.check_is_ours()
+        name, data = point_object(point, files)
+        self.dest.put(name, data)
+        self.catalog.add(point, name)
+        self._restores = read_restores(reader.path, reader.steady.read)
+        return BackupReport(
+            path=os.fspath(reader.path),
+            dest=self.dest.shown,
+            point=point,
+            copied_bytes=end - start,
+            message_count=message_count,
+            problems=tuple(problems),
+            point_count=len(self.catalog.points),
+        )
+
+    def check_is_ours(self) -> None:
+        """Raise StoreLockedError where somebody else has begun to write to the destination."""
+        if newest_claim(self.dest) != self._claim:
+            raise StoreLockedError(
+                f"Another store has taken over {self.dest}: a copy was promoted, or another "
+                "backup has begun there. What this store puts from now on is not in it. If the "
+                "copy is the store now, stop this one; else pass another destination."
+            )
+
+    def _begin(self, reader: StoreReader) -> tuple[int, Chain]:
+        """Return from where the log is sent, and the chain that it belongs to."""
+        chain, last, log = self.catalog.chain, self.last, reader.commitlog
+        if chain is None:
+            return log.start, self._new_chain(reader, log.start)
+        check_same_store(reader, chain.store_tag, chain.segment_bytes, self.dest)
+        if last is not None and self._restores is None:
+            files = self.catalog.read_files(last)
+            self._restores = read_restores(Path(), lambda path: files.get(str(path)))
+        start = last.log_end if last is not None and last.chain == chain.number else chain.base
+        before = max(self._restores or [], chain.restores, key=len)
+        find_divergence(reader, before, start, self.dest)
+        if last is not None and not self._is_same:
+            is_same = self._holds_what_is_there(reader, last)
+            check_continued(reader, last.log_end, is_same, self.dest)
+            self._is_same = True
+        if start < log.start:
+            return log.start, self._new_chain(reader, log.start)
+        return start, chain
+
+    def _holds_what_is_there(self, reader: StoreReader, last: BackupPoint) -> bool:
+        """Tell whether the store's log is what the last piece before a point's end says."""
+        log = reader.commitlog
+        known = [
+            part
+            for part in self.catalog.parts(self.catalog.run_of(last))
+            if log.start <= part.start and part.end <= last.log_end and part.end == part.piece.end
+        ]
+        if not known:
+            return True  # the store has removed all that could be compared
+        part = max(known, key=lambda each: each.end)
+        return crc_of(log.read(part.start, part.end - part.start)) == part.piece.crc
+
+    def _new_chain(self, reader: StoreReader, base: int) -> Chain:
+        number, name = claim_chain(self.dest, self._claim[0])
+        chain = Chain(
+            number=number,
+            name=name,
+            store_tag=reader.sizes.store_tag,
+            sizes=sizes_of(reader),
+            base=base,
+            last_point=0 if self.last is None else self.last.number,
+            restores=read_restores(reader.path, reader.steady.read),
+        )
+        begin_chain(self.dest, chain)
+        self._claim = (number, name)
+        self.catalog.begin(chain)
+        return chain
+
+    def _first_kept(self, chain: Chain) -> int:
+        """Return from where on the destination has the log that a new point is in."""
+        run = self.catalog.run_of_chain(chain)
+        for point in self.catalog.points:
+            if self.catalog.run_of(point) == run:
+                return point.log_start
+        return chain.base
+
+    def _send(
+        self, reader: StoreReader, chain: int, start: int, end: int, told: Callable[[int], None]
+    ) -> None:
+        log = reader.commitlog
+        spans = [
+            (first, stop, log.view(first)[: stop - first])
+            for first, stop in block_ranges(start, end, log.segment_bytes)
+        ]
+
+        def send(span: tuple[int, int, Any]) -> Piece:
+            return send_piece(self.dest, chain, *span)
+
+        pieces = self.catalog.pieces  # listed before there are new ones
+        with ThreadPoolExecutor(UPLOAD_COUNT) if len(spans) > 1 else nullcontext() as pool:
+            for piece in (map if pool is None else pool.map)(send, spans):
+                told(piece.end - piece.start)
+                pieces.append(piece)
+
+
+def send_piece(dest: Destination, chain: int, start: int, end: int, view: Any) -> Piece:
+    """Write the object of bytes [start, end) of a log, which `view` holds. O(bytes)."""
+    piece = Piece(start, end, chain, crc_of(view))
+    dest.put(piece.name, pack(view))
+    return piece
+
+
+class _Told:
+    """Counts what is done; tells it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._done, self.total = progress, 0, 1
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self.total)

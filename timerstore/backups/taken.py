@@ -1,0 +1,53 @@
+"""What taking a backup did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from timerstore.backups.points import BackupPoint
+from timerstore.backups.report import Problem, shown_problems
+
+Progress = Callable[[int, int], None]
+"""Takes how many bytes are done, of how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackupReport:
+    """What a backup did."""
+
+    path: str
+    dest: str
+    point: BackupPoint
+    copied_bytes: int
+    """Of the log; what the backup held before was not copied again."""
+    message_count: int
+    """Messages in what was copied."""
+    problems: tuple[Problem, ...]
+    """Damage in what was copied: it is in the store, and in the backup as it is there."""
+    point_count: int
+    """Points that the backup holds now."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no damage was met."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["point"] = self.point.to_dict()
+        values["problems"] = [each.to_dict() for each in self.problems]
+        return {"ok": self.ok} | values
+
+    def __str__(self) -> str:
+        """Return a sentence, with what is damaged."""
+        end = f"point {self.point.number} of {self.point_count} in {self.dest}"
+        lines = [
+            f"{self.path}: {end}; {self.message_count:,} messages, {self.copied_bytes:,} bytes "
+            f"were new, of {self.point.bytes_count:,}"
+        ]
+        return "\n".join(
+            [*lines, *shown_problems("  DAMAGED: ", self.problems, len(self.problems))]
+        )

@@ -1,0 +1,127 @@
+"""What of a store goes into a backup: its log up to a whole message, its small files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from timerstore.backups.report import Problem
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.timelog.jit.mapping import sync_mapping
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.reader import StoreReader
+
+_LEFT_OUT: Final = frozenset(
+    f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json")
+)
+"""They belong to the indexes."""
+
+
+def refuse_inside(path: Path, dest: Path) -> None:
+    """Refuse a folder that is the store's own, or lies in it, or around it."""
+    store, target = path.resolve(), dest.resolve()
+    if store == target or store in target.parents or target in store.parents:
+        raise InvalidArgumentError(
+            f"{dest} and {path} lie in one another. Pass a folder elsewhere, on another disk."
+        )
+
+
+def check_whole(reader: StoreReader) -> None:
+    """Raise CorruptStoreError where segments of the commit log are missing, or cut."""
+    for fault in reader.commitlog.faults:
+        raise CorruptStoreError(*fault)
+
+
+def sizes_of(reader: StoreReader) -> dict[str, int | None]:
+    """Return what a store was made with, as a backup keeps it."""
+    sizes = reader.sizes
+    names = ("commitlog", "consumequeue", "timerlog")
+    measured: dict[str, int | None] = {
+        f"{name}_segment_bytes": getattr(sizes, f"{name}_segment_bytes") for name in names
+    }
+    measured["wheel_slot_count"] = sizes.wheel_slot_count
+    measured["precision_ms"] = reader.precision_ms
+    measured["roll_window_slots"] = sizes.roll_window_slots
+    return measured
+
+
+def check_same_store(reader: StoreReader, tag: int, segment_bytes: int, dest: object) -> None:
+    """Raise InvalidArgumentError where a backup is not that of the store."""
+    sizes = reader.sizes
+    if tag not in (sizes.store_tag, -1):
+        raise InvalidArgumentError(
+            f"{dest} is a backup of another store than {reader.path}. Pass another folder."
+        )
+    if segment_bytes != sizes.commitlog_segment_bytes:
+        raise InvalidArgumentError(
+            f"{dest} has segments of {segment_bytes} bytes, {reader.path} has them of "
+            f"{sizes.commitlog_segment_bytes}: that is another store. Pass another folder."
+        )
+
+
+def check_continued(reader: StoreReader, end: int, is_same: bool, dest: object) -> None:
+    """Raise InvalidArgumentError where the log is not the one that a backup holds up to `end`."""
+    if end > reader.commitlog.files_end or not is_same:
+        raise InvalidArgumentError(
+            f"The log of {reader.path} is not the one that {dest} holds up to offset {end}: it was "
+            "restored to an earlier point, or is another copy of the store, or the backup was "
+            "changed. Pass a new folder for it."
+        )
+
+
+def make_durable(reader: StoreReader, end: int) -> None:
+    """Have the store's log durable up to `end`, or a power cut would leave it behind ours."""
+    log = reader.commitlog
+    checkpoint = reader.checkpoint
+    if not reader.is_open or checkpoint is None:
+        return
+    flushed = max(checkpoint.commitlog_flushed, log.start)
+    for number in range(flushed // log.segment_bytes, -(-end // log.segment_bytes)):
+        view = log.map(number)
+        sync_mapping(view.ctypes.data, len(view))
+
+
+def small_files_of(reader: StoreReader) -> dict[str, bytes]:
+    """Return the small files that a point keeps, by their names."""
+    files = reader.steady.files()
+    return {
+        name: data
+        for name, data in files.items()
+        if name not in _LEFT_OUT and not name.endswith(".tmp")
+    }
+
+
+def flushed_end(reader: StoreReader) -> int:
+    """Return up to where a log was flushed; of a broker's, which does not say it, its end."""
+    log, checkpoint = reader.commitlog, reader.checkpoint
+    if checkpoint is None or checkpoint.by_broker:
+        return log.files_end
+    return min(max(checkpoint.commitlog_flushed, log.start), log.files_end)
+
+
+def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Problem]:
+    """Yield (messages, where the last one ends) of the log from `start` on, and each Problem.
+
+    It ends with the last message that is whole. Before what was flushed, anything that is none is
+    damage, and passed by; behind it, it is the end. A broker does not say how much it flushed.
+    """
+    checkpoint, flushed = reader.checkpoint, flushed_end(reader)
+    ours = checkpoint is not None and not checkpoint.by_broker
+    waiting: list[Problem] = []
+    for part in read_past_damage(reader, start, flushed):
+        if isinstance(part, Damage):
+            problem = Problem("commitlog", part.offset, part.reason)
+            if ours:
+                yield problem
+            elif not part.is_empty:
+                waiting.append(problem)
+            continue
+        yield from waiting
+        waiting.clear()
+        yield len(part), int(part.offset[-1] + part.size[-1])
+    if ours:
+        scanned = reader.scan(max(start, flushed))
+        for rows in scanned:
+            yield len(rows), int(rows.offset[-1] + rows.size[-1])
+        yield 0, scanned.end
