@@ -105,8 +105,8 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     """
     lock_acquire(world.near_lock)
     done = _take_late(world)
-    # An old R only makes it wait. Read before claiming: buckets before it are not looked at, where
-    # the ring has wrapped.
+    # An old R only makes it wait. R is read before slots are claimed: if the ring has wrapped, what
+    # follows must not look at the buckets before R.
     front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)
     goes_first = waits and world.aside.first_count > 0
     for turn in range(2):
