@@ -96,10 +96,10 @@ def test_errors_have_their_cure_and_say_what_the_page_says(
 
 def test_commands_are_those_of_the_shell() -> None:
     # In a process of its own: the order is that in which the commands' modules are imported.
-    program = ROOT / "docs" / "hooks" / "commands.py"
+    program = ROOT / "docs" / "hooks" / "made.py"
     done = subprocess.run(
-        [sys.executable, "-P", program, "-"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", program, "commands"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    written = (REFERENCE / "cli.md").read_text()
-    assert done.stdout == written, "run: .venv/bin/python -P docs/hooks/commands.py"
+    assert {"put", "serve", "pipeline run"} <= set(re.findall(r"(?m)^#{3,4} (.+)$", done.stdout))
+    assert "<!-- made: commands -->" in (REFERENCE / "cli.md").read_text()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.markdown import ROOT, split_fences
+from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
+from timerstore.validation.rules import RULES
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 
@@ -35,6 +37,17 @@ def test_it_builds_with_every_page(site: Path) -> None:
     assert len(notebooks) > 3
     for page in pages + notebooks:
         assert (site / page.with_suffix(".html")).exists(), page
+
+
+def test_what_the_code_declares_is_filled_in(site: Path) -> None:
+    texts = {name: (site / f"{name}.html").read_text() for name in ("validate", "pipeline")}
+    texts["cli"] = (site / "reference" / "cli.html").read_text()
+    assert all(f"<code>{rule.name}</code>" in texts["validate"] for rule in RULES)
+    assert all(f"<code>{rule.name}</code>" in texts["pipeline"] for rule in DISTRIBUTION_RULES)
+    assert all(f'id="{name}"' in texts["pipeline"] for name in TABLES)
+    assert 'id="reschedule"' in texts["cli"] and "--help" in texts["cli"]
+    for path in site.rglob("*.html"):
+        assert "<!-- made:" not in path.read_text(), path
 
 
 def test_fences_are_code(site: Path) -> None:

@@ -2,7 +2,7 @@
 
 A rule has a name, what it says of each thing that it looks at, what its failure means to whoever
 runs the store, and how bad that is. The code that looks is elsewhere in this folder; it names the
-rule with the constant here. `docs/validate.md` shows this table, and a test compares the two.
+rule with the constant here. `docs/validate.md` shows this table (`docs/hooks/made.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,86 @@
+"""Fills in the tables of pages that the code itself declares, for MkDocs.
+
+A line `<!-- made: NAME -->` of a page stands for one of MAKERS. So what is declared once is written
+once. `python -P docs/hooks/made.py NAME` writes it to standard output.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import commands
+
+from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
+from timerstore.pipeline.thresholds import DEFAULTS, NEVER
+from timerstore.validation.rules import RULES
+
+MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+) -->$", re.MULTILINE)
+
+
+def validation_rules() -> str:
+    """Write a table of the rules of a sound store for each group of them."""
+    parts: list[str] = []
+    group = ""
+    for rule in RULES:
+        if group != rule.group:
+            group = rule.group
+            parts.append(f"\n### {group.capitalize()}\n")
+            parts.append("| rule | looks at | says | if it fails |\n|---|---|---|---|")
+        warning = " (a warning)" if rule.severity == "warning" else ""
+        parts.append(f"| `{rule.name}` | {rule.counts} | {rule.says} | {rule.means}{warning} |")
+    return "\n".join(parts)
+
+
+def distribution_rules() -> str:
+    """Write a table of the pipeline's rules, with their limits."""
+    rows = ["| rule | measures | warns above | fails above | judged from | what to do |"]
+    rows.append("|---|---|---|---|---|---|")
+    for rule in DISTRIBUTION_RULES:
+        limits = DEFAULTS[rule.name]
+        least = _number(limits.least) if limits.least else ""
+        cells = (f"`{rule.name}`", rule.measures, _number(limits.warn), _number(limits.fail), least)
+        rows.append(f"| {' | '.join((*cells, rule.advice))} |")
+    return "\n".join(rows)
+
+
+def result_tables() -> str:
+    """Write the columns of each table that the pipeline makes."""
+    parts = []
+    for name, table in TABLES.items():
+        parts.append(f"### {name}\n\nA row is {table.meaning}.\n")
+        parts.append("| column | type | meaning |\n|---|---|---|")
+        columns = table.columns
+        parts += [f"| `{each.name}` | {each.kind_name} | {each.meaning} |" for each in columns]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _number(value: float) -> str:
+    return "never" if value == NEVER else f"{value:,g}"
+
+
+MAKERS: dict[str, Callable[[], str]] = {
+    "commands": commands.sections,
+    "validation-rules": validation_rules,
+    "distribution-rules": distribution_rules,
+    "result-tables": result_tables,
+}
+
+
+def filled(markdown: str) -> str:
+    """Put what each mark stands for in its place."""
+    return MARK.sub(lambda match: MAKERS[match["name"]](), markdown)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Fill in a page before its links are looked at."""
+    return filled(markdown)
+
+
+if __name__ == "__main__":
+    print(MAKERS[sys.argv[1]]())
